@@ -1,25 +1,26 @@
-//! How many connections each address has open, over all workers.
+//! Open connections by address, over all workers.
 //!
-//! Addresses are not kept. Each is counted in two tables, in a place of each that a secret hash says, so that memory
-//! has a bound whoever comes, and nobody waits for a lock. A place may be another address's as well, and then shows too
-//! many, never too few; only an address whose places are both crowded by others is refused before its time, and nobody
-//! can look for one.
+//! Addresses are not stored. Each is counted in two tables, at positions given by a secret hash. So memory is bounded
+//! for any clients, and there is no lock. A position may be shared, and then shows too many, never too few. An
+//! address is rejected early only if others crowd both of its positions, and no client can find such an address on
+//! purpose.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Places of one table: as many as a busy gateway has clients, so that few share one. Both tables are half a MiB.
+/// The positions of one table: as many as the clients of a busy gateway, so that few share one. Both tables are half
+/// a MiB.
 const PLACES: usize = 1 << 16;
 
-/// The counts of all addresses; without any they take no memory.
+/// The counts of all addresses; they take no memory until the first one.
 #[derive(Default)]
 pub(crate) struct Addresses(OnceLock<Tables>);
 
 struct Tables([(Box<[AtomicU32]>, RandomState); 2]);
 
-/// Where a connection is counted.
+/// The positions of a connection's address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Place([u16; 2]);
 
@@ -32,17 +33,17 @@ impl Default for Tables {
 
 impl Tables {
     fn counts(&self, Place([first, second]): Place) -> [&AtomicU32; 2] {
-        // A table has as many places as there are numbers of 16 bits.
+        // A table has as many positions as there are numbers of 16 bits.
         [&self.0[0].0[usize::from(first)], &self.0[1].0[usize::from(second)]]
     }
 }
 
 impl Addresses {
-    /// Counts a connection in, if its address has no more than `most` with it.
+    /// Adds a connection, if its address has at most `most` with it.
     ///
-    /// All that are in were counted in both tables before they were looked up, so the last of them to look has seen
-    /// the others: there are never more than `most`. Of those that come at the same moment to the last place, all may
-    /// be refused.
+    /// All present connections were counted in both tables before their check, so the last check has seen the others:
+    /// there are never more than `most`. Of several that reach the last free position at the same moment, all may be
+    /// rejected.
     fn enter(&self, ip: IpAddr, most: u32) -> Option<Place> {
         let tables = self.0.get_or_init(Tables::default);
         let network = network(ip);
@@ -61,7 +62,7 @@ impl Addresses {
         None
     }
 
-    /// Counts a connection out.
+    /// Removes a connection.
     fn leave(&self, place: Place) {
         let Some(tables) = self.0.get() else { return };
         for count in tables.counts(place) {
@@ -74,7 +75,7 @@ impl Addresses {
 pub(crate) struct Counted(Arc<Addresses>, Place);
 
 impl Counted {
-    /// Counts a connection in; None if its address has as many as it may have.
+    /// Adds a connection; None if its address is at its limit.
     pub(crate) fn new(addresses: &Arc<Addresses>, ip: IpAddr, most: u32) -> Option<Counted> {
         Some(Counted(Arc::clone(addresses), addresses.enter(ip, most)?))
     }
@@ -86,7 +87,7 @@ impl Drop for Counted {
     }
 }
 
-/// Who an address stands for: itself, or with IPv6 the network that a customer has (/64).
+/// Returns the network of an address: itself, or with IPv6 the /64 network of a customer.
 fn network(ip: IpAddr) -> (u8, u64) {
     match ip.to_canonical() {
         IpAddr::V4(ip) => (4, u64::from(u32::from(ip))),
@@ -110,23 +111,23 @@ mod tests {
         assert!(enter("192.0.2.2").is_some());
         addresses.leave(first);
         assert!(enter("192.0.2.1").is_some());
-        // A network of IPv6 is one.
+        // An IPv6 network counts as one.
         assert!(enter("2001:db8::1").is_some() && enter("2001:db8::2").is_some());
         assert_eq!(enter("2001:db8:0:0:ffff::"), None);
         assert!(enter("2001:db8:0:1::1").is_some());
-        // What has the same bits is another address.
+        // An IPv6 address with the same bits is another address.
         assert!(enter("0:0:0:0:c000:201::").is_some());
     }
 
     #[test]
-    fn a_crowd_of_addresses_takes_no_memory_and_keeps_few_out() {
+    fn a_crowd_of_addresses_takes_no_memory_and_blocks_few() {
         let addresses = Addresses::default();
         let mut places = Vec::new();
         for number in 0..20_000u32 {
             let ip = IpAddr::V4((0x0a00_0000 + number).into());
             places.extend((0..4).filter_map(|_| addresses.enter(ip, 4)));
         }
-        // Two of them crowded in both places are rare, and none has more than four.
+        // Two crowded positions of one address are rare, and none has more than four.
         assert!((70_000..=80_000).contains(&places.len()), "{}", places.len());
         places.into_iter().for_each(|place| addresses.leave(place));
         let tables = addresses.0.get().unwrap();
@@ -135,9 +136,9 @@ mod tests {
         );
     }
 
-    /// Whatever workers do at the same time, no more are in than may be, and all places are free again.
+    /// For any interleaving of workers, the limit holds, and all positions are free at the end.
     #[test]
-    fn no_more_than_the_limit_over_any_interleaving() {
+    fn the_limit_holds_over_any_interleaving() {
         for most in [1, 3] {
             let (addresses, inside) = (Addresses::default(), AtomicU32::new(0));
             let ip: IpAddr = "192.0.2.1".parse().unwrap();

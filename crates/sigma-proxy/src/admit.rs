@@ -19,15 +19,15 @@ use crate::worker::Worker;
 /// A connection that may send its first request.
 pub(crate) struct Admitted {
     pub(crate) stream: Stream,
-    /// The bytes that were read of it already.
+    /// The bytes that were read already.
     pub(crate) early: Chunk,
     pub(crate) origin: Origin,
-    /// The client sends HTTP in cleartext to a listener of TLS.
+    /// The client sends cleartext HTTP to a TLS listener.
     pub(crate) is_misplaced: bool,
 }
 
-/// Takes a connection through what its listener demands. None if it is over; a client is told as
-/// far as TLS has a way.
+/// Runs the steps that the listener demands of a connection. Returns None if the connection has ended; the client
+/// gets an alert where TLS allows it.
 pub(crate) async fn admit(
     worker: &Worker,
     mut stream: Stream,
@@ -49,8 +49,8 @@ pub(crate) async fn admit(
     Some(Admitted { stream, early, origin, is_misplaced: false })
 }
 
-/// Reads the PROXY header in front of a connection, if its listener has one, into its origin. Returns what
-/// was read behind it; None if the connection is over.
+/// Reads the PROXY header of a connection, if its listener requires one, into its origin. Returns the bytes after it;
+/// None if the connection has ended.
 pub(crate) async fn introduced(
     worker: &Worker,
     stream: &mut Stream,
@@ -65,7 +65,7 @@ pub(crate) async fn introduced(
         match header {
             Ok(header) => believe(&header, origin),
             Err(reason) => {
-                // A trusted peer that does this is set up wrongly.
+                // A trusted peer that does this is misconfigured.
                 tracing::warn!(peer = ?origin.peer, listener = %listener.place, reason, "no PROXY header");
                 return None;
             }
@@ -74,11 +74,11 @@ pub(crate) async fn introduced(
     Some(early)
 }
 
-/// The result of `work`; None once the worker is stopping. A connection without a request has
-/// nothing to lose.
+/// Returns the result of `work`; None once the worker is stopping. A connection without a request has nothing to
+/// lose.
 pub(crate) async fn unless_closing<F: Future>(worker: &Worker, work: F) -> Option<F::Output> {
     let mut work = pin!(work);
-    // Those who wait with a deadline are woken when the worker begins to stop.
+    // Tasks that wait with a deadline are woken when the worker begins to stop.
     poll_fn(|cx| match work.as_mut().poll(cx) {
         Poll::Ready(output) => Poll::Ready(Some(output)),
         Poll::Pending if worker.is_closing() => Poll::Ready(None),
@@ -117,7 +117,7 @@ async fn read_header(
     Ok(header)
 }
 
-/// The connection is from now on the one that the header tells of.
+/// Replaces the addresses of the connection with those in the header.
 fn believe(header: &Header, origin: &mut Origin) {
     match header {
         Header::Ip { source, destination, .. } => {
@@ -130,15 +130,15 @@ fn believe(header: &Header, origin: &mut Origin) {
     }
 }
 
-/// The first message of TLS did not come.
+/// The reason for a missing ClientHello.
 pub(crate) enum NoGreeting {
-    /// A request in cleartext: the bytes that were read.
+    /// A cleartext request: the bytes that were read
     Request(Box<[u8]>),
-    /// Nothing that gets an answer.
+    /// Bytes that get no response
     Nothing,
 }
 
-/// Reads the first message of a client over TLS.
+/// Reads the ClientHello of a client.
 pub(crate) async fn greeted(
     worker: &Worker,
     stream: &mut Stream,
@@ -147,7 +147,7 @@ pub(crate) async fn greeted(
     listener: &ListenerOptions,
     tls: &TlsOptions,
 ) -> Result<Greeting, NoGreeting> {
-    // Boxed, as the handshake is: who is not over TLS takes no memory for it.
+    // Boxed, like the handshake, so that cleartext connections need no memory for it.
     let read = Box::pin(unless_closing(worker, Greeting::read(stream, early, &tls.options))).await;
     let error = match read.ok_or(NoGreeting::Nothing)? {
         Ok(greeting) => return Ok(greeting),
@@ -160,8 +160,8 @@ pub(crate) async fn greeted(
     })
 }
 
-/// Shakes hands with a client. Protocols above TLS are those of the listener, or `alpn` if that has any;
-/// None if there is no session.
+/// Runs the handshake with a client. Protocols above TLS are the listener's, or `alpn` if it is not empty; Returns
+/// None without a session.
 pub(crate) async fn shaken(
     worker: &Worker,
     stream: Stream,
@@ -173,7 +173,7 @@ pub(crate) async fn shaken(
 ) -> Option<Stream> {
     let handshakes = worker.handshakes();
     let choose = |name: Option<&str>| {
-        // The certificates in force now, and not those that were in force when the connection was accepted.
+        // The current certificates, not the ones at the accept.
         let view = worker.view();
         let named = view.snapshot.certificates.by_name.choose(name);
         named.or(tls.own.as_ref()).cloned()
@@ -197,7 +197,7 @@ pub(crate) async fn shaken(
     }
 }
 
-/// Notes that there is no session. A client that left before its first message was complete is not refused.
+/// Counts a failed handshake. A client that left before its ClientHello was complete does not count.
 fn failed(
     worker: &Worker,
     origin: Origin,

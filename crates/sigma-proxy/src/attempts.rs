@@ -1,6 +1,5 @@
-//! Attempts on the nodes of an upstream: which node is next, what is held against one, and when to
-//! stop (APISIX: `retries`, `retry_timeout`). Whatever is sent to a node, a request or the bytes of a
-//! session, goes through here.
+//! Attempts on the nodes of an upstream: the next node, reports to health checks, and the end (APISIX: `retries`,
+//! `retry_timeout`). Both requests and bytes of sessions use this code.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -22,67 +21,67 @@ use crate::retry::{Missing, RetryPolicy};
 use crate::snapshot::{Session, Upstream};
 use crate::worker::{Towards, Worker};
 
-/// The attempts that one request or session makes on an upstream.
+/// The attempts of one request or session on an upstream.
 pub(crate) struct Attempts<'a> {
     pub(crate) worker: &'a Worker,
     pub(crate) upstream: &'a Arc<Upstream>,
-    /// In place of the rule that holds without one.
+    /// Replaces the default rule.
     pub(crate) policy: Option<&'a RetryPolicy>,
     pub(crate) towards: Rc<Towards>,
-    /// Boxed, as few upstreams choose so.
+    /// Boxed, as few upstreams need it.
     choice: Option<Box<Choice>>,
     tried: Tried,
     retries: Cell<u32>,
-    /// Of a clock that comes around after 49 days.
+    /// From a clock that wraps after 49 days.
     began_ms: u32,
 }
 
-/// A node that is busy with an attempt.
+/// A node with a running attempt.
 pub(crate) type Busy<'b> = InFlight<&'b RefCell<Balancer>>;
 
-/// What of a request or session decides on its node.
+/// The properties of a request or session that decide on its node.
 #[derive(Debug, Default)]
 pub(crate) struct Choice {
-    /// The value that consistent hashing uses.
+    /// The value for consistent hashing.
     pub(crate) key: Option<Box<[u8]>>,
-    /// The session that the request says that it is of.
+    /// The session that the request names.
     pub(crate) session: Session,
-    /// The metadata that the node is to have.
+    /// The metadata that the node must have.
     pub(crate) subset: Option<Box<[u8]>>,
-    /// The node of the last attempt, where sessions keep to nodes.
+    /// The node of the last attempt, with session affinity.
     pub(crate) given: Option<Token>,
-    /// Another address of the node of the last attempt, which is asked next.
+    /// Another address of the last attempt's node, which is tried next.
     next: Option<EndpointId>,
-    /// How many attempts went to another address of the same node.
+    /// The number of attempts on another address of the same node.
     readdressed: u8,
 }
 
 impl Choice {
-    /// The wishes of a request or session.
+    /// Returns the choice for a request or session.
     pub(crate) fn new(key: Option<Box<[u8]>>, session: Session, subset: Option<Box<[u8]>>) -> Choice {
         Choice { key, session, subset, ..Choice::default() }
     }
 
-    /// Whether the request got the node of its session.
+    /// Returns true if the request got the node of its session.
     fn is_in_session(&self) -> bool {
         self.session.node.is_some() && self.session.node == self.given
     }
 }
 
-/// What a pick looks at of a [`Choice`]: key, session and subset.
+/// Returns the parts of a [`Choice`] for a pick: key, session and subset.
 fn wishes(choice: Option<&Choice>) -> (Option<&[u8]>, Option<Token>, Option<&[u8]>) {
     choice.map_or((None, None, None), |c| (c.key.as_deref(), c.session.node, c.subset.as_deref()))
 }
 
-/// How many nodes are looked at for one that has room.
+/// The number of nodes that are tried in the search for one with room.
 const LOOKS_MAX: usize = 32;
 
-/// How many further addresses of its nodes an exchange tries, whatever its retries: each is refused at once, or costs
-/// [`LINK_MS`].
+/// The number of further node addresses that an exchange tries, in addition to its retries: each is refused at once,
+/// or costs [`LINK_MS`].
 const READDRESSED_MAX: u8 = 3;
 
-/// How long an address has to take a connection before another address of the same node is tried. RFC 8305 §5 has 250 ms
-/// for the second to start beside the first; here the first is given up, so it has a little more.
+/// The time that an address has for a connection before another address of the same node is tried. RFC 8305 §5 starts
+/// the second after 250 ms in parallel; here the first is given up, so it has slightly more time.
 const LINK_MS: Option<NonZeroU32> = NonZeroU32::new(400);
 
 /// A node chosen from a set, which stays alive with it.
@@ -90,8 +89,8 @@ const LINK_MS: Option<NonZeroU32> = NonZeroU32::new(400);
 pub(crate) struct Picked {
     set: LocalSet,
     index: u32,
-    /// It has a place behind the node's gate, which it leaves in the end. That is not a [`Permit`], as each
-    /// exchange has room for two of these.
+    /// It has a permit of the node's gate, which it gives back in the end. Not a [`Permit`], as each exchange has
+    /// room for two of these.
     has_place: bool,
 }
 
@@ -100,7 +99,7 @@ impl Picked {
         Picked { set: Rc::clone(balancer.endpoints()), index: index as u32, has_place: false }
     }
 
-    /// Whether it has a place on its node now.
+    /// Tries to get a permit of its node; returns true if it has one.
     fn enters(&mut self, limit: &Limit) -> bool {
         let place = limit.to_node(self).and_then(|way| way.gate.try_enter(way.bounds));
         place.is_some_and(|place| {
@@ -109,12 +108,12 @@ impl Picked {
         })
     }
 
-    /// Whether it has a place on its node.
+    /// Returns true if it has a permit of its node.
     pub(crate) fn has_place(&self) -> bool {
         self.has_place
     }
 
-    /// Takes a place on its node.
+    /// Takes a permit of its node.
     pub(crate) fn take_place(&mut self, place: Permit) {
         place.detach();
         self.has_place = true;
@@ -137,28 +136,28 @@ impl std::ops::Deref for Picked {
     }
 }
 
-/// How an attempt failed.
+/// The failure of an attempt.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Failure {
     pub(crate) fault: Fault,
     /// The next step, as far as the attempt itself decides it.
     pub(crate) decision: Decision,
-    /// The node had all that it could wait for: neither the client's slowness nor the end of the
-    /// client's own time made the attempt fail.
+    /// The node had everything it needed: neither a slow client nor the end of the client's time made the attempt
+    /// fail.
     pub(crate) request_sent: bool,
-    /// The status that the client is answered if no attempt follows; None if it has an answer already.
+    /// The status of the response if no attempt follows; None if the client has a response already.
     pub(crate) status: Option<u16>,
 }
 
 impl Failure {
-    /// Whether the node's address took no connection: another address of the node is as good as the first.
+    /// Returns true if the node's address took no connection: then another address of the node is as good.
     fn is_unconnected(&self) -> bool {
         matches!(self.fault.kind, FaultKind::ConnectRefused | FaultKind::ConnectTimeout)
     }
 }
 
 impl<'a> Attempts<'a> {
-    /// On the upstream with this number, to the node that `choice` leads to, by the rules of `policy`.
+    /// Returns attempts on the upstream with this number, for the node of `choice`, with the rules of `policy`.
     pub(crate) fn new(
         worker: &'a Worker,
         number: u32,
@@ -172,10 +171,10 @@ impl<'a> Attempts<'a> {
         Attempts { worker, upstream, policy, towards, choice, tried, retries: Cell::new(0), began_ms }
     }
 
-    /// The node of the next attempt.
+    /// Returns the node of the next attempt.
     ///
     /// # Errors
-    /// Returns an error if every node was tried or may not be used.
+    /// Returns an error if every node was tried or is unusable.
     pub(crate) fn pick(&mut self) -> Result<Picked, Fault> {
         let mut balancer = self.towards.balancer.borrow_mut();
         let next = self.choice.as_mut().and_then(|choice| choice.next.take());
@@ -193,7 +192,7 @@ impl<'a> Attempts<'a> {
             |tried: &Tried| balancer.pick(&PickContext { key, session, subset, tried, now_ms, random });
         let mut picked = pick(&self.tried);
         if picked.is_none() && self.policy.is_some() && !self.tried.is_empty() {
-            // Whoever writes a policy waits between attempts: a node that failed is worth another one.
+            // A policy waits between attempts: a failed node is worth another attempt.
             self.tried = Tried::default();
             picked = pick(&self.tried);
         }
@@ -228,8 +227,8 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// The node at this address, which a session is with already; None if the upstream has no such node. It has a place
-    /// on it, if there is one.
+    /// Returns the node at this address, which already has the session; None if the upstream has no such node. It has
+    /// a permit of the node if one is free.
     pub(crate) fn pick_at(&mut self, addr: SocketAddr) -> Option<Picked> {
         let mut balancer = self.towards.balancer.borrow_mut();
         balancer.refresh(deadline::now_ms());
@@ -242,11 +241,11 @@ impl<'a> Attempts<'a> {
         Some(picked)
     }
 
-    /// As [`Attempts::pick`], where each node has a bound: a node that has room, with a place on it. If none
-    /// has, or the node of a session has not, it is the node that is to be waited for.
+    /// As [`Attempts::pick`], if each node has a limit: returns a node with room, and takes a permit. Without one, or
+    /// if the session's node is full, returns the node to wait for.
     ///
     /// # Errors
-    /// Returns an error if every node was tried or may not be used.
+    /// Returns an error if every node was tried or is unusable.
     pub(crate) fn pick_free(&mut self, limit: &Limit) -> Result<Picked, Fault> {
         let mut first = self.pick()?;
         let (key, _, subset) = wishes(self.choice.as_deref());
@@ -275,13 +274,13 @@ impl<'a> Attempts<'a> {
         Ok(first)
     }
 
-    /// Whether the request has to wait for the node that was picked, though others may be free: it is in a session
-    /// with it, or asks for metadata that few nodes have.
+    /// Returns true if the request must wait for the picked node even if others are free: it belongs to a session
+    /// there, or needs metadata that few nodes have.
     pub(crate) fn keeps_to_node(&self) -> bool {
         self.choice.as_ref().is_some_and(|choice| choice.is_in_session() || choice.subset.is_some())
     }
 
-    /// The node behind whose gate this place is; None if it may not be asked any more.
+    /// Returns the node of this permit's gate; None if it is not usable any more.
     pub(crate) fn placed(&mut self, place: Permit) -> Option<Picked> {
         let mut balancer = self.towards.balancer.borrow_mut();
         balancer.refresh(deadline::now_ms());
@@ -305,9 +304,10 @@ impl<'a> Attempts<'a> {
         Some(picked)
     }
 
-    /// A second node beside `first`, if there is one and the rules allow another attempt. It counts as one.
+    /// Returns a second node besides `first`, if there is one and the rules allow another attempt. It counts as an
+    /// attempt.
     pub(crate) fn pick_second(&self, first: &Endpoint) -> Option<Picked> {
-        // The node of a session is the only one that can answer for it.
+        // Only the node of a session can respond for it.
         if self.upstream.affinity.is_some() {
             return None;
         }
@@ -325,7 +325,7 @@ impl<'a> Attempts<'a> {
         })?;
         let mut picked = Picked::new(&balancer, index);
         drop(balancer);
-        // An upstream with one node gives that.
+        // An upstream with one node returns that one.
         if picked.id() == first.id() {
             return None;
         }
@@ -342,13 +342,13 @@ impl<'a> Attempts<'a> {
         Some(picked)
     }
 
-    /// A node was asked in vain.
+    /// Marks a node as tried.
     pub(crate) fn passed_over(&mut self, node: &Endpoint) {
         self.tried.insert(node.id());
     }
 
-    /// Tells the client the node of its session, if it does not name it itself, or learns from the answer
-    /// which session is on its node.
+    /// Sends the client the node of its session, unless the client names it itself, or learns from the response which
+    /// session is on its node.
     pub(crate) fn tell_session(&self, answer: &mut Headers) {
         if let Some(affinity) = &self.upstream.affinity
             && let Some(choice) = &self.choice
@@ -359,7 +359,7 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// A node has taken a session: those of the same client that follow go there, where the rules say so.
+    /// Records that a node has taken a session: later sessions of the client go there, if the rules say so.
     pub(crate) fn keep_session(&self) {
         if let Some(affinity) = &self.upstream.affinity
             && let Some(choice) = &self.choice
@@ -370,16 +370,16 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// The node counts as busy with the attempt until what is returned is dropped.
+    /// Marks the node as busy with the attempt until the result is dropped.
     pub(crate) fn begin(&self, node: &Endpoint) -> Busy<'_> {
         InFlight::begin(&self.towards.balancer, node.id(), deadline::now_ms())
     }
 
-    /// Takes note of an attempt that failed, and tells health checks. Whether another one follows,
-    /// for which the node counts as tried.
+    /// Records a failed attempt, and reports it to health checks. Returns true if another one follows; then the node
+    /// counts as tried.
     pub(crate) fn failed(&mut self, node: &Endpoint, failure: &Failure) -> bool {
         self.tried.insert(node.id());
-        // What this machine lacks is no node's fault, and the next one would not have it either.
+        // A shortage of this machine is not the node's fault, and another node would not help.
         if failure.fault.side() == Side::Gateway {
             return false;
         }
@@ -400,7 +400,7 @@ impl<'a> Attempts<'a> {
         follows
     }
 
-    /// Another address of the same node, of the other family if there is one; None if there is none that may be asked.
+    /// Returns another address of the same node, of the other family if possible; None if there is no usable one.
     fn other_address(&self, node: &Endpoint) -> Option<EndpointId> {
         if self.choice.as_ref().is_some_and(|choice| choice.readdressed >= READDRESSED_MAX) {
             return None;
@@ -413,22 +413,20 @@ impl<'a> Attempts<'a> {
         others.min_by_key(|other| other.is_of_family_of(node)).map(Endpoint::id)
     }
 
-    /// How long the transport to a node may take where another address of the node is left; None for all the time that a
-    /// connection has.
+    /// Returns the time limit of a transport to a node with another untried address; None for the whole connect
+    /// timeout.
     pub(crate) fn link_ms(&self, node: &Endpoint) -> Option<NonZeroU32> {
         LINK_MS.filter(|_| node.by_address && self.other_address(node).is_some())
     }
 
-    /// A node has answered, the answer is not wanted, and another attempt follows. `status` is as in
-    /// [`Attempts::answered`].
+    /// Records a rejected response of a node; another attempt follows. `status` is as in [`Attempts::answered`].
     pub(crate) fn declined(&mut self, node: &Endpoint, status: Option<u16>) {
         self.tried.insert(node.id());
         self.answered(node, status);
         self.count_retry(node);
     }
 
-    /// Tells health checks the status that the answer of a node counts as; None if it says nothing about the
-    /// node.
+    /// Reports the status of a node's response to health checks; None if it says nothing about the node.
     pub(crate) fn answered(&self, node: &Endpoint, status: Option<u16>) {
         self.judge().answered(node, status);
     }
@@ -437,12 +435,12 @@ impl<'a> Attempts<'a> {
         Judge::new(self.worker, self.upstream)
     }
 
-    /// Whether another attempt may follow the present one.
+    /// Returns true if another attempt may follow the present one.
     pub(crate) fn may_follow(&self) -> bool {
         self.has_retries() && self.is_within_budget()
     }
 
-    /// The same, where another one is wanted.
+    /// As [`Attempts::may_follow`], and claims the attempt.
     pub(crate) fn claims_another(&self) -> bool {
         if !self.has_retries() {
             return false;
@@ -463,7 +461,7 @@ impl<'a> Attempts<'a> {
         (self.retries.get() as usize) < retries && !late
     }
 
-    /// Whether the request may be sent to other nodes than these.
+    /// Returns true if the request may be sent to other nodes.
     pub(crate) fn may_repeat_elsewhere(&self, failure: &Failure) -> bool {
         failure.decision == Decision::NextNode
             && failure.fault.side() != Side::Gateway
@@ -471,12 +469,12 @@ impl<'a> Attempts<'a> {
     }
 
     fn is_within_budget(&self) -> bool {
-        // One that is in a further attempt already has its share.
+        // A request in a further attempt already has its share.
         let budget = self.policy.and_then(|policy| policy.budget).filter(|_| self.retries.get() == 0);
         budget.is_none_or(|budget| self.towards.load.may_retry(budget))
     }
 
-    /// Milliseconds to wait before the attempt that follows; `asked_ms` is what the last node asked for.
+    /// Returns milliseconds to wait before the next attempt; `asked_ms` is the wish of the last node.
     pub(crate) fn pause_ms(&self, asked_ms: Option<u64>) -> u64 {
         self.policy.map_or(0, |policy| policy.pause_ms(self.retries.get(), asked_ms, self.worker.random()))
     }
@@ -497,32 +495,32 @@ impl Drop for Attempts<'_> {
     }
 }
 
-/// How far an attempt had got when it failed.
+/// The progress of a failed attempt.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Progress {
-    /// Not a byte of the request had left.
+    /// No byte of the request was sent.
     pub(crate) unsent: bool,
-    /// The connection had served before, and no byte of this answer had come: most likely the
-    /// node closed it while it idled.
+    /// The connection had served before, and no byte of this response had arrived: most likely the node closed it
+    /// while it was idle.
     pub(crate) stale: bool,
-    /// All of the body that was sent can be sent again.
+    /// The sent part of the body can be sent again.
     pub(crate) replayable: bool,
-    /// A byte of the answer went downstream.
+    /// A byte of the response was sent downstream.
     pub(crate) answered: bool,
 }
 
 /// The next step after an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// A fresh connection to the same node; does not count as an attempt.
+    /// A new connection to the same node; does not count as an attempt
     SameNode,
-    /// The next node, if the attempts allow.
+    /// The next node, if attempts are left
     NextNode,
-    /// The fault is the answer.
+    /// The fault becomes the response
     GiveUp,
 }
 
-/// The step after an attempt that failed, by `policy` or by the rule that holds without one.
+/// Returns the step after a failed attempt, by `policy` or by the default rule.
 pub(crate) fn decide(
     fault: Fault,
     method: Method,
@@ -535,7 +533,7 @@ pub(crate) fn decide(
     let may_repeat = policy.map_or(method.is_idempotent(), |policy| policy.may_repeat(method));
     let repeatable = progress.unsent || may_repeat;
     let missing = match fault.kind {
-        // Nothing was sent.
+        // No byte was sent.
         FaultKind::ConnectRefused
         | FaultKind::ConnectTimeout
         | FaultKind::TlsProtocol
@@ -559,8 +557,7 @@ pub(crate) fn decide(
     after(missing, policy)
 }
 
-/// Whether an upstream has, or lets in, no node that could be asked next: what it was to be asked can be asked
-/// of another upstream.
+/// Returns true if an upstream has no usable node left: then another upstream may serve the request.
 pub(crate) fn has_no_node_left(fault: Fault) -> bool {
     matches!(
         fault.kind,
@@ -573,7 +570,7 @@ pub(crate) fn has_no_node_left(fault: Fault) -> bool {
     )
 }
 
-/// Whether a node was not there in time, or took or gave something too late.
+/// Returns true if a node was too slow in any phase.
 pub(crate) fn is_late(fault: Fault) -> bool {
     matches!(
         fault.kind,
@@ -581,7 +578,7 @@ pub(crate) fn is_late(fault: Fault) -> bool {
     )
 }
 
-/// The step after an attempt that could not get what is missing and may be repeated.
+/// Returns the step after an attempt of a repeatable call that failed in this part.
 pub(crate) fn after(missing: Missing, policy: Option<&RetryPolicy>) -> Decision {
     match policy.is_none_or(|policy| policy.wants(missing)) {
         true => Decision::NextNode,
@@ -602,7 +599,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_repeated() {
+    fn repeatable_failures() {
         use Decision::{GiveUp, NextNode, SameNode};
         check(FaultKind::ConnectRefused, Method::Post, "u", NextNode);
         check(FaultKind::ProtocolMismatch, Method::Post, "u", NextNode);
@@ -623,7 +620,7 @@ mod tests {
         check(FaultKind::ClientGone, Method::Get, "", GiveUp);
     }
     #[test]
-    fn what_a_policy_repeats() {
+    fn failures_that_a_policy_repeats() {
         use Decision::{GiveUp, NextNode, SameNode};
         let config: sigma_config::resources::RetryPolicy =
             serde_json::from_str(r#"{ "retry_on": ["reset"], "methods": ["POST"] }"#).expect("a policy");
@@ -636,7 +633,7 @@ mod tests {
         check(FaultKind::ConnectRefused, Method::Post, false, GiveUp);
         check(FaultKind::ConnectionTerminated, Method::Post, false, NextNode);
         check(FaultKind::ConnectionTerminated, Method::Get, false, GiveUp);
-        // What the pool found dead says nothing of the node.
+        // A connection that died in the pool says nothing about the node.
         check(FaultKind::ConnectionTerminated, Method::Post, true, SameNode);
         check(FaultKind::BadResponse, Method::Post, false, NextNode);
         for kind in FaultKind::ALL.iter().filter(|kind| kind.side() != Side::Upstream) {

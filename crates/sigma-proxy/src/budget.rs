@@ -1,4 +1,4 @@
-//! The worker's budget of bytes that it holds for clients: its limit, its counters and its log line.
+//! The worker's budget of bytes held for clients: its limit, its counters and its log line.
 
 use std::cell::Cell;
 
@@ -9,10 +9,10 @@ use sigma_observe::counters::{Counter, WorkerCounters};
 
 use crate::pressure::Pressure;
 
-/// The log tells at most this often that the budget is short.
+/// The shortest interval of log lines about a short budget.
 const TELL_MS: u64 = 10_000;
 
-/// State of the published counters and of the log line.
+/// The state of the published counters and of the log line.
 #[derive(Debug, Default)]
 pub(crate) struct Budget {
     refused: Cell<u64>,
@@ -20,14 +20,14 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// Puts the limit in force.
+    /// Sets the limit.
     pub(crate) fn limit(limits: &Limits, process: &Pressure) {
         let limit = limits.held_bytes_per_worker.unwrap_or_else(|| process.held_limit());
         held::set_limit(usize::try_from(limit).unwrap_or(usize::MAX));
     }
 
-    /// Ends exchanges without progress if the budget is short, and publishes the bytes held. To be called with every tick of
-    /// the worker's clock.
+    /// Ends exchanges without progress if the budget is short, and publishes the bytes held. Call it with every tick
+    /// of the worker's clock.
     pub(crate) fn tick(&self, counters: &WorkerCounters) {
         let now_ms = deadline::now_ms();
         let revoked = held::reclaim(now_ms);
@@ -40,7 +40,7 @@ impl Budget {
         counters.add(Counter::HeldBytesRevoked, revoked as u64);
         counters.add(Counter::HeldBytesRefused, refused);
         if revoked > 0 {
-            // Connections look at their accounts when their tasks run.
+            // Connections check their accounts when their tasks run.
             deadline::wake_all();
         }
         if self.told_ms.get().is_none_or(|told_ms| now_ms >= told_ms + TELL_MS) {

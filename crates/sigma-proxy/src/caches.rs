@@ -1,4 +1,4 @@
-//! The zones of kept answers that one worker knows.
+//! The cache zones known to one worker.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use sigma_cache::{Zone, Zones};
 use sigma_plugin::Node;
 use sigma_plugin::cache::CacheRule;
 
-/// A worker's handles of the zones that all share: to find one takes no lock.
+/// A worker's handles of the shared zones, so that a look-up takes no lock.
 pub(crate) struct Caches {
     all: Arc<Zones>,
     known: RefCell<Vec<(Box<str>, Arc<Zone>)>>,
@@ -18,7 +18,7 @@ impl Caches {
         Caches { all: node.part(Zones::default), known: RefCell::default() }
     }
 
-    /// The zone that a rule names.
+    /// Returns the zone of a rule.
     pub(crate) fn zone(&self, rule: &CacheRule) -> Arc<Zone> {
         let mut known = self.known.borrow_mut();
         if let Some((_, zone)) = known.iter().find(|(name, _)| *name == rule.zone) {

@@ -6,22 +6,22 @@ use std::sync::Arc;
 use sigma_net::answers::{Answers, Given};
 use sigma_net::tls::{Proofs, ServerIdentity};
 
-/// Where the authority asks for a token (RFC 8555 §8.3).
+/// The path prefix of HTTP challenges (RFC 8555 §8.3).
 const PLACE: &[u8] = b"/.well-known/acme-challenge/";
 
-/// The longest token. Authorities make them of some 43 characters.
+/// The longest token. Authorities use about 43 characters.
 const TOKEN_MAX: usize = 256;
 
-/// The proofs that are given now: while an order is under way, and only to who asks for them.
+/// The current proofs: during an order, and only for their requesters.
 #[derive(Debug, Default)]
 pub struct Challenges {
-    /// By token, for requests to one place.
+    /// By token, for requests to one path.
     tokens: Arc<Answers<Box<str>>>,
     /// By name, for handshakes (RFC 8737).
     names: Arc<Proofs>,
 }
 
-/// A proof is given as long as this is kept.
+/// A proof is given while this exists.
 #[derive(Debug)]
 #[must_use]
 pub struct Expected {
@@ -35,7 +35,7 @@ enum Which {
 }
 
 impl Challenges {
-    /// Has whoever asks for `token` answered from now on. None if it is no token: it would stand in a path.
+    /// Sets the response to requests for `token`. None for an invalid token: it becomes part of a path.
     pub fn expect(&self, token: &str, answer: &str) -> Option<Expected> {
         let is_token = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
         if token.is_empty() || token.len() > TOKEN_MAX || !token.bytes().all(is_token) {
@@ -45,17 +45,17 @@ impl Challenges {
         Some(Expected { _given: Which::Token { _given: given } })
     }
 
-    /// Shows `identity` from now on to whoever shakes hands for a proof of `name`, which is in lower case.
+    /// Sets the identity for handshakes that check a proof of `name`, which is in lower case.
     pub fn show(&self, name: &str, identity: ServerIdentity) -> Expected {
         Expected { _given: Which::Name { _given: self.names.give(name, Arc::new(identity)) } }
     }
 
-    /// The proofs for handshakes.
+    /// Returns the proofs for handshakes.
     pub(crate) fn names(&self) -> &Arc<Proofs> {
         &self.names
     }
 
-    /// The answer to a request for `path`, which is compared as it was sent.
+    /// Returns the response to a request for `path`, compared as it was sent.
     pub(crate) fn answer(&self, path: &[u8]) -> Option<Vec<u8>> {
         if !self.tokens.is_asked() {
             return None;
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_answered_to_the_letter_while_it_is_expected() {
+    fn a_token_is_answered_literally_while_it_is_expected() {
         let challenges = Challenges::default();
         let ask =
             |path: &str| challenges.answer(path.as_bytes()).map(|answer| String::from_utf8(answer).unwrap());
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token_is_not_expected() {
+    fn invalid_tokens_are_not_expected() {
         let challenges = Challenges::default();
         for odd in ["", "a/b", "..", "a%2fb", "a b", "\u{e4}", &"a".repeat(257)] {
             assert!(challenges.expect(odd, "x").is_none(), "{odd}");

@@ -1,5 +1,5 @@
-//! What one worker holds for sessions over UDP, and its bounds: clients make up where datagrams come from, so nothing
-//! here grows with their number.
+//! The UDP session state of one worker, and its limits: clients can forge source addresses, so nothing here grows
+//! with their number.
 
 mod admission;
 
@@ -11,27 +11,27 @@ use sigma_net::datagram::Batch;
 
 pub(crate) use self::admission::{Admission, Place, Refusal, SessionLimits};
 
-/// How often it is logged that there is no room.
+/// The shortest interval of log lines about a lack of room.
 const COMPLAINT_MS: u64 = 10_000;
 
-/// The part of a worker that sessions over UDP share.
+/// The shared part of a worker's UDP sessions.
 #[derive(Debug)]
 pub(crate) struct Datagrams {
-    /// What a call receives into, from clients and from nodes. It is looked at before anything else is received.
+    /// The receive buffers, for clients and nodes. Datagrams in it are handled before the next receive.
     pub(crate) batch: RefCell<Batch>,
     pub(crate) room: Rc<Room>,
     pub(crate) admission: Rc<Admission>,
-    /// When each kind of complaint was logged last.
+    /// The time of the last log line of each kind.
     complained_ms: [Cell<Option<u64>>; COMPLAINTS],
 }
 
-/// A reason to write a line of the error log. Each kind has a rate limit of its own.
+/// A reason for a line in the error log. Each kind has its own rate limit.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Complaint {
     Refused(Refusal),
-    /// Sessions gave way to others.
+    /// Sessions were evicted for others
     Evicted,
-    /// The system gives no socket.
+    /// The system has no socket
     NoSocket,
 }
 
@@ -49,7 +49,7 @@ impl Complaint {
 
 impl Default for Datagrams {
     fn default() -> Datagrams {
-        // Most workers have no such sessions: room is made by those that do.
+        // Most workers have no such sessions: memory is allocated with the first one.
         Datagrams {
             batch: RefCell::new(Batch::new(0)),
             room: Rc::default(),
@@ -60,7 +60,7 @@ impl Default for Datagrams {
 }
 
 impl Datagrams {
-    /// Has room for datagrams of so many bytes from now on.
+    /// Makes room for datagrams of this size from now on.
     pub(crate) fn fit(&self, datagram_bytes: u32) {
         let mut batch = self.batch.borrow_mut();
         if batch.datagram_bytes() != datagram_bytes as usize {
@@ -68,7 +68,7 @@ impl Datagrams {
         }
     }
 
-    /// Whether a complaint may be logged: one of each kind in ten seconds.
+    /// Returns true if a line may be logged: one of each kind in ten seconds.
     pub(crate) fn may_complain(&self, complaint: Complaint, now_ms: u64) -> bool {
         let complained_ms = &self.complained_ms[complaint.number()];
         let may = complained_ms.get().is_none_or(|then| now_ms.saturating_sub(then) >= COMPLAINT_MS);
@@ -79,14 +79,14 @@ impl Datagrams {
     }
 }
 
-/// Memory for datagrams that wait.
+/// Memory for waiting datagrams.
 #[derive(Debug, Default)]
 pub(crate) struct Room {
     waiting_bytes: Cell<usize>,
 }
 
 impl Room {
-    /// A copy of a datagram that waits, if no more than `most` bytes do.
+    /// Copies a datagram that waits, if at most `most` bytes wait.
     pub(crate) fn hold(self: &Rc<Room>, bytes: &[u8], most: usize) -> Option<Waiting> {
         let sum = self.waiting_bytes.get() + bytes.len();
         (sum <= most).then(|| {
@@ -95,13 +95,13 @@ impl Room {
         })
     }
 
-    /// Whether no more than half of `most` bytes wait.
+    /// Returns true if at most half of `most` bytes wait.
     pub(crate) fn is_half_free(&self, most: usize) -> bool {
         self.waiting_bytes.get() <= most / 2
     }
 }
 
-/// A datagram that waits.
+/// A waiting datagram.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     bytes: Box<[u8]>,
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_taken_is_given_back() {
+    fn memory_is_given_back() {
         let room = Rc::new(Room::default());
         let held = room.hold(b"12345", 8).unwrap();
         assert!(room.hold(b"6789", 8).is_none());
@@ -141,7 +141,7 @@ mod tests {
         let datagrams = Datagrams::default();
         let at = [0, 1, COMPLAINT_MS - 1, COMPLAINT_MS, COMPLAINT_MS + 1];
         let may = |complaint| at.map(|now_ms| datagrams.may_complain(complaint, now_ms));
-        // Each kind has a limit of its own.
+        // Each kind has its own limit.
         for complaint in [Complaint::Refused(Refusal::Address), Complaint::Evicted, Complaint::NoSocket] {
             assert_eq!(may(complaint), [true, false, false, true, false], "{complaint:?}");
         }

@@ -1,5 +1,5 @@
-//! The end of a worker, as its connections see it: those that idle go first, an exchange may finish, what may
-//! last for days leaves at a time of its own, and what is open at the deadline is ended.
+//! The graceful end of a worker: idle connections close first, exchanges may finish, long-lived sessions leave at
+//! spread times, and the rest is cut at the deadline.
 
 use std::cell::Cell;
 use std::task::{Context, Poll};
@@ -8,19 +8,19 @@ use sigma_config::settings::Timeouts;
 use sigma_http::{Fault, FaultKind};
 use sigma_net::Deadline;
 
-/// How far a worker has come with its end.
+/// The phase of a worker's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 enum Phase {
     #[default]
     Serving,
-    /// Each answer is its connection's last.
+    /// Each response is the last one of its connection.
     Draining,
-    /// Connections without a request end as well.
+    /// Connections without a request close as well.
     Closing,
     Over,
 }
 
-/// The times of an end, as they were set when it began.
+/// The times of a drain, as they were set at its start.
 #[derive(Debug, Clone, Copy, Default)]
 struct Times {
     drain_ms: u32,
@@ -28,7 +28,7 @@ struct Times {
     goodbye_ms: u32,
 }
 
-/// The end of one worker.
+/// The drain of one worker.
 #[derive(Debug, Default)]
 pub(crate) struct Drain {
     phase: Cell<Phase>,
@@ -58,8 +58,7 @@ impl Drain {
         self.phase.get() >= Phase::Closing
     }
 
-    /// Ready when the time of exchanges is over. Whoever waits here waits with a [`Deadline`], too, by which it
-    /// is told to look.
+    /// Ready when the time of exchanges is over. Its caller also waits with a [`Deadline`], which wakes it to check.
     pub(crate) fn poll_over(&self) -> Poll<Result<(), Fault>> {
         match self.phase.get() {
             Phase::Over => Poll::Ready(Err(Fault::new(FaultKind::Stopping, "the gateway stops"))),
@@ -68,27 +67,27 @@ impl Drain {
     }
 }
 
-/// The leave that one long-lived session takes when its worker drains.
+/// The end of one long-lived session in a drain.
 #[derive(Debug, Default)]
 pub(crate) struct Leave {
-    /// The session's turn, and then the end of its good-byes; none before the worker drains.
+    /// The session's turn, and then the end of its closing handshake; None before the drain.
     deadline: Option<Deadline>,
     has_begun: bool,
 }
 
-/// What a session is to do.
+/// The action for a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
     Stay,
-    /// To say good-bye, which it is told once.
+    /// Start the closing handshake; returned once
     Begin,
-    /// To end, whether its peers have answered or not.
+    /// End, even if the peers have not closed
     End,
 }
 
 impl Leave {
-    /// What the session is to do now; `random` is for the time of its turn. It has to wait with a [`Deadline`] of
-    /// its own as long as it stays.
+    /// Returns the current action for the session; `random` spreads the time of its turn. The caller must also wait
+    /// with its own [`Deadline`].
     pub(crate) fn turn(
         &mut self,
         drain: &Drain,
@@ -111,14 +110,14 @@ impl Leave {
             return Turn::End;
         }
         deadline.set(drain.times.get().goodbye_ms.into());
-        // So that its end is told.
+        // Registers the task for its end.
         let _ = deadline.poll_expired(task);
         Turn::Begin
     }
 }
 
 impl Times {
-    /// When after the begin of a drain one session leaves, by `random`.
+    /// Returns the time after the start of a drain at which one session leaves, by `random`.
     fn leaves_after_ms(self, random: u64) -> u64 {
         let last = u64::from(self.drain_ms.saturating_sub(self.goodbye_ms));
         let part = last * u64::from(self.spread_percent) / 100;
@@ -142,7 +141,7 @@ mod tests {
         check(30_000, 1_000, 50, (14_500, 29_000));
         check(30_000, 1_000, 100, (0, 29_000));
         check(30_000, 1_000, 0, (29_000, 29_000));
-        // There is no time for more than the good-byes.
+        // The time only suffices for the closing handshakes.
         check(500, 1_000, 50, (0, 0));
         check(0, 0, 50, (0, 0));
     }

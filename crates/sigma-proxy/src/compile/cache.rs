@@ -5,18 +5,18 @@ use sigma_config::resources::{CachedMethod, IgnoredHeader, RouteCache};
 use sigma_http::Method;
 use sigma_plugin::cache::{CacheDisk, CacheKey, CacheOrder, CacheRule, Ignored, Lifetime, Tells};
 
-/// The name of the memory of all routes with a `cache`; no zone of a plugin has it, as theirs are not empty.
+/// The name of the zone of all routes with a `cache`; plugins' zones have other names, as those are not empty.
 const ZONE: &str = "";
 
-/// The folders within its folder on a disk: 16 times 256.
+/// The folder levels on a disk: 16 times 256.
 const LEVELS: [u8; 2] = [1, 2];
 
-/// What a route wants of the cache.
+/// Returns the cache order of a route.
 pub(super) fn order(config: &RouteCache, memory: &Cache) -> CacheOrder {
     let ignores = |field| config.ignore_headers.contains(&field);
     let otherwise = config.valid.iter().flat_map(|valid| {
         let statuses = valid.statuses.iter().map(|status| Some(*status));
-        // None is named: all are meant.
+        // Without statuses, all are meant.
         let all = valid.statuses.is_empty().then_some(None);
         statuses.chain(all).map(|status| (status, valid.seconds))
     });
@@ -57,7 +57,7 @@ pub(super) fn order(config: &RouteCache, memory: &Cache) -> CacheOrder {
         .kept_out_by(&config.no_store)
 }
 
-/// The place on a disk of all routes with a `cache`.
+/// Returns the disk storage of all routes with a `cache`.
 pub fn disk(disk: &Disk) -> CacheDisk {
     let Disk { path, max_bytes, inactive } = disk;
     CacheDisk { path: path.clone(), levels: LEVELS.to_vec(), bytes: *max_bytes, inactive_s: *inactive }

@@ -1,4 +1,4 @@
-//! Certificates for clients: from ssl resources, files and orders to identities, and what listeners demand.
+//! Server certificates: from ssl resources, files and orders to identities, and the demands of listeners.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +23,8 @@ use super::{Failure, State, Task, revocation};
 use crate::snapshot::Snapshot;
 use crate::snapshot::edge::{self, Exempt, ListenerOptions, ServerCertificates, TlsOptions};
 
-/// How sessions are resumed. One over all generations with the same settings, so that a reload
-/// makes no client shake hands anew.
+/// The way of session resumption. It is kept over generations with the same settings, so that a reload causes no full
+/// handshakes.
 #[derive(Debug)]
 pub(crate) struct Sessions {
     settings: (SessionResumption, u32, u32),
@@ -32,8 +32,8 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
-    /// Makes the sessions of `tls`, with keys of tickets that somebody else gives where there are any. Returns
-    /// `before` if the settings are the same.
+    /// Makes the sessions of `tls`, with external ticket keys if there are any. Returns `before` if the settings are
+    /// the same.
     pub(super) fn of(
         tls: &Tls,
         given: Option<Arc<TicketKeys>>,
@@ -61,7 +61,7 @@ impl Sessions {
         Ok(Arc::new(Sessions { settings, resumption }))
     }
 
-    /// The keys of tickets, where there are any.
+    /// Returns the ticket keys, if there are any.
     pub(crate) fn ticket_keys(&self) -> Option<&TicketKeys> {
         match &self.resumption {
             Resumption::Tickets(keys) => Some(keys),
@@ -70,7 +70,7 @@ impl Sessions {
     }
 }
 
-/// Names, and who nobody is shown under them.
+/// Names without a certificate, and the rejecting identity for them.
 type Missing = (Box<[Box<str>]>, Arc<ServerIdentity>);
 
 /// A compiled ssl.
@@ -81,17 +81,16 @@ pub(super) struct Certificate {
     exempt: Option<Exempt>,
     sessions: Arc<Sessions>,
     stapling: Stapling,
-    /// The one that was ordered, if it is shown.
+    /// The ordered pair, if it is in use.
     ordered: Option<Pair>,
-    /// The one that was read from files, if it is shown.
+    /// The pair from files, if it is in use.
     filed: Option<Pair>,
-    /// Names that the ordered certificate is not for, and who nobody sees under them.
+    /// Names that the ordered certificate does not cover, with a rejecting identity.
     missing: Option<Missing>,
 }
 
 impl Task<'_> {
-    /// Compiles the certificate of an ssl that is for clients and enabled. An ssl that did not change keeps
-    /// its certificate.
+    /// Compiles the certificate of an enabled ssl for clients. An unchanged ssl keeps its certificate.
     pub(super) fn certificate(
         &mut self,
         key: &ResourceKey,
@@ -121,8 +120,8 @@ impl Task<'_> {
         }
     }
 
-    /// The names of an ssl that cannot be used: nobody is let in under them, by another ssl's
-    /// certificate either.
+    /// Compiles the names of an unusable ssl: handshakes for them are rejected, even if another ssl's certificate
+    /// matches.
     pub(super) fn refused_names(&mut self, key: &ResourceKey) -> Option<Arc<Compiled>> {
         let ssl = self.config.resources.ssls.get(&key.id)?;
         if !ssl.is_for_clients() {
@@ -142,7 +141,7 @@ impl Task<'_> {
         Some(Arc::new(Compiled { certificate: Some(Arc::new(certificate)), ..Compiled::default() }))
     }
 
-    /// The options of all listeners whose connections are more than plain bytes.
+    /// Returns the options of all listeners for more than plain bytes.
     pub(super) fn compile_listeners(&mut self) -> Arc<[Arc<ListenerOptions>]> {
         let config = self.config;
         let listeners = config.settings.listeners.iter().enumerate();
@@ -179,7 +178,7 @@ impl Task<'_> {
 }
 
 impl State {
-    /// Puts the table of names into its place.
+    /// Sets the table of names.
     pub(super) fn place_certificates(&self, snapshot: &mut Snapshot, config: &Config) {
         let of = |ssl: &Arc<Ssl>| {
             let compiled = self.compiled.get(&ResourceKey::new(Kind::Ssl, ssl.id.as_str()))?;
@@ -194,7 +193,7 @@ impl State {
 
 impl Certificate {
     fn entries(&self) -> impl Iterator<Item = edge::Entry<'_>> {
-        // An ssl that cannot be used demands as much as before.
+        // An unusable ssl has the same demands as before.
         let client = self.config.client.as_deref();
         let over_tls_only = client.is_some_and(|client| client.cleartext == Cleartext::Refuse);
         let own = edge::Entry {
@@ -216,7 +215,7 @@ impl Certificate {
     }
 }
 
-/// Whether any part of it stands elsewhere, where it may change.
+/// Returns true if a part of it is a reference that may change.
 pub(super) fn refers(ssl: &Ssl) -> bool {
     ssl.pairs().any(|(cert, key)| is_reference(cert) || is_reference(key))
         || ssl.client.as_ref().is_some_and(|client| is_reference(&client.ca))
@@ -245,7 +244,7 @@ fn compile(
     let place = format!("ssls/{}", ssl.id);
     let wish = StapleWish { place: &place, own: ssl.ocsp_stapling.as_deref(), settings: stapling };
     let pairs: Vec<Pair> = pairs.into_iter().map(|pair| stapled(pair, &wish, sources)).collect();
-    // Until one is there nobody is let in: another name's certificate is none for this one.
+    // Until there is one, clients are rejected: a certificate for another name does not match.
     let identity = match pairs.is_empty() && ssl.kind == SslType::Acme {
         true => ServerIdentity::refusing(),
         false => {
@@ -271,7 +270,7 @@ fn compile(
     })
 }
 
-/// The same certificate; with what its authority says of it, where that is wished and did not come with it.
+/// Returns the same certificate, with the status of its authority if that is wanted and not included.
 fn stapled(pair: Pair, wish: &StapleWish<'_>, sources: &mut Sources<'_>) -> Pair {
     if pair.has_answer() {
         return pair;
@@ -282,7 +281,7 @@ fn stapled(pair: Pair, wish: &StapleWish<'_>, sources: &mut Sources<'_>) -> Pair
     }
 }
 
-/// The certificate that was ordered for an ssl, if that is how it gets one.
+/// Returns the certificate that was ordered for an ssl of that type.
 fn ordered(ssl: &Ssl, sources: &Sources<'_>) -> Result<Option<Pair>, String> {
     if ssl.kind != SslType::Acme {
         return Ok(None);
@@ -299,7 +298,7 @@ fn ordered(ssl: &Ssl, sources: &Sources<'_>) -> Result<Option<Pair>, String> {
     }
 }
 
-/// The pair that an ssl has in files.
+/// Returns the pair of an ssl from files.
 pub(super) fn filed(ssl: &Ssl, sources: &mut Sources<'_>) -> Result<Option<Pair>, String> {
     ssl.files().map(|(cert, key)| sources.files.pair(cert, key)).transpose()
 }
@@ -312,8 +311,8 @@ pub(super) fn shows(shown: Option<&Pair>, ordered: Option<&Pair>) -> bool {
     }
 }
 
-/// What an ssl asks of clients and offers them, without its certificates. `text_of` has the text that
-/// a text stands for; None if that is not known yet.
+/// Returns the TLS settings of an ssl, without its certificates. `text_of` resolves a text; None if it is not known
+/// yet.
 pub(super) fn demands(
     ssl: &Ssl,
     text_of: impl Fn(&str) -> Result<Option<String>, String>,
@@ -343,13 +342,13 @@ pub(super) fn demands(
     Ok((exempt, client_auth, versions))
 }
 
-/// The ciphers and groups that an ssl chooses.
+/// Returns the ciphers and groups that an ssl chooses.
 pub(super) fn chosen_by(ssl: &Ssl) -> Result<Offer, String> {
     chosen(ssl.ssl_ciphers.as_deref(), ssl.ssl_curves.as_deref())
         .map_err(|(field, reason)| format!("ssl_{field}: {reason}"))
 }
 
-/// A choice of ciphers and groups; what is passed over is warned of.
+/// Returns a choice of ciphers and groups; ignored names cause a warning.
 fn chosen(ciphers: Option<&str>, curves: Option<&str>) -> Result<Offer, (&'static str, String)> {
     let mut offer = Offer::default();
     if let Some(text) = ciphers {
@@ -366,7 +365,7 @@ fn chosen(ciphers: Option<&str>, curves: Option<&str>) -> Result<Offer, (&'stati
     }
 }
 
-/// Every pair of an ssl: that of its files, then those that are written in it.
+/// Returns every pair of an ssl: from its files, then from its text.
 pub(super) fn pairs(ssl: &Ssl, filed: Option<&Pair>, sources: &Sources<'_>) -> Result<Vec<Pair>, String> {
     let pair = |(index, (cert, key)): (usize, (&str, &str))| {
         let parsed = revealed(cert, sources).and_then(|cert| {
@@ -384,7 +383,7 @@ pub(super) fn pairs(ssl: &Ssl, filed: Option<&Pair>, sources: &Sources<'_>) -> R
     filed.cloned().map(Ok).into_iter().chain(written).collect()
 }
 
-/// The secret that a text refers to, or the text itself.
+/// Returns the secret that a text refers to, or the text itself.
 pub(super) fn revealed(text: &str, sources: &Sources<'_>) -> Result<String, String> {
     if !is_reference(text) {
         return Ok(text.to_owned());
@@ -400,7 +399,7 @@ pub(super) fn revealed(text: &str, sources: &Sources<'_>) -> Result<String, Stri
     }
 }
 
-/// What a listener does with TLS. What is spoken above it in streams is not known: nothing is agreed on there.
+/// Returns the TLS options of a listener. The protocol in streams is unknown: so none is negotiated there.
 fn tls_options(
     tls: &ListenerTls,
     listener: &Listener,
@@ -458,7 +457,7 @@ fn pair_of_files(files: &CertificateFiles, sources: &Sources<'_>) -> Result<Pair
         .map_err(|error| ("cert", format!("{error} ({}, {})", files.cert.display(), files.key.display())))
 }
 
-/// The versions that can be offered; what is left out is warned of.
+/// Returns the supported versions; others cause a warning.
 pub(super) fn versions(named: &[TlsVersion]) -> Result<Versions, String> {
     let names = named.iter().map(|version| match version {
         TlsVersion::V1_1 => "TLSv1.1",

@@ -28,19 +28,19 @@ use crate::snapshot::{Snapshot, Upstream};
 pub(super) struct Compiled {
     /// Its plugins.
     pub(super) entries: Box<[Arc<Entry>]>,
-    /// Its upstreams: itself, an inline one, those inside of plugins.
+    /// Its upstreams: itself, an inline one, and those inside plugins.
     pub(super) upstreams: Box<[Arc<Upstream>]>,
-    /// For a consumer or credential: what it is recognised by.
+    /// For a consumer or credential: its identifying keys.
     pub(super) identities: Box<[KeyOfIdentity]>,
     /// The regular expression of a route's path rewriting.
     pub(super) rewrite: Option<regex::bytes::Regex>,
-    /// The plugins of a stream route, those of its service among them.
+    /// The plugins of a stream route, including its service's.
     pub(super) flows: Box<[Arc<Entry<dyn FlowPlugin>>]>,
-    /// Of an ssl: what clients see.
+    /// For an ssl: its certificate.
     pub(super) certificate: Option<Arc<Certificate>>,
 }
 
-/// How somebody is found, before it is known to which consumer it belongs.
+/// An identifying key, before its consumer is known.
 #[derive(Clone)]
 pub(super) struct KeyOfIdentity {
     pub(super) kind: Arc<dyn sigma_plugin::Kind>,
@@ -49,7 +49,7 @@ pub(super) struct KeyOfIdentity {
 }
 
 impl KeyOfIdentity {
-    /// The identity of a consumer, by itself or by a credential.
+    /// Returns the identity of a consumer, by itself or by a credential.
     pub(super) fn of(&self, consumer: &Arc<Consumer>, credential: Option<&str>) -> Identity {
         Identity {
             consumer: Arc::clone(consumer),
@@ -60,13 +60,13 @@ impl KeyOfIdentity {
 }
 
 impl Task<'_> {
-    /// Compiles all resources that have plugins, upstreams, identities or a certificate.
+    /// Compiles all resources with plugins, upstreams, identities or a certificate.
     pub(super) fn compile_all(&mut self, before: &State) -> HashMap<ResourceKey, Arc<Compiled>> {
         let keys = self.config.resources.keys().into_iter();
         keys.filter_map(|key| Some((key.clone(), self.compile_one(&key, before)?))).collect()
     }
 
-    /// What plugins do for the process as a whole; what they did `before` goes on where its metadata stay.
+    /// Makes the process-wide parts of plugins; those with unchanged metadata are taken from `before`.
     pub(super) fn residents(&mut self, before: Option<&Snapshot>) -> Residents {
         let before = before.map(|before| &*before.residents);
         let (config, secrets) = (self.config, self.sources.secrets);
@@ -82,8 +82,8 @@ impl Task<'_> {
         })
     }
 
-    /// Compiles the rest of a resource that cannot be served: consumers are recognised as far as possible,
-    /// so that they are told that it is not their fault.
+    /// Compiles the rest of a closed resource: consumers still authenticate if possible, so that they get the right
+    /// error.
     fn compile_closed(&mut self, key: &ResourceKey) -> Option<Arc<Compiled>> {
         let resources = &self.config.resources;
         let plugins = match key.kind {
@@ -101,13 +101,13 @@ impl Task<'_> {
                 building.identity(&Arc::clone(kind), conf)
             })
             .collect();
-        // That it cannot be served is known.
+        // Its error is known.
         self.failures.truncate(failed);
         Some(Arc::new(Compiled { identities: identities.into_boxed_slice(), ..Compiled::default() }))
     }
 
-    /// Compiles one resource. None if it does not exist or has nothing to compile. What did
-    /// not change is taken over.
+    /// Compiles one resource. Returns None if it does not exist or has nothing to compile. Unchanged parts are
+    /// reused.
     pub(super) fn compile_one(&mut self, key: &ResourceKey, before: &State) -> Option<Arc<Compiled>> {
         if self.config.resources.is_closed(key) {
             return self.compile_closed(key);
@@ -156,7 +156,7 @@ impl Task<'_> {
     }
 }
 
-/// The plugins of a resource that exists.
+/// Returns the plugins of an existing resource.
 fn plugins_of<'r>(resources: &'r resources::Resources, key: &ResourceKey) -> Option<&'r Plugins> {
     let id = key.id.as_str();
     match key.kind {
@@ -171,12 +171,12 @@ fn plugins_of<'r>(resources: &'r resources::Resources, key: &ResourceKey) -> Opt
     }
 }
 
-/// Whether a plugin is disabled by its own configuration.
+/// Returns true if a plugin is disabled by its own configuration.
 pub(super) fn is_off(conf: &Value) -> bool {
     conf.pointer("/_meta/disable") == Some(&Value::Bool(true))
 }
 
-/// The remedy for a plugin that is not there.
+/// Returns the remedy for a missing plugin.
 fn unknown_plugin_hint(is_built_in: bool) -> &'static str {
     match is_built_in {
         true => "name it in `plugins`, or in `compat.ignored_plugins` if it may be left out",
@@ -192,8 +192,8 @@ fn same_tls(a: &Option<Arc<NodeTls>>, b: &Option<Arc<NodeTls>>) -> bool {
     }
 }
 
-/// The pointer of the upstream within `value`, which stands at `pointer`, that `wanted` was made of: it may
-/// have defaults beside.
+/// Returns the pointer of the upstream `wanted` within `value`, which is at `pointer`; the upstream may have
+/// additional defaults.
 fn place_in(value: &Value, wanted: &Value, pointer: &str) -> Option<String> {
     let names_nodes = ["nodes", "service_name"].iter().any(|name| value.get(name).is_some());
     if names_nodes && is_part(value, wanted) {
@@ -210,7 +210,7 @@ fn place_in(value: &Value, wanted: &Value, pointer: &str) -> Option<String> {
     }
 }
 
-/// Whether all that `part` says is in `whole`.
+/// Returns true if `whole` has all parts of `part`.
 fn is_part(part: &Value, whole: &Value) -> bool {
     match (part, whole) {
         (Value::Object(part), Value::Object(whole)) => {
@@ -235,10 +235,10 @@ impl Building<'_, '_> {
         self.task.failures.push(Failure { key: Some(self.key.clone()), problem });
     }
 
-    /// Compiles an upstream that stands at `place` in the resource.
+    /// Compiles an upstream at `place` in the resource.
     pub(super) fn upstream(&mut self, key: String, place: &str, config: &Arc<resources::Upstream>) {
         let known = self.old.and_then(|old| old.upstreams.iter().find(|upstream| upstream.key == key));
-        // Whoever finds a problem knows the key of the upstream, and not where it stands.
+        // Code that finds a problem knows the upstream's key, not its position.
         let own = self.key.to_string();
         let placed = |problem: Problem| match problem.pointer.strip_prefix(&key) {
             Some(within) => Problem { pointer: format!("{own}{place}{within}"), ..problem },
@@ -275,8 +275,7 @@ impl Building<'_, '_> {
             .map_err(|reason| Problem::new(format!("{key}.tls"), "tls", reason))
     }
 
-    /// The ssl whose certificate nodes are shown. To go on without it, or with what it was before,
-    /// is not what was written.
+    /// Returns the ssl with the client certificate for nodes. An error is better than no certificate or an old one.
     fn shown_to_nodes(&self, id: &str) -> Result<Arc<resources::Ssl>, String> {
         let resources = &self.task.config.resources;
         let ssl = resources.ssls.get(id).ok_or_else(|| format!("there is no ssl `{id}`, create it"))?;
@@ -317,7 +316,7 @@ impl Building<'_, '_> {
         (entries, identities)
     }
 
-    /// Compiles the upstreams that stand inside a plugin's configuration.
+    /// Compiles the upstreams inside a plugin's configuration.
     pub(super) fn plugin_upstreams(
         &mut self,
         kind: &Arc<dyn sigma_plugin::Kind>,
@@ -340,7 +339,7 @@ impl Building<'_, '_> {
         match serde_json::from_value::<resources::Upstream>(inline.upstream.clone()) {
             Ok(upstream) => {
                 let plugin = member("plugins", plugin);
-                // One that the plugin has made up of other fields stands nowhere.
+                // An upstream that the plugin derives from other fields has no position.
                 let place = place_in(conf, &inline.upstream, &plugin).unwrap_or(plugin);
                 self.upstream(key, &format!(".{place}"), &Arc::new(upstream));
             }
@@ -378,14 +377,14 @@ impl Building<'_, '_> {
         }
     }
 
-    /// Somebody who cannot be recognised is left out: the door stays closed for them, not open.
+    /// Compiles an identity; a failing one is left out, so that it grants no access.
     fn identity(&mut self, kind: &Arc<dyn sigma_plugin::Kind>, conf: &Arc<Value>) -> Option<KeyOfIdentity> {
         let mut revealed = Value::clone(conf);
         self.task.sources.secrets.reveal(&mut revealed);
         match self.task.roster.identity(kind.name(), &revealed)? {
             Ok((key, data)) => Some(KeyOfIdentity { kind: Arc::clone(kind), key: key.into(), data }),
-            // Its manager does not give the secret, or not any more; the lookup has said so. To keep
-            // what was known before would let in whoever holds a key that was revoked.
+            // Its manager does not return the secret (any more); the look-up has reported that. The old value must
+            // not be kept: a revoked key would still give access.
             Err(_) if unresolved(&revealed).is_some() => None,
             Err(reason) => {
                 self.refuse(kind.name(), reason);
@@ -394,7 +393,7 @@ impl Building<'_, '_> {
         }
     }
 
-    /// Nothing is known of what the plugin does; it may be what guards.
+    /// Rejects a plugin that is unknown; it may be a guard.
     pub(super) fn refuse_unknown(&mut self, plugin: &str) {
         let place = format!("{}.plugins.{plugin}", self.key);
         let hint = unknown_plugin_hint(self.task.roster.is_built_in(plugin));
@@ -408,7 +407,7 @@ impl Building<'_, '_> {
         self.fail(Problem::new(place, "plugin", text));
     }
 
-    /// The name that counters of its plugins begin with: that of the key in APISIX's store.
+    /// Returns the prefix of its plugins' counters: the key in APISIX's store.
     fn resource(&self) -> String {
         format!("/apisix/{}", self.key)
     }
@@ -452,7 +451,7 @@ impl Lookup for Building<'_, '_> {
     }
 }
 
-/// The metadata of a plugin, with the secrets that it refers to.
+/// Returns the metadata of a plugin, with resolved secrets.
 pub(super) fn metadata(config: &Config, secrets: &dyn SecretSource, plugin: &str) -> Option<Arc<Value>> {
     let metadata = config.resources.plugin_metadata.get(plugin)?;
     let mut revealed = Value::Object(metadata.settings.as_ref().clone());

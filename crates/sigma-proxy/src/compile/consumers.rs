@@ -1,4 +1,4 @@
-//! Consumers, their groups, and what they are recognised by.
+//! Consumers, their groups, and their identities.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::State;
 use crate::snapshot::Snapshot;
 
 impl State {
-    /// Puts a consumer with all its credentials into its place, or takes it away.
+    /// Sets a consumer with all its credentials, or removes it.
     pub(super) fn place_consumer(&mut self, snapshot: &mut Snapshot, config: &Config, name: &str) {
         let consumers = &mut snapshot.consumers;
         for (kind, key) in self.recognised.remove(name).unwrap_or_default() {
@@ -70,13 +70,13 @@ impl State {
     }
 }
 
-/// The names of the consumers of a group.
+/// Returns the names of the consumers of a group.
 pub(super) fn members(config: &Config, group: &str) -> Vec<Box<str>> {
     let of_group = |c: &&Arc<resources::Consumer>| c.group_id.as_ref().is_some_and(|id| id.as_str() == group);
     config.resources.consumers.iter().filter(of_group).map(|consumer| consumer.username.clone()).collect()
 }
 
-/// The credentials of a consumer: the identity of each among them, and its key.
+/// Returns the credentials of a consumer: the id of each, and its key.
 fn credentials(config: &Config, name: &str) -> Vec<(Box<str>, ResourceKey)> {
     let of_name = |credential: &Arc<resources::Credential>| {
         let (owner, id) = credential.owner_and_id()?;

@@ -1,4 +1,4 @@
-//! Stream routes: what they take from their service, and the router of all of them.
+//! Stream routes: the parts from their service, and their router.
 
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ use super::{State, Task};
 use crate::snapshot::flows::{FlowRoute, FlowRouter};
 use crate::snapshot::{Snapshot, Target};
 
-/// Where a stream route stands.
+/// A placed stream route.
 #[derive(Clone)]
 pub(super) struct PlacedFlow {
-    /// Tells it from routes and other stream routes in the lists of referrers.
+    /// Its number in the lists of referrers.
     number: u32,
     order: Order,
     references: Vec<ResourceKey>,
@@ -33,7 +33,7 @@ fn service_of<'c>(config: &'c Config, route: &StreamRoute) -> Option<&'c Arc<Ser
     config.resources.services.get(route.service_id.as_ref()?.as_str())
 }
 
-/// The upstream of a stream route that stands elsewhere, and the field that leads to it.
+/// Returns the referenced upstream of a stream route, and the field with the reference.
 fn named<'c>(config: &'c Config, route: &StreamRoute) -> Option<(&'static str, &'c Arc<Upstream>)> {
     let of_id = |id: &Option<Id>| config.resources.upstreams.get(id.as_ref()?.as_str());
     if route.upstream_id.is_some() || route.upstream.is_some() {
@@ -43,13 +43,13 @@ fn named<'c>(config: &'c Config, route: &StreamRoute) -> Option<(&'static str, &
     Some(("service_id", of_id(&service.upstream_id).or(service.upstream.as_ref())?))
 }
 
-/// Whether a stream route has an upstream with this id, itself or by its service.
+/// Returns true if a stream route has an upstream with this id, directly or by its service.
 pub(super) fn names_upstream(config: &Config, route: &StreamRoute, id: &str) -> bool {
     named(config, route).is_some_and(|(_, upstream)| upstream.id.as_str() == id)
 }
 
 impl Task<'_> {
-    /// Compiles a stream route, with the plugins that it has from its service.
+    /// Compiles a stream route, with the plugins of its service.
     pub(super) fn compile_flow(&mut self, key: &ResourceKey, before: &State) -> Option<Arc<Compiled>> {
         let config = self.config;
         let route = config.resources.stream_routes.get(&key.id)?;
@@ -89,8 +89,8 @@ impl Task<'_> {
 }
 
 impl Building<'_, '_> {
-    /// A plugin of the service of a stream route. What only exists for requests and could refuse one is
-    /// missed here: to go on without it is not what was written.
+    /// Returns a plugin of a stream route's service. A plugin for requests alone that could reject one is an error:
+    /// its effect would be missing.
     fn flow_of_service(
         &mut self,
         name: &str,
@@ -152,7 +152,7 @@ impl Building<'_, '_> {
         }
     }
 
-    /// What of an upstream has no effect on sessions.
+    /// Warns of settings of an upstream without effect on sessions.
     fn warn_of_requests(&self, place: &str, upstream: &Upstream) {
         let breaker = upstream.circuit_breaker.as_deref();
         let answers =
@@ -184,7 +184,7 @@ impl Building<'_, '_> {
 }
 
 impl State {
-    /// Puts stream routes that changed, came or went into their places.
+    /// Places changed, new and removed stream routes.
     pub(super) fn place_flows(&mut self, snapshot: &mut Snapshot, config: &Config, ids: &[Box<str>]) {
         for id in ids {
             let former = self.flows.remove(id);
@@ -210,7 +210,7 @@ impl State {
             Arc::new(FlowRouter::new(placed.into_iter().map(|placed| Arc::clone(&placed.route))));
     }
 
-    /// Forgets what a stream route referred to and does not any more.
+    /// Removes references that a stream route does not have any more.
     fn forget_flow(&mut self, former: Option<PlacedFlow>, number: u32, still: &[ResourceKey]) {
         let gone = former.into_iter().flat_map(|former| former.references);
         for key in gone.filter(|key| !still.contains(key)) {
@@ -259,7 +259,7 @@ impl State {
     }
 }
 
-/// The resources that a stream route refers to.
+/// Returns the resources that a stream route refers to.
 fn references(route: &StreamRoute) -> impl Iterator<Item = ResourceKey> {
     let of = |kind, id: &Option<Id>| id.as_ref().map(|id| ResourceKey::new(kind, id.as_str()));
     [of(Kind::Service, &route.service_id), of(Kind::Upstream, &route.upstream_id)].into_iter().flatten()

@@ -1,21 +1,20 @@
-//! From a checked configuration to a [`Snapshot`], all of it or what changed.
+//! Compilation of a checked configuration to a [`Snapshot`], as a whole or as a change.
 //!
-//! A change goes in two steps. The first makes everything that can fail: plugin instances,
-//! upstreams, consumers; it touches nothing. The second gives them their places in a copy of the
-//! snapshot before, which shares all that did not change. So a change costs what it changes, and
-//! one that fails leaves no trace.
+//! A change has two steps. The first makes everything fallible: plugin instances, upstreams, consumers; it changes
+//! nothing. The second places them in a copy of the previous snapshot, which shares all unchanged parts. So the cost
+//! depends on the change, and a failure leaves no trace.
 //!
-//! | file | makes |
+//! | file | content |
 //! |---|---|
 //! | `compiled` | plugins and upstreams of one resource |
-//! | `routes` | routes: what they merge, and where they stand |
+//! | `routes` | routes: merged parts, and their place |
 //! | `flows` | the same of stream routes |
-//! | `certificates` | certificates for clients, and what listeners demand |
-//! | `revocation` | how it is found out that a client's certificate was revoked |
+//! | `certificates` | server certificates, and the demands of listeners |
+//! | `revocation` | revocation checks of client certificates |
 //! | `node_tls` | TLS towards the nodes of an upstream |
 //! | `consumers` | consumers and their identities |
-//! | `sources` | nothing: what the others need from outside |
-//! | `trial` | nothing: tells whether a resource could be made |
+//! | `sources` | the inputs from outside |
+//! | `trial` | trial compilation of one resource |
 
 pub(crate) mod cache;
 mod certificates;
@@ -61,16 +60,16 @@ pub use sources::{
 };
 pub use trial::try_out;
 
-/// The reason for which a resource is refused. The key names the resource that is to be left as it was.
+/// The reason why a resource is rejected. The key names the resource that must stay unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// The resource; None for the settings.
     pub key: Option<ResourceKey>,
-    /// Why.
+    /// The problem.
     pub problem: Problem,
 }
 
-/// Compiles one configuration after the other; remembers what the next one can share.
+/// Compiles one configuration after another, and keeps the parts that the next one can share.
 #[derive(Clone)]
 pub struct Compiler {
     roster: Arc<Roster>,
@@ -79,13 +78,13 @@ pub struct Compiler {
     state: State,
 }
 
-/// How a consumer is recognised: by which plugin, and the key it is found by there.
+/// The identity of a consumer: the plugin, and the key there.
 type Recognised = (Arc<dyn sigma_plugin::Kind>, Box<str>);
 
-/// The compiler's knowledge of the snapshot that was compiled last.
+/// The compiler's state after the last snapshot.
 #[derive(Clone, Default)]
 struct State {
-    /// Compiled of resources that have plugins or inline upstreams, routes among them.
+    /// Compiled forms of resources with plugins or inline upstreams, including routes.
     compiled: HashMap<ResourceKey, Arc<Compiled>>,
     /// By id.
     routes: HashSet<Placed>,
@@ -97,19 +96,19 @@ struct State {
     referrers: HashMap<ResourceKey, BTreeSet<u32>>,
     /// The stream routes, by id.
     flows: HashMap<Box<str>, flows::PlacedFlow>,
-    /// The plugins and keys by which each consumer is recognised.
+    /// The plugins and keys of each consumer.
     recognised: HashMap<Box<str>, Vec<Recognised>>,
-    /// The chain that all routes without plugins share.
+    /// The shared chain of all routes without plugins.
     no_plugins: Arc<Chain>,
     snapshot: Option<Arc<Snapshot>>,
 }
 
-/// A snapshot, and what it no longer has.
+/// A snapshot, and the parts that were removed.
 #[derive(Debug)]
 pub struct Changed {
     /// The snapshot.
     pub snapshot: Arc<Snapshot>,
-    /// Keys of upstreams that are gone; None if everything was compiled anew.
+    /// Keys of removed upstreams; None after a full compilation.
     pub gone: Option<Vec<String>>,
 }
 
@@ -124,27 +123,26 @@ struct Task<'a> {
 }
 
 impl Compiler {
-    /// A compiler with these plugins.
+    /// Returns a compiler with these plugins.
     pub fn new(roster: Arc<Roster>, node: Arc<Node>) -> Compiler {
         Compiler { roster, node, sessions: None, state: State::default() }
     }
 
-    /// The same; clients resume TLS sessions of `sessions`.
+    /// Sets the sessions that clients can resume.
     pub(crate) fn resuming(self, sessions: Option<Arc<Sessions>>) -> Compiler {
         Compiler { sessions, ..self }
     }
 
-    /// The plugins.
+    /// Returns the plugins.
     pub fn roster(&self) -> &Arc<Roster> {
         &self.roster
     }
 
-    /// Compiles a whole configuration. Returns the compiler to go on with once the snapshot is in
-    /// force. Instances and upstreams that did not change are taken over with all their state.
+    /// Compiles a whole configuration. Returns the compiler for later changes, once the snapshot is in force.
+    /// Unchanged instances and upstreams keep all their state.
     ///
     /// # Errors
-    /// Returns an error if the configuration cannot be compiled: every problem that its check could not
-    /// see.
+    /// Returns an error if the configuration cannot be compiled: all problems that its check could not see.
     pub fn compile(
         &self,
         config: &Config,
@@ -184,10 +182,10 @@ impl Compiler {
         Ok((next, snapshot))
     }
 
-    /// Compiles a configuration that differs from the one before in these resources only.
+    /// Compiles a configuration that differs from the previous one only in these resources.
     ///
     /// # Errors
-    /// Returns an error if some of them cannot be compiled; the compiler is as it was before.
+    /// Returns an error if some of them cannot be compiled; the compiler is unchanged then.
     pub fn change(
         &mut self,
         config: &Config,
@@ -232,7 +230,7 @@ impl Compiler {
 }
 
 impl State {
-    /// Gives everything its place in an empty snapshot.
+    /// Places everything in an empty snapshot.
     fn place_all(&mut self, snapshot: &mut Snapshot, config: &Config) {
         for compiled in self.compiled.values().cloned().collect::<Vec<_>>() {
             self.place_upstreams(snapshot, &compiled.upstreams);
@@ -248,13 +246,13 @@ impl State {
             let number = self.route_numbers.take();
             self.place_route(snapshot, config, route, number, order);
         }
-        // Behind the routes, whose numbers are their positions in the router.
+        // After the routes, whose numbers are their positions in the router.
         let flows: Vec<Box<str>> =
             config.resources.stream_routes.iter().map(|r| r.id.as_str().into()).collect();
         self.place_flows(snapshot, config, &flows);
     }
 
-    /// Puts what changed into its place; returns the keys of upstreams that are gone.
+    /// Places the changes; returns the keys of removed upstreams.
     fn place_changed(
         &mut self,
         snapshot: &mut Snapshot,
@@ -309,8 +307,8 @@ impl State {
         gone
     }
 
-    /// The keys of what changed, of resources with upstreams that show the certificate of an ssl among them,
-    /// and of stream routes that have plugins of a service, or an upstream that stands elsewhere, among them.
+    /// Returns the changed keys and their dependents: resources with upstreams that use the certificate of a changed
+    /// ssl, and stream routes with plugins or an upstream of a changed service.
     fn with_dependents(&self, config: &Config, changed: &[ResourceKey]) -> Vec<ResourceKey> {
         let mut all = changed.to_vec();
         for key in changed.iter().filter(|key| matches!(key.kind, Kind::Service | Kind::Upstream)) {
@@ -361,7 +359,7 @@ impl State {
         }
     }
 
-    /// Takes the upstreams away that a resource had before and has no longer; returns their keys.
+    /// Removes the former upstreams of a resource; returns their keys.
     fn displace_upstreams(
         &mut self,
         snapshot: &mut Snapshot,
@@ -378,7 +376,7 @@ impl State {
             if let Some(number) = self.upstreams.get(&*upstream.key).copied() {
                 snapshot.upstreams.set(number, None);
                 snapshot.upstream_numbers.remove_mut(&*upstream.key);
-                // A name that routes still refer to keeps its number: it may come back.
+                // A name with references keeps its number: it may come back.
                 if !self.referrers.contains_key(key) {
                     self.upstreams.remove(&*upstream.key);
                     self.upstream_numbers.give(number);
@@ -388,7 +386,7 @@ impl State {
         gone
     }
 
-    /// Takes the number back of an upstream that does not exist and that no route names any more.
+    /// Frees the number of a missing upstream without references.
     fn forget_absent_upstream(&mut self, key: &ResourceKey) {
         if key.kind == Kind::Upstream
             && !self.compiled.contains_key(key)
@@ -408,12 +406,12 @@ impl State {
     }
 }
 
-/// Whether an upstream is found through its route or service only.
+/// Returns true if only its route or service refers to an upstream.
 fn is_private(key: &str) -> bool {
     !key.starts_with("upstreams/") && !key.contains('#')
 }
 
-/// A snapshot that serves nothing yet.
+/// Returns a snapshot that serves nothing yet.
 fn empty(
     config: &Config,
     (access_format, stream_format): (Option<Arc<AccessFormat>>, Option<Arc<AccessFormat>>),
@@ -460,23 +458,23 @@ fn https_port(settings: &Settings) -> Option<u16> {
     ports.min()
 }
 
-/// Whether an exchange may have a variable of this name that the access log has no field for.
+/// Returns true if an exchange may have a variable of this name that is not a field of the access log.
 fn is_variable(name: &str) -> bool {
-    // The response's body is there for loggers that collect it.
+    // Loggers that collect the response body have it.
     name != "resp_body" && VarName::parse(name).unknown().is_none()
 }
 
-/// Whether the access log has a field of this name, which need not be a variable elsewhere.
+/// Returns true if the access log has a field of this name, which need not be a variable elsewhere.
 fn is_field(name: &VarName) -> bool {
     Field::from_name(&name.to_string()).is_some()
 }
 
-/// Whether a session may have a variable of this name.
+/// Returns true if a session may have a variable of this name.
 fn is_session_variable(name: &str) -> bool {
     VarName::parse(name).unknown_of(Subject::Session).is_none()
 }
 
-/// The formats of the access log: for exchanges, and for sessions.
+/// Returns the formats of the access log: for exchanges, and for sessions.
 fn formats(
     settings: &Settings,
     failures: &mut Vec<Failure>,
@@ -511,7 +509,7 @@ fn formats(
     (exchanges, sessions.and_then(|format| kept("stream_format", format)))
 }
 
-/// Whether a value of an access line is a credential on all routes.
+/// Returns true if a value of an access line is a credential on all routes.
 fn is_credential(field: &Field) -> bool {
     match field {
         Field::HttpHeader(name) | Field::SentHttpHeader(name) | Field::UpstreamHeader(name) => {

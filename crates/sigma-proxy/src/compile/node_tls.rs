@@ -1,4 +1,4 @@
-//! TLS towards the nodes of an upstream: whom it trusts, what it shows and offers.
+//! TLS towards the nodes of an upstream: its trust, its certificate and its offer.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,38 +14,38 @@ use sigma_net::tls::{Authorities, ClientSettings, ClientTls, Trust, Versions};
 use super::certificates::{chosen_by, filed, pairs, refers, revealed, shows, versions};
 use super::sources::Sources;
 
-/// The TLS settings of connections to the nodes of an upstream. Kept while what they are
-/// made from is the same, and with them pooled connections and sessions.
+/// The TLS settings of connections to the nodes of an upstream. They are kept while their inputs are unchanged, and
+/// with them pooled connections and sessions.
 #[derive(Debug)]
 pub(crate) struct NodeTls {
     inputs: Inputs,
-    /// For requests; None if they go in cleartext.
+    /// For requests; None for cleartext.
     pub(crate) requests: Option<Requests>,
     /// For health probes over TLS.
     pub(crate) probes: Option<ClientTls>,
-    /// The certificate that nodes are shown.
+    /// The client certificate for nodes.
     pair: Option<Pair>,
 }
 
 /// The TLS settings of requests.
 #[derive(Debug)]
 pub(crate) struct Requests {
-    /// With all protocols that the upstream offers.
+    /// With all protocols of the upstream.
     pub(crate) any: ClientTls,
-    /// Without HTTP/2, which knows no upgrade of a connection, unless nothing else is offered.
+    /// Without HTTP/2, which has no connection upgrade, unless nothing else is offered.
     pub(crate) upgradable: ClientTls,
 }
 
-/// Everything that the settings depend on.
+/// The inputs of the settings.
 #[derive(Debug, Clone, PartialEq)]
 struct Inputs {
     scheme: Scheme,
     tls: Option<Box<UpstreamTls>>,
-    /// The ssl whose certificate is shown.
+    /// The ssl with the client certificate.
     client: Option<Arc<Ssl>>,
     probes: Option<Probes>,
     trusted: Option<PathBuf>,
-    /// The profile has nodes verified whose upstream says nothing of it.
+    /// The profile verifies nodes by default.
     verifies: bool,
 }
 
@@ -56,17 +56,17 @@ struct Probes {
     speak: AlpnProtocol,
 }
 
-/// The proof that a health probe over TLS demands of a node.
+/// The proof that a TLS health probe demands of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Proof {
-    /// Its identity.
+    /// Its identity
     Identity,
-    /// Nothing.
+    /// Nothing
     Nothing,
 }
 
 impl Probes {
-    /// Those of these checks, if they go over TLS.
+    /// Returns the TLS probes of these checks, if they use TLS.
     fn of(active: &Active) -> Option<Probes> {
         let speak = match active.kind {
             CheckType::Https => AlpnProtocol::Http11,
@@ -79,8 +79,8 @@ impl Probes {
 }
 
 impl NodeTls {
-    /// Compiles the settings of `upstream`, which shows the certificate of `client`. Returns
-    /// `before` if they are the same. None if nothing goes over TLS.
+    /// Compiles the settings of `upstream`, with the certificate of `client`. Returns `before` if they are the same.
+    /// Returns None if nothing uses TLS.
     pub(crate) fn compile(
         upstream: &resources::Upstream,
         client: Option<&Arc<Ssl>>,
@@ -92,7 +92,7 @@ impl NodeTls {
         let probes = probes.and_then(Probes::of);
         let encrypted = match upstream.scheme {
             Scheme::Https | Scheme::Grpcs | Scheme::Tls => true,
-            // APISIX: that there is anything about TLS asks for it.
+            // APISIX: any TLS setting turns it on.
             Scheme::Kafka => upstream.tls.is_some(),
             Scheme::Http | Scheme::Grpc | Scheme::Fcgi | Scheme::Tcp | Scheme::Udp => false,
         };
@@ -119,7 +119,7 @@ impl NodeTls {
         Ok(Some(Arc::new(NodeTls { inputs, requests, probes, pair })))
     }
 
-    /// The certificate that nodes are shown, and the ssl that it stands in if it is one's.
+    /// Returns the client certificate for nodes, and its ssl if it belongs to one.
     pub(crate) fn shown(&self) -> Option<(&Pair, Option<&Ssl>)> {
         Some((self.pair.as_ref()?, self.inputs.client.as_deref()))
     }
@@ -131,14 +131,14 @@ impl Inputs {
         let trust = if verify { self.authorities(sources)? } else { Trust::Anyone };
         let offered: &[AlpnProtocol] = match (self.scheme, self.tls.as_ref().map(|tls| &tls.alpn[..])) {
             (Scheme::Grpcs, _) => &[AlpnProtocol::H2],
-            // What is spoken above is not known.
+            // The protocol above is unknown.
             (Scheme::Tls | Scheme::Kafka, _) => &[],
             (_, None | Some([])) => &[AlpnProtocol::Http11],
             (_, Some(configured)) => configured,
         };
         let any = self.client_tls(&trust, offered, pair)?;
         let upgradable = match offered {
-            // A node that knows HTTP/2 only declines an upgrade, as it does in cleartext.
+            // A node that supports only HTTP/2 declines an upgrade, as in cleartext.
             [AlpnProtocol::Http11] | [AlpnProtocol::H2] => any.clone(),
             _ => self.client_tls(&trust, &[AlpnProtocol::Http11], pair)?,
         };
@@ -174,7 +174,7 @@ impl Inputs {
         ClientTls::new(settings).map_err(|error| error.to_string())
     }
 
-    /// Whether the files of the ssl still hold the pair that is shown.
+    /// Returns true if the files of the ssl still contain the pair in use.
     fn shows_same_files(&self, before: &NodeTls, sources: &mut Sources<'_>) -> bool {
         match self.client.as_deref().filter(|client| client.files().is_some()) {
             Some(client) => {
@@ -184,7 +184,7 @@ impl Inputs {
         }
     }
 
-    /// The certificate for nodes that ask for one.
+    /// Returns the certificate for nodes that request one.
     fn pair(&self, sources: &mut Sources<'_>) -> Result<Option<Pair>, String> {
         if let Some(client) = &self.client {
             let filed = filed(client, sources)?;
@@ -199,7 +199,7 @@ impl Inputs {
         Pair::parse(&cert, &key, None).map(Some).map_err(|error| error.to_string())
     }
 
-    /// The authorities that the upstream names, or else the authorities of the process.
+    /// Returns the authorities of the upstream, or else the authorities of the process.
     fn authorities(&self, sources: &mut Sources<'_>) -> Result<Trust, String> {
         let authorities = match self.tls.as_ref().and_then(|tls| tls.ca.as_deref()) {
             Some(ca) => Authorities::from_pem(&revealed(ca, sources)?).map_err(|error| error.to_string())?,

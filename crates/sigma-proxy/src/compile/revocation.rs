@@ -1,11 +1,11 @@
-//! How it is found out that a client's certificate was revoked: from an ssl to what handshakes ask.
+//! Revocation checks of client certificates, from an ssl's settings.
 
 use sigma_config::resources::{self, CrlVerify, SslClient};
 use sigma_net::tls::{ClientAuth, Inquiring, Looked, Revocation, WithoutAnswer, pem};
 
 use super::sources::Sources;
 
-/// Whether what `client` says of revocation has an effect.
+/// Returns an error if the revocation settings in `client` have no effect.
 pub(super) fn is_complete(client: &SslClient) -> Result<(), String> {
     match client.crl.as_deref() {
         Some(crl) if crl.files.is_empty() && crl.urls.is_empty() => {
@@ -16,7 +16,8 @@ pub(super) fn is_complete(client: &SslClient) -> Result<(), String> {
     }
 }
 
-/// The demands `auth` with what `client` says of revocation. `authorities` are those of the client, in PEM.
+/// Adds the revocation settings of `client` to the demands `auth`. `authorities` are the client's authorities, in
+/// PEM.
 pub(super) fn checked(
     auth: ClientAuth,
     client: &SslClient,

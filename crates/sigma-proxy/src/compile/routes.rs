@@ -1,4 +1,4 @@
-//! Routes: what they merge from service and plugin config, and their place in the router.
+//! Routes: the merge with service and plugin config, and their place in the router.
 
 use std::borrow::Borrow;
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ use super::State;
 use crate::route::{Change, RouteInput};
 use crate::snapshot::{Rare, Rewrite, Route, Snapshot, Target, Timeouts, number_of};
 
-/// Where a route stands, and what the router was told of it.
+/// A placed route, and its input in the router.
 #[derive(Clone)]
 pub(super) struct Placed {
     pub(super) number: u32,
@@ -26,7 +26,7 @@ pub(super) struct Placed {
     service: Option<Arc<resources::Service>>,
 }
 
-/// Placed routes are found by their ids, which stand in the routes only: there may be hundreds of thousands.
+/// Placed routes are found by their ids, which are only in the routes: there may be hundreds of thousands.
 impl Borrow<str> for Placed {
     fn borrow(&self) -> &str {
         self.source.id.as_str()
@@ -57,7 +57,7 @@ impl Placed {
     }
 }
 
-/// The routes of a configuration as the router takes them, with their positions as numbers.
+/// Returns the routes of a configuration as the router's inputs, with their positions as numbers.
 pub(crate) fn route_inputs<'c>(
     config: &'c Config,
     listener_names: &'c [String],
@@ -87,7 +87,7 @@ fn plugin_config_of<'c>(
     config.resources.plugin_configs.get(route.plugin_config_id.as_ref()?.as_str())
 }
 
-/// The resources that a route refers to.
+/// Returns the resources that a route refers to.
 fn references(route: &resources::Route) -> impl Iterator<Item = ResourceKey> {
     let of = |kind, id: &Option<Id>| id.as_ref().map(|id| ResourceKey::new(kind, id.as_str()));
     [
@@ -100,7 +100,7 @@ fn references(route: &resources::Route) -> impl Iterator<Item = ResourceKey> {
 }
 
 impl State {
-    /// Puts a route into its place; the router is told by the caller.
+    /// Places a route; the caller updates the router.
     pub(super) fn place_route(
         &mut self,
         snapshot: &mut Snapshot,
@@ -118,7 +118,7 @@ impl State {
         self.routes.replace(Placed { number, order, source: Arc::clone(route), service });
     }
 
-    /// Puts routes that changed, came or went into their places, and tells the router.
+    /// Places changed, new and removed routes, and updates the router.
     pub(super) fn replace_routes(
         &mut self,
         snapshot: &mut Snapshot,
@@ -156,12 +156,12 @@ impl State {
                 })
             })
             .collect();
-        // Numbers that were given back may have been taken again: what goes, goes first.
+        // A freed number may be reused: so removals come first.
         let (gone, stay): (Vec<_>, Vec<_>) = changes.into_iter().partition(|change| change.after.is_none());
         snapshot.router = snapshot.router.changed(&gone).changed(&stay);
     }
 
-    /// Forgets where a route stood and what it referred to.
+    /// Removes the place and references of a route.
     fn take_out(&mut self, id: &str) -> Option<Placed> {
         let placed = self.routes.take(id)?;
         for key in references(&placed.source) {
@@ -232,7 +232,7 @@ impl State {
         }
     }
 
-    /// Plugins: the route's before those of its plugin config, these before those of its service.
+    /// Returns the plugins: the route's first, then its plugin config's, then its service's.
     fn chain(&self, route: &resources::Route) -> Arc<Chain> {
         let entries_of = |kind, id: &Id| -> &[Arc<Entry>] {
             self.compiled.get(&ResourceKey::new(kind, id.as_str())).map_or(&[], |compiled| &compiled.entries)
@@ -273,8 +273,8 @@ impl State {
         self.leads_to(route.upstream_id.as_ref(), own, service)
     }
 
-    /// Where a route leads that may name an upstream, have `own`, and have a service: the first of these wins, and of
-    /// the two of a service the one that it names.
+    /// Returns the target of a route with a named upstream, `own` upstream, or a service: the first of these wins,
+    /// and of a service's two the named one.
     pub(super) fn leads_to(
         &mut self,
         named: Option<&Id>,
@@ -288,7 +288,7 @@ impl State {
             service.upstream_id.as_ref().map(of_id).or(own)
         };
         let Some(key) = named.map(of_id).or(own).or_else(of_service) else { return Target::NoUpstream };
-        // One that does not exist has a number too, without anything behind it.
+        // A missing one has a number too, without an upstream.
         Target::Upstream(self.upstream_number(&key))
     }
 }

@@ -1,5 +1,4 @@
-//! The inputs of compiling from outside: four ports, which the control side implements, and what was read
-//! beforehand.
+//! The inputs of a compilation from outside: four ports, implemented by the control side, and data read in advance.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,13 +18,12 @@ use sigma_upstream::health::plan::Plan;
 
 use crate::challenges::Challenges;
 
-/// Gives upstreams their endpoints.
+/// Provides the endpoints of upstreams.
 pub trait EndpointSource {
-    /// The cell and the checks of the upstream with this key. Probes over TLS use the settings
-    /// `probes`.
+    /// Returns the cell and the checks of the upstream with this key. Probes over TLS use the settings `probes`.
     ///
     /// # Errors
-    /// Returns an error if there is a problem that the check of the configuration could not see.
+    /// Returns an error for a problem that the check of the configuration could not see.
     fn endpoints(
         &mut self,
         key: &str,
@@ -34,103 +32,103 @@ pub trait EndpointSource {
     ) -> Result<(Arc<UpstreamCell>, Option<Arc<Plan>>), Problem>;
 }
 
-/// Knows what references to secrets stand for; see [`sigma_config::reference`].
+/// Resolves references to secrets; see [`sigma_config::reference`].
 pub trait SecretSource {
-    /// Puts what references stand for into a plugin's configuration, as far as it is known.
+    /// Replaces references in a plugin's configuration, as far as their values are known.
     fn reveal(&self, conf: &mut Value);
 
-    /// Whether any reference within a plugin's configuration stands for something else than it did
-    /// in the compilation before.
+    /// Returns true if the value of a reference in a plugin's configuration has changed since the last compilation.
     fn has_changed(&self, conf: &Value) -> bool;
 
-    /// The reason for which a reference has no secret, if that is known. It names no secret.
+    /// Returns the reason why a reference has no secret, if it is known. It contains no secret.
     fn refusal(&self, reference: &str) -> Option<&str> {
         let _ = reference;
         None
     }
 }
 
-/// Reads the files that a configuration names.
+/// Reads the files of a configuration.
 pub trait FileSource {
-    /// The authorities that may vouch for nodes: those in a file (PEM), else those of the system.
+    /// Returns the trusted authorities for nodes: from a file (PEM), or else the system's.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if they cannot be read.
+    /// Returns an error message if they cannot be read.
     fn authorities(&mut self, file: Option<&Path>) -> Result<Authorities, String>;
 
-    /// The content of a file.
+    /// Returns the content of a file.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence with the file's name, if it cannot be read.
+    /// Returns an error message with the file's name if it cannot be read.
     fn read(&self, path: &Path) -> Result<Vec<u8>, String>;
 
-    /// The certificate of an ssl and its key, which are in `key`, or in `cert` as well. While the files cannot be used,
-    /// the last good pair stays.
+    /// Returns the certificate of an ssl and its key, which are in `key`, or also in `cert`. While the files are
+    /// unusable, the last good pair stays.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence with the names of the files, if there is no good pair yet.
+    /// Returns an error message with the names of the files if there is no good pair yet.
     fn pair(&mut self, cert: &Path, key: Option<&Path>) -> Result<Pair, String>;
 
-    /// The lists of revoked certificates that `crl` names, signed by `authorities` or by who is below them. They
-    /// are kept up to date; the same settings have the same lists.
+    /// Returns the revocation lists of `crl`, signed by `authorities` or authorities below them. They are kept up to
+    /// date; equal settings share the lists.
     fn revocation(&mut self, crl: &SslCrl, authorities: &[CertificateDer<'static>]) -> Arc<RevocationLists>;
 
-    /// What responders say of certificates of clients, as `ocsp` has them asked; `authorities` have issued them, or
-    /// who is below them. The same settings have the same.
+    /// Returns the OCSP inquiries about client certificates, with the settings `ocsp`; `authorities` or authorities
+    /// below them have issued these. Equal settings share the inquiries.
     fn inquiries(&mut self, ocsp: &SslOcsp, authorities: &[CertificateDer<'static>]) -> Arc<Inquiries>;
 
-    /// The keys of session tickets that are kept or shared; None if they stay in the process.
+    /// Returns the stored or shared keys of session tickets; None if they stay in the process.
     fn ticket_keys(&self) -> Option<Arc<TicketKeys>>;
 
-    /// What is stapled to the first certificate of a chain, which is kept up to date; the same wishes have the
-    /// same. None if nothing is to be, or can be, which is told where it matters.
+    /// Returns the staple for the first certificate of a chain, which is kept up to date; equal wishes share it. None
+    /// if stapling is off, or impossible, which is logged where it matters.
     fn staple(&mut self, chain: &[CertificateDer<'static>], wish: &StapleWish<'_>) -> Option<Arc<Staple>>;
 }
 
-/// How a certificate is to be stapled.
+/// The stapling settings for a certificate.
 #[derive(Debug, Clone, Copy)]
 pub struct StapleWish<'w> {
-    /// Where the certificate stands, such as `ssls/1`.
+    /// The position of the certificate, such as `ssls/1`.
     pub place: &'w str,
-    /// What its ssl says; None if nothing.
+    /// The settings of its ssl; None without such settings.
     pub own: Option<&'w SslStapling>,
-    /// What the settings say.
+    /// The general settings.
     pub settings: &'w Stapling,
 }
 
-/// Knows the certificates that the gateway has ordered by itself.
+/// Provides certificates that the gateway has ordered itself.
 pub trait CertificateSource {
-    /// That of an ssl with this id; None while there is none.
+    /// Returns the pair of an ssl with this id; None before the first one.
     fn pair(&self, ssl: &str) -> Option<Pair>;
 
-    /// Why none can be ordered for this ssl, which is of type acme; None if one can.
+    /// Returns the reason why no certificate can be ordered for this ssl, which is of type acme; None if ordering is
+    /// possible.
     fn refusal(&self, ssl: &Ssl) -> Option<String>;
 
-    /// Who has certificates made for names that have none, if that is done.
+    /// Returns the issuer of certificates for names without one, if that is enabled.
     fn issuer(&self) -> Option<Arc<dyn Issuer>> {
         None
     }
 
-    /// What authorities are answered that ask whether a name is this gateway's.
+    /// Returns the responses to challenges of authorities.
     fn challenges(&self) -> Option<Arc<Challenges>>;
 }
 
 /// The inputs of one compilation.
 pub struct Sources<'s> {
-    /// Endpoints of upstreams.
+    /// The endpoints of upstreams.
     pub endpoints: &'s mut dyn EndpointSource,
-    /// Secrets that are kept elsewhere.
+    /// External secrets.
     pub secrets: &'s dyn SecretSource,
     /// Files.
     pub files: &'s mut dyn FileSource,
-    /// What the databases of addresses say; read beforehand, as they are large.
+    /// Address databases; read in advance, as they are large.
     pub geography: Option<Geography>,
-    /// Certificates that are ordered; None if none are.
+    /// Ordered certificates; None without orders.
     pub ordered: Option<&'s dyn CertificateSource>,
 }
 
 impl Sources<'_> {
-    /// The same ports for a shorter time.
+    /// Returns the same ports for a shorter time.
     pub(super) fn reborrow(&mut self) -> Sources<'_> {
         Sources {
             endpoints: self.endpoints,
@@ -142,7 +140,7 @@ impl Sources<'_> {
     }
 }
 
-/// Knows no secret: references stay as they are.
+/// Resolves no secrets: references stay unchanged.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoSecrets;
 
@@ -154,7 +152,7 @@ impl SecretSource for NoSecrets {
     }
 }
 
-/// Certificates are ordered as these settings say, and there is none yet.
+/// Certificates are ordered with these settings, and no order is complete yet.
 #[derive(Debug, Clone)]
 pub struct NoCertificates(pub Acme);
 
@@ -172,7 +170,7 @@ impl CertificateSource for NoCertificates {
     }
 }
 
-/// No file can be read.
+/// Reads no files.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) struct NoFiles;
 

@@ -1,4 +1,4 @@
-//! Changes end where compiling anew begins.
+//! Changes give the same result as a full compilation.
 
 mod golden;
 
@@ -66,7 +66,7 @@ impl EndpointSource for Nowhere {
     }
 }
 
-/// Compiles without anything outside.
+/// Compiles without inputs from outside.
 pub(crate) fn alone<T>(compile: impl FnOnce(Sources<'_>) -> T) -> T {
     compile(Sources {
         endpoints: &mut Nowhere,
@@ -87,7 +87,7 @@ fn put(config: &mut Config, key: &ResourceKey, value: &Value, order: u64, plugin
     config.resources.put(resource, order);
 }
 
-/// What a request may notice of a snapshot: for every route its upstream's nodes and its plugins.
+/// Returns the visible properties of a snapshot: for every route its upstream's nodes and its plugins.
 fn shown(snapshot: &Snapshot) -> Vec<String> {
     let names = |chain: &Chain| -> String {
         let entry = |entry: &Arc<sigma_plugin::Entry>| format!("{}{} ", entry.name(), entry.conf);
@@ -142,7 +142,7 @@ fn plugins() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// A resource that may be written; None to delete it.
+/// A resource to write; None to delete it.
 fn write() -> impl Strategy<Value = (ResourceKey, Option<Value>)> {
     let id = || 1..4u8;
     let upstream = |port: u8| json!({"nodes": {format!("127.0.0.1:{port}"): 1}});
@@ -173,9 +173,9 @@ fn write() -> impl Strategy<Value = (ResourceKey, Option<Value>)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Any sequence of changes ends where compiling the final state begins.
+    /// Any sequence of changes gives the same result as a compilation of the final state.
     #[test]
-    fn changes_equal_compiling_anew(batches in prop::collection::vec(prop::collection::vec(write(), 1..4), 1..12)) {
+    fn changes_equal_a_full_compilation(batches in prop::collection::vec(prop::collection::vec(write(), 1..4), 1..12)) {
         let mut compiler = compiler();
         let roster = Arc::clone(compiler.roster());
         let mut config = Config::default();
@@ -214,7 +214,7 @@ fn changed(
 }
 
 #[test]
-fn what_does_not_change_is_the_same_thing() {
+fn unchanged_parts_stay_the_same_objects() {
     let (mut compiler, mut config) = (compiler(), Config::default());
     let route = |n: u8| json!({"uri": "/1", "upstream_id": 1, "plugins": {"a": {}, "b": {"n": n}}});
     changed(&mut compiler, &mut config, "upstreams/1", json!({"nodes": {}})).unwrap();
@@ -253,7 +253,7 @@ fn a_failure_names_its_resource_and_leaves_no_trace() {
     assert_eq!(shown(&good), shown(&again));
 }
 
-/// Redirects to HTTPS must not lead to a port where something else is spoken.
+/// A redirect to HTTPS must not lead to a port with another protocol.
 #[test]
 fn the_port_for_https_speaks_http() {
     let port = |listeners: &str| {

@@ -1,4 +1,4 @@
-//! Making what a resource brings along only to see whether it can be made, before it is stored.
+//! Trial compilation of a resource, before it is stored.
 
 use std::sync::Arc;
 
@@ -17,11 +17,11 @@ use super::compiled::is_off;
 use super::sources::Sources;
 use super::{State, Task};
 
-/// Tries what the compiler would make of one resource. What depends on others, or on secrets that
-/// are kept elsewhere, is left out: they may come later, and change.
+/// Compiles one resource for trial. Parts that depend on other resources, or on external secrets, are left out: these
+/// may come later, and change.
 ///
 /// # Errors
-/// Returns an error if there is a problem that the check of the resource by itself could not see.
+/// Returns an error for a problem that the check of the resource alone could not see.
 pub fn try_out(
     resource: AnyResource,
     roster: &Arc<Roster>,
@@ -47,7 +47,7 @@ pub fn try_out(
     Err(task.failures.into_iter().map(|failure| failure.problem).collect())
 }
 
-/// The resource without what depends on anything else.
+/// Returns the resource without parts that depend on others.
 fn alone(mut resource: AnyResource, roster: &Roster) -> AnyResource {
     match &mut resource {
         AnyResource::Route(route) => {
@@ -76,8 +76,8 @@ fn alone(mut resource: AnyResource, roster: &Roster) -> AnyResource {
     resource
 }
 
-/// Takes out the plugins of which parts are kept elsewhere: secrets, or the plugin's metadata. With
-/// them go those that are disabled, which may be wrong.
+/// Removes plugins with external parts: secrets, or the plugin's metadata. Disabled plugins, which may be invalid,
+/// are removed as well.
 fn keep_known(plugins: &mut Plugins, roster: &Roster) {
     let is_left_out = |name: &str, conf: &serde_json::Value| {
         let has_metadata = roster.schema(name, PluginScope::Metadata).is_some();
@@ -118,7 +118,7 @@ fn without_others(upstream: &mut Arc<Upstream>) {
     }
 }
 
-/// Tries the parts of an ssl that stand in it.
+/// Compiles the inline parts of an ssl.
 fn known_parts(ssl: &Ssl) -> Result<(), String> {
     certificates::demands(ssl, |text| Ok(Some(text).filter(|text| !is_reference(text)).map(str::to_owned)))?;
     certificates::chosen_by(ssl)?;

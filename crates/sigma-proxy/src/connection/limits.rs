@@ -5,7 +5,7 @@ use sigma_http::h1::{HeadLimits, Tolerance};
 use sigma_wire::h1::ServerLimits;
 use sigma_wire::h2::{FloodLimits, SessionLimits};
 
-/// The limits of a connection.
+/// Returns the limits of a connection.
 pub(crate) fn server_limits(settings: &Settings) -> ServerLimits {
     let (limits, timeouts) = (&settings.limits, &settings.timeouts);
     ServerLimits {
@@ -23,7 +23,7 @@ pub(crate) fn server_limits(settings: &Settings) -> ServerLimits {
     }
 }
 
-/// The limits of heads that nodes send.
+/// Returns the limits of response heads from nodes.
 pub(crate) fn answer_limits(settings: &Settings) -> HeadLimits {
     let head_bytes = settings.limits.response_head_bytes as usize;
     HeadLimits {
@@ -34,7 +34,7 @@ pub(crate) fn answer_limits(settings: &Settings) -> HeadLimits {
     }
 }
 
-/// The limits of a connection with streams.
+/// Returns the limits of a connection with streams.
 pub(crate) fn session_limits(settings: &Settings) -> SessionLimits {
     let (timeouts, http2) = (&settings.timeouts, &settings.http2);
     let ServerLimits { head, body_bytes, requests, head_ms, idle_ms, .. } = server_limits(settings);
@@ -59,7 +59,7 @@ pub(crate) fn session_limits(settings: &Settings) -> SessionLimits {
     }
 }
 
-/// The forms beyond the strict grammar that the settings accept.
+/// Returns the deviations from the strict grammar that the settings accept.
 fn tolerance(settings: &Settings) -> Tolerance {
     let Tolerate { lone_percent, raw_utf8, empty_host, bare_lf, equal_lengths } = settings.tolerate;
     Tolerance { lone_percent, raw_utf8, empty_host, bare_lf, equal_lengths }

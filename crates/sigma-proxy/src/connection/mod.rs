@@ -1,4 +1,4 @@
-//! The facts about a client's connection that hold for all of its requests.
+//! Facts about a client's connection that hold for all of its requests.
 
 mod limits;
 mod tls;
@@ -14,29 +14,29 @@ use sigma_plugin::variables::tick;
 pub(crate) use limits::{answer_limits, server_limits, session_limits};
 pub(crate) use tls::TlsSession;
 
-/// The addresses that a request came from and to; the same for all requests of a connection.
+/// The source and destination addresses of a request; the same for all requests of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Origin {
     pub(crate) peer: Peer,
     pub(crate) local: Option<SocketAddr>,
-    /// Number of the listener's name; see [`crate::snapshot::Snapshot::listener_number`].
+    /// The number of the listener's name; see [`crate::snapshot::Snapshot::listener_number`].
     pub(crate) listener: u16,
-    /// Number of the connection, unique in its worker.
+    /// The number of the connection, unique in its worker.
     pub(crate) connection: u64,
-    /// When it was accepted; see [`tick`].
+    /// The time of the accept; see [`tick`].
     pub(crate) opened: u32,
-    /// `peer` and `local` are what a PROXY header said.
+    /// `peer` and `local` come from a PROXY header.
     pub(crate) is_proxied: bool,
 }
 
 impl Origin {
-    /// A connection that has just come, in the worker of this clock.
+    /// Returns the origin of a new connection, in the worker of this clock.
     pub(crate) fn new(peer: Peer, local: Option<SocketAddr>, connection: u64, clock: &Clock) -> Origin {
         let opened = tick(clock.unix_ms());
         Origin { peer, local, listener: 0, connection, opened, is_proxied: false }
     }
 
-    /// The client as plugins and logs see it, as long as nobody believes another.
+    /// Returns the client for plugins and logs, unless a plugin trusts another address.
     pub(crate) fn client(&self) -> Client {
         let (addr, port) = (self.peer.ip(), self.peer.port().unwrap_or(0));
         Client {
@@ -54,16 +54,16 @@ impl Origin {
     }
 }
 
-/// A client's connection as its exchanges know it.
+/// A client's connection for its exchanges.
 #[derive(Debug)]
 pub(crate) struct ConnectionInfo {
     pub(crate) origin: Origin,
-    /// The TLS session, if there is one; shared with what its requests ask of the gateway itself.
+    /// The TLS session, if there is one; shared with subrequests.
     pub(crate) session: Option<Rc<TlsSession>>,
 }
 
 impl ConnectionInfo {
-    /// The facts about `stream` once it may carry requests.
+    /// Returns the facts about `stream` once it may carry requests.
     pub(crate) fn new(origin: Origin, stream: &Stream) -> ConnectionInfo {
         ConnectionInfo { origin, session: TlsSession::of(stream).map(Rc::new) }
     }

@@ -15,17 +15,17 @@ use crate::snapshot::edge::ServerCertificates;
 /// The TLS session of a connection; one for all of its requests.
 #[derive(Debug)]
 pub(crate) struct TlsSession {
-    /// The facts that plugins and logs see.
+    /// The facts for plugins and logs.
     pub(crate) tls: Rc<Tls>,
     facts: Facts,
-    /// The last verdict about the client's certificate, and the revision by which it was passed.
+    /// The last verdict about the client's certificate, and its revision.
     judged: Cell<(u64, ClientCertificate)>,
-    /// The same by what has taken the place of the identity of the handshake.
+    /// The same, by the identity that has replaced the handshake's.
     judged_later: RefCell<Option<(Arc<ServerIdentity>, u64, ClientCertificate)>>,
 }
 
 impl TlsSession {
-    /// The session of `stream`, if it is encrypted.
+    /// Returns the session of `stream`, if it is encrypted.
     pub(crate) fn of(stream: &Stream) -> Option<TlsSession> {
         let facts = stream.tls()?.clone();
         let judged = Cell::new((facts.revision, facts.client_certificate));
@@ -33,19 +33,19 @@ impl TlsSession {
         Some(TlsSession { tls: Rc::new(shown(&facts)), facts, judged, judged_later })
     }
 
-    /// Whether the client was asked for a certificate.
+    /// Returns true if a client certificate was requested.
     pub(crate) fn asks(&self) -> bool {
         self.facts.identity.as_ref().is_some_and(|identity| identity.client_auth().is_some())
     }
 
-    /// Whether the client of a session without requests would still be let in, by the rules in force now.
+    /// Returns true if the client of a session without requests is still acceptable under the current rules.
     pub(crate) fn admits(&self, certificates: &ServerCertificates) -> bool {
         let shown = certificates.by_name.choose(self.facts.server_name.as_deref());
         shown.or(self.facts.identity.as_ref()).is_none_or(|identity| self.is_trusted(identity))
     }
 
-    /// Whether the client may ask `host` for `path`, as far as its certificate goes (APISIX: mTLS).
-    /// The rules in force now apply, and not those that were in force at the handshake.
+    /// Returns an error unless the client's certificate allows requests to `host` for `path` (APISIX: mTLS). The
+    /// current rules apply, not those at the handshake.
     pub(crate) fn judge(
         &self,
         certificates: &ServerCertificates,
@@ -59,7 +59,7 @@ impl TlsSession {
             let reason = "client certificate verification is not passed";
             return Err(Fault::new(FaultKind::BadRequest, reason));
         }
-        // Otherwise whoever may talk to one name could reach what another one protects.
+        // Otherwise a client of one name could reach another, protected name.
         if self.covers(certificates, shown, host)
             && certificates.by_name.guard(host).is_none_or(|guard| self.passes(certificates, guard, path))
         {
@@ -68,9 +68,8 @@ impl TlsSession {
         Err(Fault::new(FaultKind::Misdirected, "the host is not one that this TLS session is for"))
     }
 
-    /// Whether a request for `host` belongs into this session (RFC 9110 §7.4): it is the name that
-    /// the client asked for, or one of the same identity. Without a name to go by it is any host
-    /// that asks for nothing.
+    /// Returns true if a request for `host` belongs to this session (RFC 9110 §7.4): it is the name that the client
+    /// requested, or one of the same identity. Without a name it may be any host without demands.
     fn covers(
         &self,
         certificates: &ServerCertificates,
@@ -82,18 +81,18 @@ impl TlsSession {
         let same = matches!((shown, of_host), (Some(a), Some(b)) if Arc::ptr_eq(a, b));
         match &self.facts.server_name {
             Some(name) if same_name(name, host) => true,
-            // Several names may share an identity, but not where each of them has a guard.
+            // Several names may share an identity, but not if each has a guard.
             Some(_) => same && !guarded,
             None => same || !guarded,
         }
     }
 
-    /// Whether the client has shown what `identity` asks for, or asks `path`, which needs nothing.
+    /// Returns true if the client meets the demands of `identity`, or requests a `path` without demands.
     fn passes(&self, certificates: &ServerCertificates, identity: &Arc<ServerIdentity>, path: &str) -> bool {
         self.is_trusted(identity) || certificates.exempts(identity, path)
     }
 
-    /// Whether the client showed a certificate that `identity` trusts, or needs none.
+    /// Returns true if `identity` trusts the client's certificate, or needs none.
     fn is_trusted(&self, identity: &Arc<ServerIdentity>) -> bool {
         let Some(auth) = identity.client_auth() else { return !identity.refuses() };
         let verdict = match &self.facts.identity {
@@ -106,7 +105,7 @@ impl TlsSession {
 }
 
 impl TlsSession {
-    /// What is known of the client's certificate now: it may have been revoked since the handshake.
+    /// Returns the current status of the client's certificate: it may have been revoked since the handshake.
     fn verdict(&self, auth: &ClientAuth) -> ClientCertificate {
         let (revision, verdict) = self.judged.get();
         let now = auth.revision();
@@ -118,7 +117,7 @@ impl TlsSession {
         verdict
     }
 
-    /// The same by an identity that was not there at the handshake.
+    /// Returns the same, for an identity that is newer than the handshake.
     fn later_verdict(&self, identity: &Arc<ServerIdentity>, auth: &ClientAuth) -> ClientCertificate {
         let (now, known) = (auth.revision(), &mut *self.judged_later.borrow_mut());
         match known {
@@ -134,7 +133,7 @@ impl TlsSession {
     }
 }
 
-/// Whether an identity may be reached by its own name only.
+/// Returns true if an identity may be reached only by its own name.
 fn protects(identity: &ServerIdentity) -> bool {
     identity.client_auth().is_some() || identity.refuses()
 }
@@ -167,7 +166,7 @@ fn shown(facts: &Facts) -> Tls {
 }
 
 fn chain(own: &CertificateDer<'_>, facts: &Facts) -> ClientChain {
-    // Of several certificates under one name all are for the same gateway.
+    // Several certificates under one name all belong to the same gateway.
     let gateway = facts.identity.as_ref().and_then(|identity| identity.pairs().next());
     let gateway_uris = gateway.and_then(|pair| pair.chain().first().map(certificate::uris));
     ClientChain {

@@ -1,9 +1,9 @@
-//! Admission of sessions over UDP on one worker: bounds per worker, per source network and per source address.
+//! Admission of UDP sessions on one worker: limits per worker, per source network and per source address.
 //!
 //! A sender of datagrams chooses its source address, so a new session proves nothing. As in connection tracking, a
-//! session has a standing, and sessions of lower standing give way to newcomers where there is no room:
+//! session has a standing; if there is no room, sessions of lower standing are evicted for new ones:
 //!
-//! | standing | meaning | gives way |
+//! | | standing | meaning | evicted |
 //! |---|---|---|
 //! | new | the node has not replied | first, the oldest before others |
 //! | answered | the node has replied, the client has not sent since | next, once it is quiet for a second |
@@ -17,13 +17,13 @@ use std::rc::Rc;
 use sigma_config::settings::Limits;
 use tokio::sync::Notify;
 
-/// An answered session without a datagram for this long gives way: its client has most likely got all it wanted.
+/// An answered session without a datagram for this long can be evicted: its client is most likely finished.
 const QUIET_MS: u64 = 1_000;
 
-/// Answered sessions that one newcomer looks at, at most.
+/// The number of answered sessions that a new one checks at most.
 const LOOKS: usize = 8;
 
-/// The most sessions that a worker may have.
+/// The limits of a worker's sessions.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SessionLimits {
     pub(crate) per_worker: u32,
@@ -42,39 +42,40 @@ impl SessionLimits {
         }
     }
 
-    /// The most sessions of an address, 0 for no limit. Where a worker may have few, a source leaves a part to others.
+    /// Returns the limit of an address, 0 for no limit. If the worker's limit is low, a source leaves a part to
+    /// others.
     pub(crate) fn of_address(&self, of_worker: u32) -> u32 {
         self.per_address.min(of_worker - of_worker / 4)
     }
 
-    /// The same of a network.
+    /// Returns the limit of a network.
     pub(crate) fn of_network(&self, of_worker: u32) -> u32 {
         self.per_network.min(of_worker - of_worker / 8)
     }
 }
 
-/// Why a session is refused.
+/// The reason why a session is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// The worker has as many as `stream_udp_sessions_per_worker` allows.
+    /// The worker has reached `stream_udp_sessions_per_worker`
     Worker,
-    /// The worker's share of the descriptors is in use.
+    /// The worker's share of descriptors is in use
     Descriptors,
     Network,
     Address,
 }
 
-/// What sessions are counted by.
+/// The scope of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Scope {
     Address(IpAddr),
-    /// /24 of IPv4, /64 of IPv6.
+    /// /24 for IPv4, /64 for IPv6.
     Network(IpAddr),
     Worker,
 }
 
-/// The scopes of a source, from the narrowest on. A trusted peer, which carries the sessions of others, counts for the
-/// worker alone.
+/// Returns the scopes of a source, from the narrowest on. A trusted peer, which carries sessions of others, counts
+/// only for the worker.
 fn scopes(ip: IpAddr, is_trusted: bool) -> impl Iterator<Item = Scope> + Clone {
     let ip = ip.to_canonical();
     let network = match ip {
@@ -92,13 +93,13 @@ enum Standing {
     Known,
 }
 
-/// One session as admission sees it.
+/// One session in the admission tables.
 #[derive(Debug)]
 struct Occupant {
     ip: IpAddr,
     is_trusted: bool,
     standing: Cell<Standing>,
-    /// Its place in the order of its standing.
+    /// Its position in the order of its standing.
     order: Cell<u64>,
     active_ms: Cell<u64>,
     is_evicted: Cell<bool>,
@@ -111,7 +112,7 @@ impl Occupant {
     }
 }
 
-/// The sessions of one scope. Those that may give way are in the order in which they do.
+/// The sessions of one scope. Evictable ones are in their order of eviction.
 #[derive(Debug, Default)]
 struct Occupants {
     count: u32,
@@ -132,25 +133,25 @@ impl Occupants {
 /// All sessions of a worker.
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
-    /// No entry without a session, so that sources take no more memory than sessions do.
+    /// There is no entry without a session, so that sources take no more memory than sessions.
     scopes: RefCell<HashMap<Scope, Occupants>>,
     next: Cell<u64>,
-    /// The sessions that have descriptors, if that is bounded.
+    /// The limit by descriptors, if there is one.
     share: Cell<Option<u32>>,
 }
 
 impl Admission {
-    /// Bounds the sessions by the worker's share of descriptors as well.
+    /// Also limits the sessions by the worker's share of descriptors.
     pub(crate) fn set_share(&self, sessions: u32) {
         self.share.set(Some(sessions));
     }
 
-    /// The most sessions of the worker.
+    /// Returns the limit of the worker's sessions.
     pub(crate) fn most(&self, limits: &SessionLimits) -> u32 {
         limits.per_worker.min(self.share.get().unwrap_or(u32::MAX))
     }
 
-    /// Open sessions.
+    /// Returns the number of open sessions.
     pub(crate) fn sessions(&self) -> u32 {
         self.count(Scope::Worker)
     }
@@ -159,10 +160,10 @@ impl Admission {
         self.scopes.borrow().get(&scope).map_or(0, |occupants| occupants.count)
     }
 
-    /// A place for a new session of this source. Also returns how many sessions gave way to it.
+    /// Takes a place for a new session of this source. Also returns the number of evicted sessions.
     ///
     /// # Errors
-    /// Returns the bound that is reached, if no session within it may give way.
+    /// Returns the reached limit, if no session within it can be evicted.
     pub(crate) fn enter(
         self: &Rc<Admission>,
         ip: IpAddr,
@@ -181,7 +182,7 @@ impl Admission {
             if most >= of_worker && scope != Scope::Worker {
                 continue;
             }
-            // More than one gives way only after a limit was lowered.
+            // More than one is evicted only after a limit was lowered.
             while most > 0 && self.is_full(scope, most) {
                 if !self.evict_one(scope, now_ms) {
                     return Err(refusal);
@@ -217,7 +218,7 @@ impl Admission {
         self.scopes.borrow().get(&scope).is_some_and(|occupants| occupants.count >= most)
     }
 
-    /// Ends the session of this scope that gives way first; false if none does.
+    /// Evicts the first session of this scope; returns false if none can be evicted.
     fn evict_one(&self, scope: Scope, now_ms: u64) -> bool {
         for _ in 0..LOOKS {
             let candidate = {
@@ -234,13 +235,13 @@ impl Admission {
                 occupant.evicted.notify_one();
                 return true;
             }
-            // Its node still sends: others are looked at before it.
+            // Its node still sends: others are checked before it.
             self.rank(&occupant, Standing::Answered);
         }
         false
     }
 
-    /// Gives a session another standing, behind those that have it already.
+    /// Changes the standing of a session; it is the last in the new order.
     fn rank(&self, occupant: &Rc<Occupant>, standing: Standing) {
         let (before, order) = (occupant.standing.replace(standing), self.take_number());
         let order_before = occupant.order.replace(order);
@@ -271,7 +272,7 @@ impl Admission {
     }
 }
 
-/// The place of one session, free again when it is dropped or the session is evicted.
+/// One session's place; it is freed on drop or eviction.
 #[derive(Debug)]
 pub(crate) struct Place {
     admission: Rc<Admission>,
@@ -279,13 +280,13 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Datagrams of the node have come.
+    /// Records datagrams of the node.
     pub(crate) fn note_reply(&self, now_ms: u64) {
         self.occupant.active_ms.set(now_ms);
         self.raise(Standing::New, Standing::Answered);
     }
 
-    /// A datagram of the client has come.
+    /// Records a datagram of the client.
     pub(crate) fn note_request(&self) {
         self.raise(Standing::Answered, Standing::Known);
     }
@@ -296,17 +297,17 @@ impl Place {
         }
     }
 
-    /// Whether the node has not replied.
+    /// Returns true if the node has not replied.
     pub(crate) fn is_new(&self) -> bool {
         self.occupant.standing.get() == Standing::New
     }
 
-    /// Whether another session has the place now.
+    /// Returns true after an eviction.
     pub(crate) fn is_evicted(&self) -> bool {
         self.occupant.is_evicted.get()
     }
 
-    /// Waits until another session has the place; for one task at a time.
+    /// Waits for an eviction; for one task at a time.
     pub(crate) async fn evicted(&self) {
         while !self.is_evicted() {
             self.occupant.evicted.notified().await;
@@ -344,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn oldest_new_session_gives_way() {
+    fn the_oldest_new_session_is_evicted() {
         let admission = Rc::<Admission>::default();
         let limits = SessionLimits { per_worker: 3, ..NONE };
         let places: Vec<Place> =
@@ -360,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn answered_session_gives_way_only_when_quiet_and_a_known_one_never() {
+    fn an_answered_session_is_evicted_only_when_quiet_and_a_known_one_never() {
         let admission = Rc::<Admission>::default();
         let limits = SessionLimits { per_worker: 2, ..NONE };
         let (answered, known) =
@@ -380,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn source_makes_way_for_itself() {
+    fn a_source_evicts_its_own_session() {
         let admission = Rc::<Admission>::default();
         let limits = SessionLimits { per_worker: 100, per_network: 3, per_address: 2 };
         let other = enter(&admission, [198, 51, 100, 1].into(), &limits, 0).unwrap();
@@ -409,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn source_leaves_a_part_of_few_sessions_to_others() {
+    fn a_source_leaves_a_part_of_few_sessions_to_others() {
         let admission = Rc::<Admission>::default();
         let limits = SessionLimits { per_worker: 8, per_network: 100, per_address: 100 };
         let mut known = Vec::new();
@@ -425,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn share_of_descriptors_is_a_bound_of_its_own() {
+    fn the_share_of_descriptors_is_a_separate_limit() {
         let admission = Rc::<Admission>::default();
         admission.set_share(1);
         let place = enter(&admission, ip(1), &NONE, 0).unwrap();
@@ -437,7 +438,7 @@ mod tests {
     }
 
     proptest! {
-        /// In any order of events no scope has more than its limit, and a known session stays.
+        /// In any order of events each scope keeps its limit, and a known session stays.
         #[test]
         fn limits_hold_and_known_sessions_stay(steps in prop::collection::vec((0u8..5, 0u8..6, 0usize..12), 0..200)) {
             let admission = Rc::<Admission>::default();

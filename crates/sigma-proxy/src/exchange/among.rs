@@ -1,5 +1,5 @@
-//! An upstream that is made of others (Envoy's aggregate cluster, with weights): which of them serves a
-//! request, and which goes on where one cannot.
+//! An upstream made of other upstreams (Envoy's aggregate cluster, with weights): the choice of a member for a
+//! request, and the fallback to the next one.
 
 use sigma_http::{Fault, FaultKind};
 use sigma_net::deadline;
@@ -10,7 +10,7 @@ use crate::attempts::has_no_node_left;
 use crate::snapshot::{Member, Route};
 use crate::worker::View;
 
-/// A member that was not asked yet.
+/// A member that was not tried yet.
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
     number: u32,
@@ -20,8 +20,8 @@ struct Candidate {
     usable: bool,
 }
 
-/// The place of the candidate to ask next: one of the highest priority that has a usable one, by weight; of
-/// all, if none is usable.
+/// Returns the position of the candidate to try next: by weight, among the highest priority with a usable one; among
+/// all if none is usable.
 fn choose(left: &[Candidate], random: u64) -> Option<usize> {
     let any_usable = left.iter().any(|candidate| candidate.usable);
     let fits = |candidate: &&Candidate| candidate.usable || !any_usable;
@@ -38,8 +38,8 @@ fn choose(left: &[Candidate], random: u64) -> Option<usize> {
 }
 
 impl Exchange<'_, '_> {
-    /// Serves the request by one of the members; by the next one where a member cannot, or did not, and the
-    /// request may be sent again. The breaker's fallback of the last one is served if it `may_fall_back`.
+    /// Serves the request by one of the members, and by the next one after a failure if the request may be sent
+    /// again. The breaker's fallback of the last one is served if it `may_fall_back`.
     pub(super) async fn forward_among(
         &mut self,
         view: &View,
@@ -48,7 +48,7 @@ impl Exchange<'_, '_> {
         may_fall_back: bool,
     ) -> Result<(), Fault> {
         let mut left = self.candidates(view, members);
-        // Each member makes the request its own: Host, the time that is left, the loops that it was in.
+        // Each member rewrites the request: Host, the remaining time, the loop count.
         let request = self.scratch.ctx.request.clone();
         let began_ms = deadline::now_ms();
         while let Some(at) = choose(&left, self.worker.random()) {
@@ -68,8 +68,7 @@ impl Exchange<'_, '_> {
         Err(Fault::new(FaultKind::NoUpstream, "no member of the upstream exists"))
     }
 
-    /// The members that may be asked. One that is made of others itself would have no end; the check has
-    /// refused it.
+    /// Returns the usable members. A nested one would be endless; the check has rejected it.
     fn candidates(&self, view: &View, members: &[Member]) -> Vec<Candidate> {
         let candidate = |member: &Member| {
             let number = view.snapshot.upstream_number(&member.key)?;
@@ -81,7 +80,7 @@ impl Exchange<'_, '_> {
         members.iter().filter(|member| member.weight > 0).filter_map(candidate).collect()
     }
 
-    /// Whether another member may serve the request that one has failed with this.
+    /// Returns true if another member may serve the request after this fault.
     fn may_go_on(&self, fault: Fault) -> bool {
         let is_unanswered = self.scratch.ctx.record.status == 0;
         is_unanswered && (has_no_node_left(fault) || self.scratch.may_repeat)
@@ -92,7 +91,7 @@ impl Exchange<'_, '_> {
 mod tests {
     use super::*;
 
-    /// What each of the candidates gets of a hundred requests.
+    /// Returns each candidate's share of a hundred requests.
     fn shares(candidates: &[(u32, i32, bool)]) -> Vec<u32> {
         let left: Vec<Candidate> = (0..)
             .zip(candidates)
@@ -109,27 +108,27 @@ mod tests {
     }
 
     #[test]
-    fn members_share_by_weight_and_give_way_by_priority() {
+    fn members_share_by_weight_and_fall_back_by_priority() {
         let check = |candidates: &[(u32, i32, bool)], want: &[u32]| {
             assert_eq!(shares(candidates), want, "{candidates:?}");
         };
         let (up, down) = (true, false);
         check(&[(90, 0, up), (10, 0, up)], &[90, 10]);
         check(&[(1, 0, up), (1, 0, up), (2, 0, up)], &[25, 25, 50]);
-        // Those that are left share what one of them had.
+        // The remaining members share the part of a failed one.
         check(&[(90, 0, down), (5, 0, up), (5, 0, up)], &[0, 50, 50]);
-        // The next priority serves when none of a higher one can.
+        // The next priority serves when no member of a higher one can.
         check(&[(1, 1, up), (1, 1, up), (8, 0, up)], &[50, 50, 0]);
         check(&[(1, 1, down), (1, 1, up), (8, 0, up)], &[0, 100, 0]);
         check(&[(1, 1, down), (1, 1, down), (3, 0, up), (1, 0, up)], &[0, 0, 75, 25]);
         check(&[(1, 2, down), (1, 1, down), (1, 0, up)], &[0, 0, 100]);
-        // None can: the highest is asked all the same.
+        // None is usable: the highest is tried anyway.
         check(&[(1, 0, down), (3, 1, down), (1, 1, down)], &[0, 75, 25]);
         check(&[], &[]);
     }
 
     #[test]
-    fn every_member_is_asked_once_the_highest_first() {
+    fn every_member_is_tried_once_the_highest_first() {
         let candidates = [(1, 0, true), (5, 1, false), (1, 1, true), (1, 1, true)];
         let mut random = fastrand::Rng::with_seed(5);
         for _ in 0..100 {

@@ -1,4 +1,4 @@
-//! From the node's head to the client's.
+//! The response head, from the node's form to the client's.
 
 use sigma_config::settings::UpstreamStatusHeader;
 use sigma_http::{HeaderId, ResponseHead};
@@ -9,7 +9,7 @@ use crate::snapshot::Snapshot;
 
 const UPSTREAM_STATUS: &str = "X-APISIX-Upstream-Status";
 
-/// Makes the final head of a response fit to be passed on.
+/// Prepares the final head of a response for forwarding.
 pub(super) fn prepare(head: &mut ResponseHead, snapshot: &Snapshot) {
     head.headers.remove_hop_by_hop();
     add_via(&mut head.headers, head.version, snapshot);
@@ -21,8 +21,8 @@ pub(super) fn prepare(head: &mut ResponseHead, snapshot: &Snapshot) {
     }
 }
 
-/// Tells the client what each node answered, where the last of them failed or the settings want it
-/// always (APISIX). A node that gave no answer counts as what the client is answered, or as 502.
+/// Adds the status of each node, if the last one failed or the settings always want it (APISIX). A node without a
+/// response counts with the status of the client's response, or 502.
 pub(super) fn tell_upstream_status(head: &mut ResponseHead, record: &Record, when: UpstreamStatusHeader) {
     let statuses = &record.upstream_statuses;
     let answered = |status: u16| match status {
@@ -38,7 +38,7 @@ pub(super) fn tell_upstream_status(head: &mut ResponseHead, record: &Record, whe
     };
     if tells {
         let all: Vec<String> = statuses.iter().map(|status| answered(*status).to_string()).collect();
-        // A node that is a gateway itself may have told of its own nodes.
+        // A node that is a gateway itself may have added its own nodes.
         head.headers.remove_name(UPSTREAM_STATUS.as_bytes());
         head.headers.append(UPSTREAM_STATUS, all.join(", ").as_bytes());
     }

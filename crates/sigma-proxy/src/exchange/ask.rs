@@ -1,7 +1,7 @@
-//! Calls on behalf of an exchange's client, to upstreams or to this gateway itself.
+//! Calls for an exchange's client, to upstreams or to this gateway itself.
 //!
-//! What the gateway is asked itself is an exchange like any other, on the connection of the one that asks: with its
-//! addresses, its TLS session, and so with all that a request of this client may not do.
+//! A subrequest to the gateway is an exchange on the connection of its parent: with its addresses and its TLS
+//! session, and so with all restrictions of this client.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -22,11 +22,11 @@ use crate::connection::ConnectionInfo;
 use crate::outbound;
 use crate::worker::Worker;
 
-/// A call under way, or what became of it.
+/// A running call, or its result.
 enum Course<'a> {
-    /// To an upstream: it is dropped when the client leaves.
+    /// To an upstream: dropped when the client leaves
     Out(Pin<Box<dyn Future<Output = Asked>>>),
-    /// To the gateway itself: it is told when the client leaves, and comes to its end as exchanges do.
+    /// To the gateway itself: notified when the client leaves, and ends like other exchanges
     Own(Pin<Box<dyn Future<Output = Asked> + 'a>>),
     Ended(Asked),
 }
@@ -49,7 +49,7 @@ impl Course<'_> {
 }
 
 impl Exchange<'_, '_> {
-    /// Makes calls at the same time, and waits for all of them.
+    /// Makes concurrent calls, and waits for all of them.
     ///
     /// # Errors
     /// Returns an error if the client leaves meanwhile.
@@ -87,8 +87,8 @@ impl Exchange<'_, '_> {
 }
 
 impl Exchange<'_, '_> {
-    /// The connection of what is asked of the gateway itself. It comes from the client that plugins believe in: a trusted
-    /// proxy before it has not seen what is asked, and does not vouch for it.
+    /// Returns the connection of a subrequest. Its peer is the client that plugins trust: a trusted proxy has not
+    /// seen the subrequest, and does not vouch for it.
     fn info_of_asker(&self) -> ConnectionInfo {
         let info = self.down.info();
         let mut origin = info.origin;
@@ -102,7 +102,7 @@ impl Exchange<'_, '_> {
     }
 }
 
-/// On whose behalf the gateway is asked.
+/// The parent of a subrequest.
 #[derive(Clone, Copy)]
 struct Asker<'c> {
     worker: &'c Worker,

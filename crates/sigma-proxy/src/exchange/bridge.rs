@@ -1,4 +1,4 @@
-//! Upstreams whose nodes speak no HTTP, and which a plugin serves in their place.
+//! Upstreams without HTTP, whose requests a plugin serves.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use crate::snapshot::{Snapshot, Upstream};
 use crate::worker::View;
 
 impl Snapshot {
-    /// What serves an upstream in the place of its nodes.
+    /// Returns the bridge that serves an upstream instead of its nodes.
     pub(super) fn bridge_of(&self, upstream: &Upstream) -> Option<Bridge> {
         self.bridges.iter().find(|bridge| bridge.scheme == upstream.scheme_name()).copied()
     }
 }
 
-/// The other side.
+/// Returns the other side.
 ///
 /// # Errors
-/// Returns an error if nobody is known to be there.
+/// Returns an error if no node is known.
 fn far(upstream: &Upstream) -> Result<Far, Fault> {
     let (set, mut nodes) = (upstream.cell.load(), Vec::new());
     for endpoint in &set.endpoints {
@@ -43,7 +43,7 @@ fn far(upstream: &Upstream) -> Result<Far, Fault> {
 }
 
 impl Exchange<'_, '_> {
-    /// Has a request served by a plugin that stands for the nodes of `upstream`.
+    /// Serves a request by a plugin instead of the nodes of `upstream`.
     pub(super) async fn cross(
         &mut self,
         view: &View,

@@ -1,12 +1,12 @@
-//! What of a request decides on its node: the key of consistent hashing, the session, and the
-//! metadata that it asks for.
+//! The properties of a request that decide on its node: the key of consistent hashing, the session, and the wanted
+//! metadata.
 
 use super::{Exchange, client};
 use crate::attempts::Choice;
 use crate::snapshot::Upstream;
 
 impl Exchange<'_, '_> {
-    /// The wishes that the rules of an upstream ask for; None if they ask for none.
+    /// Returns the properties that the rules of an upstream need; None if they need none.
     pub(super) fn choice(&mut self, upstream: &Upstream) -> Option<Box<Choice>> {
         if upstream.affinity.is_none() && upstream.hash_key.is_none() && upstream.criteria.is_none() {
             return None;

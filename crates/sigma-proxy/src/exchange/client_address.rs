@@ -1,4 +1,4 @@
-//! The client's address as the proxies in front tell it (the setting `client_address`), before a route is looked for.
+//! The client's address from the proxies in front (the setting `client_address`), before the route is chosen.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use sigma_plugin::forwarded::{first_untrusted, forwarded, forwarded_for, parse};
 use super::Exchange;
 use crate::snapshot::Snapshot;
 
-/// Lines of the error log about addresses that cannot be read, in each worker.
+/// The rate of log lines about unreadable addresses, in each worker.
 const LINES: Allowance = Allowance { burst: 5, pause: Duration::from_secs(10) };
 
 /// A client's address and port; the port is 0 if it is not known.
@@ -23,7 +23,7 @@ pub(crate) struct ToldAddress {
 }
 
 impl Exchange<'_, '_> {
-    /// Learns the client's address, if a trusted peer tells it. What cannot be read leaves the peer's.
+    /// Sets the client's address, if a trusted peer sends it. With an unreadable address, the peer's stays.
     pub(super) fn learn_client_address(&mut self, snapshot: &Snapshot) {
         match told(snapshot, &self.scratch.ctx.request.headers, self.down.origin().peer.ip()) {
             Ok(told) => self.scratch.told = told,
@@ -32,10 +32,10 @@ impl Exchange<'_, '_> {
     }
 }
 
-/// The client's address that this peer tells in these fields, if the settings have it believed.
+/// Returns the client's address in this peer's fields, if the settings trust the peer.
 ///
 /// # Errors
-/// Returns an error, which says why, if the peer is believed and what it tells is no address.
+/// Returns an error message if the peer is trusted and sends no valid address.
 pub(super) fn told(
     snapshot: &Snapshot,
     headers: &Headers,
@@ -52,7 +52,7 @@ pub(super) fn told(
     Ok(Some(ToldAddress { addr, port: port.unwrap_or(0) }))
 }
 
-/// The text that tells the address; None if there is none.
+/// Returns the text of the address; None without one.
 fn element<'h>(
     setting: &ClientAddress,
     headers: &'h Headers,
@@ -67,7 +67,7 @@ fn element<'h>(
             let is_named = |field: &&[u8]| field.eq_ignore_ascii_case(name.as_bytes());
             let mut values = headers.iter().filter(|(field, _)| is_named(field)).map(|(_, value)| value);
             return match (values.next(), values.next()) {
-                // Which of them a proxy has set, nobody can say.
+                // It is unknown which one a proxy has set.
                 (Some(_), Some(_)) => Err(format!("more than one {name}")),
                 (value, _) => Ok(value.map(<[u8]>::trim_ascii)),
             };

@@ -1,4 +1,4 @@
-//! The body of an answer on its way to the client, wherever it comes from: one loop for all of them.
+//! The body of a response on its way to the client, from any source: one loop for all.
 
 use std::task::{self, Poll};
 
@@ -11,17 +11,17 @@ use sigma_wire::{Connection, Downstream, Rest};
 
 use super::grpc;
 
-/// Where the body of an answer comes from.
+/// The source of a response body.
 pub(super) trait Source {
-    /// The next frame of the body.
+    /// Returns the next frame of the body.
     fn poll_frame(&mut self, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>>;
 
-    /// Bytes written to where it comes from.
+    /// Returns the bytes written to the source.
     fn bytes_written(&self) -> u64 {
         0
     }
 
-    /// The deadline of waiting for it, if there is one.
+    /// Returns the deadline of waiting for it, if there is one.
     fn deadline(&self) -> Option<&Deadline> {
         None
     }
@@ -43,13 +43,13 @@ impl Source for Connection {
 
 /// The far end of a tunnel.
 pub(super) trait FarEnd: Source {
-    /// From here on it carries plain bytes.
+    /// Switches it to plain bytes.
     fn upgrade(&mut self);
 
-    /// Queues bytes of the client. To be called only when the last ones were flushed.
+    /// Queues bytes of the client. Call it only after the last flush.
     fn send(&mut self, frame: Frame);
 
-    /// Passes on what is queued; ready when all of it left.
+    /// Forwards the queue; ready when it is empty.
     fn poll_flush(&mut self, task: &mut task::Context<'_>) -> Poll<Result<(), Fault>>;
 }
 
@@ -67,21 +67,21 @@ impl FarEnd for Connection {
     }
 }
 
-/// The body of a response for which no node is read any more.
+/// The body of a response without a node.
 pub(super) enum OwnBody {
-    /// It stands in memory; the number is how much of it was taken.
+    /// It is in memory; the number is the length of the part already taken
     Bytes(Vec<u8>, usize),
-    /// It is made while it is sent.
+    /// It is made while it is sent
     Made(Box<dyn BodySource>),
-    /// The node has sent all of it.
+    /// The node has sent all of it
     Rest(Rest),
 }
 
 impl OwnBody {
-    /// A body without a byte.
+    /// A body without bytes.
     pub(super) const EMPTY: OwnBody = OwnBody::Bytes(Vec::new(), 0);
 
-    /// Bytes of a node's response that wait here.
+    /// Returns the size of a node's response that waits here.
     pub(super) fn rest_memory(&self) -> usize {
         if let OwnBody::Rest(rest) = self { rest.memory() } else { 0 }
     }
@@ -106,54 +106,54 @@ impl Source for OwnBody {
     }
 }
 
-/// What the delivery of a body waits for.
+/// The reason for a wait in the delivery of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Delivered {
-    /// The client has all of it.
+    /// The client has all of it
     Whole,
-    /// The client takes no more for the moment.
+    /// The client cannot take more at the moment
     ClientSlow,
-    /// The source has no more for the moment, or what it has waits for its pace.
+    /// The source has no more at the moment, or its bytes wait for their pace
     SourceSlow,
 }
 
-/// Whether filters may hold a head back.
+/// Permission for filters to hold a head back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hold {
-    /// Those that ask for it.
+    /// Filters that need it may
     WhereAsked,
-    /// None: what is sent stands in the place of an answer that one has refused already.
+    /// No filter may: the body replaces a response that a filter has rejected already
     Never,
 }
 
-/// A head that waits for the body: how long that will be, and the date.
+/// A head that waits for the body: the length of the body, and the date.
 type HeldHead = Box<(BodyLength, [u8; 29])>;
 
-/// An answer whose head is made: its body passes the plugins' filters to the client.
+/// A response with its head: its body passes through the plugins' filters to the client.
 pub(super) struct Delivery {
     filters: Box<[Box<dyn BodyFilter>]>,
-    /// The head has not left: a filter has to pass something on before.
+    /// The head is not sent: a filter must return a frame first.
     head: Option<HeldHead>,
-    /// The source has given its end.
+    /// The source has ended.
     exhausted: bool,
-    /// The end was handed to the client's side.
+    /// The end was queued for the client.
     ended: bool,
-    /// The body breaks off behind what has passed.
+    /// The body is cut after the bytes so far.
     fault: Option<Fault>,
-    /// The code in the trailers that the source has given.
+    /// The status code in the received trailers.
     code: Option<grpc::Code>,
 }
 
 impl Delivery {
-    /// A body of `length` as it comes from its source. One that is empty is not asked for; filters
-    /// may still make something of it.
+    /// Returns a delivery of a body of `length` from its source. An empty one is not polled; filters may still add
+    /// bytes.
     pub(super) fn new(filters: Vec<Box<dyn BodyFilter>>, length: BodyLength) -> Delivery {
         let filters = filters.into();
         Delivery { filters, head: None, exhausted: length.is_empty(), ended: false, fault: None, code: None }
     }
 
-    /// Queues the head in `ctx`, of an answer whose body will leave with `length`; one that a filter holds back is
-    /// queued before the first frame that leaves.
+    /// Queues the head in `ctx` of a response whose body will have `length`; one held back by a filter is queued
+    /// before the first frame.
     pub(super) fn begin(
         &mut self,
         down: &mut Downstream<'_>,
@@ -167,29 +167,28 @@ impl Delivery {
         }
     }
 
-    /// Whether a filter holds the head back.
+    /// Returns true if a filter holds the head back.
     pub(super) fn holds_head(&self) -> bool {
         self.head.is_some()
     }
 
-    /// The source has given all that it has.
+    /// Returns true if the source has ended.
     pub(super) fn has_all(&self) -> bool {
         self.exhausted
     }
 
-    /// What the client is answered in place of a body that was given up, if it was told nothing of it.
+    /// Returns the reply that replaces an aborted body, if no byte was sent to the client.
     pub(super) fn refusal(&self, ctx: &mut Context) -> Option<Reply> {
         let instead = ctx.instead.take()?;
         self.head.is_some().then_some(*instead)
     }
 
-    /// The code of gRPC in the trailers that have come, if it stands there.
+    /// Returns the gRPC status in the received trailers, if there is one.
     pub(super) fn code(&self) -> Option<grpc::Code> {
         self.code
     }
 
-    /// Moves frames as far as they go. A body that breaks off is an error when what came before it
-    /// has left.
+    /// Moves frames as far as possible. A cut body is an error after the bytes before the cut are sent.
     pub(super) fn poll(
         &mut self,
         source: &mut impl Source,
@@ -199,8 +198,8 @@ impl Delivery {
         task: &mut task::Context<'_>,
     ) -> Result<Delivered, Fault> {
         loop {
-            // To wait is allowed only for a side that was asked in this very poll: what an earlier
-            // one queued may have left just now, with nobody registered for the source's next bytes.
+            // It may wait only for a side that was polled in this call: otherwise earlier output may have just left,
+            // and no task is registered for the source's next bytes.
             let mut starved = false;
             while !self.ended && self.fault.is_none() && down.has_room() {
                 match self.poll_frame(source, ctx, progressed, task) {
@@ -252,7 +251,7 @@ fn send_head(down: &mut Downstream<'_>, ctx: &mut Context, length: BodyLength, d
     down.send_head(&mut ctx.response, length, date);
 }
 
-/// The source of a body, watched for its progress.
+/// The source of a body, with its progress recorded.
 struct Outgoing<'o, S> {
     source: &'o mut S,
     exhausted: &'o mut bool,

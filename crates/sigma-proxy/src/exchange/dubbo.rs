@@ -1,4 +1,4 @@
-//! Requests that plugins have made calls of Dubbo of: which upstreams take them, and what becomes of their faults.
+//! Requests that plugins have turned into Dubbo calls: the upstreams for them, and their faults.
 
 use sigma_config::resources::Scheme;
 use sigma_http::dubbo::Form;
@@ -10,10 +10,10 @@ use super::plan::Plan;
 use crate::snapshot::Timeouts;
 
 impl Exchange<'_, '_> {
-    /// Makes ready for a call in place of a request in HTTP, if it is one.
+    /// Prepares for a Dubbo call instead of an HTTP request, if it is one.
     ///
     /// # Errors
-    /// Returns an error if the upstream takes none, or the client wants another protocol of the node.
+    /// Returns an error if the upstream does not support it, or the client wants a protocol upgrade.
     #[inline]
     pub(super) fn prepare_call(&mut self, plan: &mut Plan<'_>) -> Result<(), Fault> {
         let Some(dubbo) = &self.scratch.ctx.dubbo else { return Ok(()) };
@@ -38,7 +38,7 @@ impl Exchange<'_, '_> {
     }
 }
 
-/// Whether a request is a call with parameters in lines, whose faults APISIX answers in a way of its own.
+/// Returns true if a request is a call with parameters in lines, for whose faults APISIX has its own format.
 pub(super) fn is_in_lines(ctx: &Context) -> bool {
     ctx.dubbo.as_ref().is_some_and(|dubbo| matches!(dubbo.call.form, Form::Lines { .. }))
 }

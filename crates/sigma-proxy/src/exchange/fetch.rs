@@ -1,4 +1,4 @@
-//! An answer that is fetched for all who want it: at the pace of its node, whoever of them is slow or leaves.
+//! A shared fetch: the response arrives at the pace of its node, even if readers are slow or leave.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use crate::snapshot::Upstream;
 use crate::target::{self, Demands};
 use crate::worker::View;
 
-/// The rest of an answer whose head has come.
+/// The rest of a response after its head.
 struct Fetch {
     view: Rc<View>,
     upstream: Arc<Upstream>,
@@ -26,13 +26,13 @@ struct Fetch {
     demands: Demands,
     connection: InUse,
     fill: Fill,
-    /// The longest that the node may say nothing.
+    /// The read timeout of the node.
     read_ms: u64,
 }
 
 impl Exchange<'_, '_> {
-    /// Has the rest of an answer fetched beside this exchange, and the connection given back. The exchange goes on with
-    /// its reply, which reads what comes.
+    /// Fetches the rest of a response in the background, and returns the connection to the pool. The exchange
+    /// continues with its reply, which reads the arriving bytes.
     pub(super) fn fetch(
         &self,
         plan: &Plan<'_>,

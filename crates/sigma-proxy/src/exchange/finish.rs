@@ -1,4 +1,4 @@
-//! The end of an exchange: counters, operators who look, and the access line.
+//! The end of an exchange: counters, taps of operators, and the access line.
 
 use sigma_observe::access::{Entry, Place};
 use sigma_observe::counters::Counter;
@@ -14,7 +14,7 @@ use crate::tap::{Marks, Seen};
 
 impl Exchange<'_, '_> {
     pub(super) fn finish(&mut self) {
-        // Whoever waits for what it asked looks for himself.
+        // Requests that wait for this one's result look for themselves.
         (self.scratch.turn, self.scratch.ctx.keeper) = (None, None);
         let record = &mut self.scratch.ctx.record;
         record.end();
@@ -39,13 +39,13 @@ impl Exchange<'_, '_> {
         self.gather_credentials();
         self.log_phase();
         self.write_line();
-        // A plugin whose hook did not run, because another one did its work, gives up what it holds.
+        // A plugin without a run hook, because another one did its work, releases its values.
         self.scratch.ctx.drop_kept();
-        // Memory that waits for another exchange would keep databases that nobody asks any more.
+        // The recycled memory must not keep old databases alive.
         self.scratch.ctx.client.geography = None;
     }
 
-    /// Notes what logs and traces hide, if there are any.
+    /// Collects the credentials that logs and traces hide, if there are any.
     fn gather_credentials(&mut self) {
         let Stage::Guided { merged, .. } = &self.stage else { return };
         let is_logged = self.view.snapshot.access_format.is_some() || self.has_hooks(Phase::Log);
@@ -56,7 +56,7 @@ impl Exchange<'_, '_> {
         }
     }
 
-    /// Shows it to operators who look.
+    /// Shows it to tapping operators.
     #[cold]
     fn show(&self) {
         let route = self.stage.route(&self.view.snapshot).map(|route| &route.facts);
@@ -79,12 +79,12 @@ impl Exchange<'_, '_> {
         );
     }
 
-    /// Its line in the access log, if it is to have one.
+    /// Writes its line to the access log, if it gets one.
     fn write_line(&mut self) {
         let Some(format) = &self.view.snapshot.access_format else { return };
         let log = &self.view.snapshot.settings.access_log;
         if !self.stage.is_guided() && (format.asks_for_variables() || log.condition.is_some()) {
-            // Left over from an exchange before, of somebody else.
+            // It is left from an earlier exchange of another client.
             self.scratch.ctx.client = client(&self.down, &self.view, self.scratch.told);
         }
         let record = &self.scratch.ctx.record;
@@ -98,7 +98,7 @@ impl Exchange<'_, '_> {
     }
 }
 
-/// An exchange as the access log shows it, for its condition.
+/// An exchange in the form of the access log, for its condition.
 struct Shown<'e, 'x, 'c>(&'e Exchange<'x, 'c>);
 
 impl Variables for Shown<'_, '_, '_> {

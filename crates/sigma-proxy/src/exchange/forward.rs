@@ -1,4 +1,4 @@
-//! Balance and forward: attempts on nodes until one answers or none is left.
+//! Balancing and forwarding: attempts on nodes until one responds or none is left.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -82,7 +82,7 @@ impl Exchange<'_, '_> {
                     break (own, false);
                 }
                 Ok(ended) => {
-                    // What plugins make of an answer counts; a call has no other status than its code.
+                    // The status after plugins' changes counts; a call has no other status than its code.
                     let status = self.scratch.ctx.record.status;
                     let counted = if state.is_call { self.scratch.verdict } else { Some(status) };
                     plan.attempts.answered(&node, counted);
@@ -110,7 +110,7 @@ impl Exchange<'_, '_> {
         if is_seen { Box::pin(self.deliver_local(*own)).await } else { Box::pin(self.send_own(*own)).await }
     }
 
-    /// Runs the hooks before a request is sent. They see what the node gets, its Host included: some sign it.
+    /// Runs the hooks before a request is sent. They see the node's request with its Host: some sign it.
     pub(super) fn before_proxy(
         &mut self,
         plan: &Plan<'_>,
@@ -123,10 +123,10 @@ impl Exchange<'_, '_> {
         self.run_chains(Phase::BeforeProxy)
     }
 
-    /// The time that the exchange has left.
+    /// Returns the remaining time of the exchange.
     ///
     /// # Errors
-    /// Returns an error if it has none.
+    /// Returns an error if it is over.
     pub(super) fn time_left<'l>(
         &self,
         route: &'l Route,
@@ -143,8 +143,7 @@ impl Exchange<'_, '_> {
         Failure { fault, decision: state.decision, request_sent: state.request_sent, status }
     }
 
-    /// A host that no node can be asked for over TLS is the fault of whoever named it: no node is
-    /// tried for it.
+    /// Rejects a host that cannot be a TLS server name, which is the fault of its sender: no node is tried for it.
     fn check_host(&self, upstream: &Upstream) -> Result<(), Fault> {
         let host = headers::host_for_all(&self.scratch.ctx, upstream);
         if upstream.over_tls().is_none() || host.is_none_or(target::can_be_named) {
@@ -156,8 +155,8 @@ impl Exchange<'_, '_> {
         })
     }
 
-    /// Finds the protocol that the connection to a node is to change to. A client of HTTP/1 is served
-    /// without it where the route does not let it through (RFC 9110 §7.8).
+    /// Sets the protocol to which the connection to a node must be upgraded. A client of HTTP/1 is served without the
+    /// upgrade if the route does not allow it (RFC 9110 §7.8).
     fn choose_upgrade(&mut self, route: &Route, upstream: &Upstream) -> Result<(), Fault> {
         let can = !matches!(upstream.config.scheme, Scheme::Grpc | Scheme::Grpcs | Scheme::Fcgi);
         self.scratch.upgrade.clear();
@@ -171,21 +170,21 @@ impl Exchange<'_, '_> {
         Ok(())
     }
 
-    /// Makes the request's body ready to be sent, and says how it is framed.
+    /// Prepares the request body, and returns its framing.
     fn open_body(&mut self, plan: &Plan<'_>) -> BodyLength {
         let length = self.request_length();
         let filters = self.request_filters(plan.view);
         let Scratch { ctx, body, .. } = &mut *self.scratch;
         let limit = plan.view.snapshot.settings.limits.retry_body_bytes as usize;
         let length = body.open(ctx.body.is_some(), filters, limit, length);
-        // For those who ask for it as a variable; the codec writes what it knows.
+        // For readers of the variable; the codec writes its own value.
         if let (BodyLength::Known(bytes), Some(_)) = (length, &ctx.body) {
             ctx.request.headers.set(HeaderId::ContentLength, itoa::Buffer::new().format(bytes).as_bytes());
         }
         length
     }
 
-    /// How the body is framed that the client sent, or a plugin made of it.
+    /// Returns the framing of the body from the client, or from a plugin.
     pub(super) fn request_length(&self) -> BodyLength {
         match &self.scratch.ctx.body {
             Some(body) if body.is_empty() => BodyLength::None,
@@ -194,7 +193,7 @@ impl Exchange<'_, '_> {
         }
     }
 
-    /// One attempt on a node; on a stale idle connection a second one on a fresh connection.
+    /// Makes one attempt on a node; with a stale idle connection a second one on a new connection.
     async fn attempt(
         &mut self,
         plan: &Plan<'_>,
@@ -202,21 +201,21 @@ impl Exchange<'_, '_> {
         state: &mut State<'_>,
     ) -> Result<Ended, Fault> {
         let in_flight = plan.attempts.begin(node);
-        // A clock is read only for those who ask: the access log, and balancing by latency.
+        // A clock is read only if it is needed: for the access log, and for balancing by latency.
         let timed = self.scratch.ctx.record.started.is_some() || plan.upstream().balancing.needs_latency();
         let began = timed.then(|| self.scratch.ctx.record.now());
         self.note_attempt(node, began);
         (state.request_sent, self.scratch.verdict) = (true, None);
-        // Only plugins ask.
+        // Only plugins read it.
         state.may_follow = self.stage.is_guided() && plan.attempts.may_follow();
         let result = match plan.time() {
             None => self.attempt_on(plan, node, state).await,
-            // Boxed: a future that is handed on is copied, and this is the largest of all.
+            // Boxed: a moved future is copied, and this is the largest of all.
             Some(time) => time.bound(Box::pin(self.attempt_on(plan, node, state))).await,
         };
         if result.is_err() && plan.time().is_some_and(TimeLeft::is_over) {
             state.decision = Decision::GiveUp;
-            // How little time a client gives says nothing about the node.
+            // A short time limit of the client says nothing about the node.
             state.request_sent &= !plan.time().is_some_and(TimeLeft::is_clients);
         }
         let record = &mut self.scratch.ctx.record;
@@ -257,7 +256,7 @@ impl Exchange<'_, '_> {
         self.address(plan, node, state);
         let connect_ms = state.begin_try(node, plan.timeouts().connect_ms);
         let demands = self.demands(plan, node, connect_ms);
-        // Made when it is asked for: it is large, and would be kept for the whole of the exchange.
+        // Made on demand: it is large, and would live for the whole exchange.
         let target = || target::target(&plan.view.snapshot, plan.upstream(), node, &demands);
         let mut idle_allowed = true;
         loop {
@@ -269,7 +268,7 @@ impl Exchange<'_, '_> {
                 }
                 None => {
                     state.decision = after(Missing::Connection, plan.attempts.policy);
-                    // Boxed, as handshakes need much room and most exchanges make none.
+                    // Boxed, as handshakes need much memory and most exchanges lack one.
                     Box::pin(async { self.dial(target()).await }).await?
                 }
             };
@@ -282,7 +281,7 @@ impl Exchange<'_, '_> {
                     Raced::Ended(ended) => return Ok(ended),
                 }
             }
-            // What is waited for within a match keeps the room of what is matched.
+            // An await within a match would keep the matched value alive.
             let fault = match self.converse(plan, &mut connection, state).await {
                 Ok(Ended::Whole) => {
                     self.scratch.ctx.record.carried(connection.carried());
@@ -316,7 +315,7 @@ impl Exchange<'_, '_> {
         }
     }
 
-    /// A new connection. Its steps are noted for those who ask.
+    /// Opens a new connection. Its steps are recorded if needed.
     async fn dial(&mut self, target: Target<'_>) -> Result<InUse, Fault> {
         let linked = Cell::new(None);
         let note = || linked.set(Some(Instant::now()));
@@ -331,10 +330,10 @@ impl Exchange<'_, '_> {
         made
     }
 
-    /// Makes a request one for its first node again, which was written for the second one meanwhile.
+    /// Makes a request one for its first node again, after it was rewritten for the second one.
     ///
     /// # Errors
-    /// Returns `fault` if a plugin does not want that.
+    /// Returns `fault` if a plugin prevents it.
     async fn write_again(
         &mut self,
         plan: &Plan<'_>,
@@ -353,7 +352,7 @@ impl Exchange<'_, '_> {
     pub(super) fn address(&mut self, plan: &Plan<'_>, node: &Endpoint, state: &mut State<'_>) {
         let ctx = &mut self.scratch.ctx;
         match &ctx.host {
-            // APISIX: what the upstream says of Host goes before what plugins say.
+            // APISIX: the upstream's Host setting precedes the plugins'.
             Some(host) if plan.upstream().pass_host == PassHost::Pass => {
                 ctx.request.headers.set(HeaderId::Host, host);
             }
@@ -365,7 +364,7 @@ impl Exchange<'_, '_> {
         }
     }
 
-    /// The demands of the request as it stands on a connection.
+    /// Returns the demands of the current request on a connection.
     pub(super) fn demands(&self, plan: &Plan<'_>, node: &Endpoint, connect_ms: u64) -> Demands {
         let ctx = &self.scratch.ctx;
         let demands = Demands {
@@ -377,10 +376,10 @@ impl Exchange<'_, '_> {
         if ctx.dubbo.is_some() { Demands { protocol: Protocol::Dubbo, ..demands } } else { demands }
     }
 
-    /// What nodes of this upstream are told of the request beside its head; None for nodes that are told nothing else.
+    /// Returns the request data for nodes of this upstream besides the head; None for nodes without such data.
     ///
     /// # Errors
-    /// Returns an error if it names nothing that a node may be asked for.
+    /// Returns an error if it has no valid target for a node.
     pub(super) fn terms(&mut self, upstream: &Upstream) -> Result<Option<Box<Terms>>, Fault> {
         if let Some(dubbo) = &self.scratch.ctx.dubbo {
             return Ok(Some(Box::new(Terms::Dubbo(dubbo.call.clone()))));
@@ -404,7 +403,7 @@ impl Exchange<'_, '_> {
         connection.send_head(&mut ctx.request, rewritten, length, upgrade);
     }
 
-    /// Request up, response down, on one connection.
+    /// Sends the request and receives the response on one connection.
     pub(super) async fn converse(
         &mut self,
         plan: &Plan<'_>,
@@ -460,13 +459,13 @@ impl Exchange<'_, '_> {
         if let Some(ended) = cache::answered(turn, ctx, (length, state.request_sent), self.worker) {
             return Ok(ended);
         }
-        // Behind the cache: it is about this exchange alone.
+        // After the cache: it is about this exchange alone.
         let when = settings.upstream_status_header;
         answer::tell_upstream_status(&mut ctx.response, &ctx.record, when);
         let (filters, length) = match self.stage.in_force(self.worker, plan.view) {
             None => (Vec::new(), length),
             Some(in_force) if !in_force.has_hooks(Phase::HeaderFilter) => in_force.body_filters(ctx, length),
-            // Boxed, as exchanges without plugins need no room for it.
+            // Boxed, so that exchanges without plugins need no room for it.
             Some(in_force) => match Box::pin(in_force.respond(ctx, transfer.down, may_retry)).await? {
                 Verdict::Pass => in_force.body_filters(ctx, length),
                 Verdict::Retry => return Ok(Ended::Declined),
@@ -501,7 +500,7 @@ impl Exchange<'_, '_> {
         }
     }
 
-    /// The body of an answer broke off, or a filter has refused it before the client was told of it.
+    /// Handles a cut response body, or one that a filter has rejected before the client got a byte.
     fn end_broken(
         &mut self,
         plan: &Plan<'_>,
@@ -512,20 +511,20 @@ impl Exchange<'_, '_> {
         let ctx = &mut self.scratch.ctx;
         let reply = delivery.refusal(ctx).ok_or(fault)?;
         self.scratch.is_refused = true;
-        // What is left of the body would be taken for the next answer.
+        // The rest of the body would be read as the next response.
         state.request_sent &= delivery.has_all();
         let draft = Draft { reply, stream: None, peer: None };
         Ok(Ended::Instead(Box::new(local_reply::begin(draft, &mut self.scratch.ctx, plan.view))))
     }
 
-    /// The node has sent all of its response: the attempt ends before the client has it.
+    /// The node has sent its whole response: the attempt ends before the client has it.
     fn leave_node(&mut self, plan: &Plan<'_>, delivery: Delivery, rest: Rest, state: &State<'_>) -> Ended {
         let code = rest.trailers().and_then(grpc::ended_with).or_else(|| delivery.code());
         self.end_answer(plan, code, state);
         Ended::Left(Remainder::new(delivery, rest, plan.time().map(TimeLeft::end)))
     }
 
-    /// The client has the whole answer of a node, which has ended with this code if it was that of a call.
+    /// Handles the end of a node's response at the client, with the status code of a call.
     fn end_answer(&mut self, plan: &Plan<'_>, code: Option<grpc::Code>, state: &State<'_>) -> Ended {
         if state.is_call && self.scratch.verdict == Some(200) {
             self.scratch.verdict = plan.verdict_at_end(code);
@@ -533,22 +532,22 @@ impl Exchange<'_, '_> {
         if state.request_sent {
             return Ended::Whole;
         }
-        // What is left of the request is read by the end of the exchange, or the head has said that nobody reads it.
+        // The rest of the request is read at the end of the exchange, or the head has announced that it is not read.
         Ended::Spent
     }
 }
 
-/// The length of the body that the client gets when the node's is of `length`.
+/// Returns the length of the client's body for a node's body of `length`.
 fn answer_length(length: BodyLength, ctx: &mut Context) -> BodyLength {
     if ctx.request.method != Method::Head || ctx.request.client_method() == Method::Head {
         return length;
     }
-    // A plugin made a HEAD of it: the length is that of a body which nobody will send.
+    // A plugin made a HEAD of it: the length belongs to a body that is never sent.
     ctx.response.headers.set(HeaderId::ContentLength, b"0");
     BodyLength::Known(0)
 }
 
-/// Waits before the next attempt, no longer than the exchange has time.
+/// Waits before the next attempt, at most for the remaining time of the exchange.
 async fn pause(plan: &Plan<'_>, pause_ms: u64) -> Result<(), Fault> {
     if pause_ms == 0 {
         return Ok(());

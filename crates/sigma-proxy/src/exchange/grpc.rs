@@ -1,12 +1,12 @@
-//! What gRPC asks of a proxy beyond HTTP: errors in its own terms.
+//! gRPC's demands on a proxy beyond HTTP: errors in its own format.
 
 use sigma_http::{HeaderId, Headers, RequestHead};
 use sigma_plugin::{Context, Reply};
 
-/// Bytes of a body that become the message of an error.
+/// The bytes of a body that become the message of an error.
 const MESSAGE_BYTES: usize = 512;
 
-/// Whether a request is a gRPC call: `application/grpc`, alone or with a suffix or parameters.
+/// Returns true for a gRPC call: `application/grpc`, alone or with a suffix or parameters.
 pub(super) fn is_call(head: &RequestHead) -> bool {
     let Some(kind) = head.headers.get(HeaderId::ContentType) else { return false };
     let grpc = b"application/grpc";
@@ -14,12 +14,12 @@ pub(super) fn is_call(head: &RequestHead) -> bool {
         && matches!(kind.get(grpc.len()), None | Some(b'+' | b';' | b' '))
 }
 
-/// Whether it is the client that speaks gRPC, and not a plugin in its place.
+/// Returns true if the client speaks gRPC, not a plugin for it.
 pub(super) fn is_from_caller(ctx: &Context) -> bool {
     is_call(&ctx.request) && !ctx.is_translated
 }
 
-/// The code with which a call has ended.
+/// The status code of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Code(u8);
 
@@ -27,10 +27,9 @@ impl Code {
     const DEADLINE_EXCEEDED: Code = Code(4);
     const UNIMPLEMENTED: Code = Code(12);
 
-    /// The status that the answer counts as where nodes are judged (Envoy's mapping); None if it says nothing
-    /// about the node. How little time a client gives is not the node's doing: `is_short` says that it was the
-    /// client's time which ended the call. Nor is a method that does not exist: with Envoy's 501 whoever calls
-    /// one often enough would take nodes out.
+    /// Returns the HTTP status for judging the node (Envoy's mapping); None if it says nothing about the node. A
+    /// short time limit of the client is not the node's fault: `is_short` returns true if the client's time limit
+    /// ended the call. Nor is a missing method: with Envoy's 501 a client could take nodes out by calling one often.
     pub(super) fn verdict(self, is_short: impl FnOnce() -> bool) -> Option<u16> {
         if self == Code::UNIMPLEMENTED || self == Code::DEADLINE_EXCEEDED && is_short() {
             return None;
@@ -51,16 +50,16 @@ impl Code {
     }
 }
 
-/// The code in the trailers of an answer, or in a head that is the whole answer. What is no number stands for
-/// "unknown", as clients take it.
+/// Returns the code in the trailers of a response, or in a head that is the whole response. An invalid number means
+/// "unknown", as in clients.
 pub(super) fn ended_with(fields: &Headers) -> Option<Code> {
     let text = fields.find(b"grpc-status")?;
     let number = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
     Some(Code(number.unwrap_or(2)))
 }
 
-/// The code that a client takes a status for (gRPC's `doc/http-grpc-status-mapping.md`, and what
-/// its own servers answer for limits and deadlines).
+/// Returns the code that a client derives from a status (gRPC's `doc/http-grpc-status-mapping.md`, and the codes of
+/// its own servers for limits and deadlines).
 fn code(status: u16) -> u8 {
     match status {
         400 => 13,
@@ -76,7 +75,7 @@ fn code(status: u16) -> u8 {
     }
 }
 
-/// The trailers of a call that clients may make again, elsewhere.
+/// Returns the trailers of a call that clients may repeat elsewhere.
 pub(super) fn unavailable(message: &str) -> Headers {
     let mut trailers = Headers::default();
     trailers.append("grpc-status", code(503).to_string().as_bytes());
@@ -84,8 +83,8 @@ pub(super) fn unavailable(message: &str) -> Headers {
     trailers
 }
 
-/// An answer of the gateway's own in the terms of a call: a head with the code and no body. Fields
-/// that were set for the client stay.
+/// Converts a reply of the gateway to gRPC: a head with the code and no body. Fields that were set for the client
+/// stay.
 pub(super) fn refusal(reply: Reply) -> Reply {
     let phrase = sigma_http::head::reason_phrase(reply.status).as_bytes();
     let message = reply.body.as_deref().unwrap_or(phrase).trim_ascii();
@@ -102,7 +101,7 @@ pub(super) fn refusal(reply: Reply) -> Reply {
     refusal.text(Vec::new())
 }
 
-/// Percent-encoding of a message (gRPC over HTTP/2, "Responses").
+/// Percent-encodes a message (gRPC over HTTP/2, "Responses").
 fn encoded(text: &[u8]) -> Vec<u8> {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     let mut out = Vec::with_capacity(text.len());
@@ -127,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_known_by_their_type() {
+    fn calls_are_recognized_by_their_type() {
         for (kind, call) in [
             ("application/grpc", true),
             ("Application/gRPC+proto", true),
@@ -150,7 +149,7 @@ mod tests {
         };
         let statuses = [200, 499, 500, 400, 504, 404, 409, 403, 429, 400, 409, 400, 0, 500, 503, 500, 401];
         for (number, status) in statuses.into_iter().enumerate() {
-            // A method that does not exist is no matter of the node.
+            // A missing method says nothing about the node.
             let status = (number != 12).then_some(status);
             check(&number.to_string(), false, status);
             check(&number.to_string(), true, status.filter(|_| number != 4));
@@ -162,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_keeps_what_the_client_needs() {
+    fn a_refusal_keeps_the_fields_for_the_client() {
         let reply = Reply::new(429).header("X-RateLimit-Limit", "5").text("100% used\n\u{fc}\n");
         let refusal = refusal(reply);
         let get = |name: &str| {

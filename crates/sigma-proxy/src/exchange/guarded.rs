@@ -1,4 +1,4 @@
-//! Entering an upstream that has guards, by a request.
+//! Requests to an upstream with overload protection.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -20,8 +20,8 @@ use crate::snapshot::Route;
 use crate::worker::View;
 
 impl Exchange<'_, '_> {
-    /// As [`Exchange::forward`], for an upstream with guards, or with members. A fallback of its breaker is served if it
-    /// `may_fall_back`.
+    /// As [`Exchange::forward`], for an upstream with guards, or with members. A fallback of its breaker is served if
+    /// it `may_fall_back`.
     pub(super) async fn forward_guarded(
         &mut self,
         view: &View,
@@ -54,7 +54,7 @@ impl Exchange<'_, '_> {
             };
         }
         let priority = guards.limit.as_ref().map_or(0, |limit| self.priority(limit));
-        // The time of the exchange goes on in the queue.
+        // The time of the exchange continues in the queue.
         let began_ms = deadline::now_ms();
         let asking = passage.ask_others(priority);
         match self.time_left(route, upstream, grpc::is_call(&self.scratch.ctx.request))? {
@@ -79,10 +79,10 @@ impl Exchange<'_, '_> {
         result
     }
 
-    /// The outcome of `work`, unless the client leaves meanwhile.
+    /// Returns the result of `work`, unless the client leaves meanwhile.
     async fn while_there(&mut self, work: impl Future<Output = Result<(), Fault>>) -> Result<(), Fault> {
         let mut work = pin!(work);
-        // Of a client that is still to send a body this is found in the body.
+        // While a client still sends a body, its leaving is seen there.
         let is_complete = self.down.body_length().is_empty();
         poll_fn(|task| {
             if let ready @ Poll::Ready(_) = work.as_mut().poll(task) {
@@ -118,8 +118,8 @@ impl Exchange<'_, '_> {
         }
     }
 
-    /// The node of the next attempt, with a place on it, where each node has so many; no later than the
-    /// exchange has time.
+    /// Returns the node of the next attempt with a permit, if each node has a limit; waits at most for the remaining
+    /// time of the exchange.
     pub(super) async fn pick_free(&mut self, plan: &mut Plan<'_>, limit: &Limit) -> Result<Picked, Fault> {
         let Plan { attempts, rare, .. } = plan;
         match rare.as_ref().and_then(|rare| rare.time.as_ref()) {
@@ -142,11 +142,11 @@ impl Exchange<'_, '_> {
             Ok(())
         };
         self.while_there(wait).await?;
-        // In a dry run it is asked all the same.
+        // In a dry run it is used anyway.
         Ok(found.unwrap_or(node))
     }
 
-    /// How urgent the request is for a queue: the value of the limit's variable.
+    /// Returns the priority of the request in a queue: the value of the limit's variable.
     fn priority(&mut self, limit: &Limit) -> i32 {
         let Some(name) = &limit.priority else { return 0 };
         if !self.stage.is_guided() {

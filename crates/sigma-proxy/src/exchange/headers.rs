@@ -1,4 +1,4 @@
-//! The head that a node gets (APISIX: forwarding fields, `pass_host`).
+//! The request head for a node (APISIX: forwarding fields, `pass_host`).
 
 use std::net::IpAddr;
 
@@ -12,11 +12,11 @@ use super::{Exchange, PeerText};
 use crate::snapshot::{Snapshot, Upstream};
 
 impl Exchange<'_, '_> {
-    /// Turns the client's fields into those sent upstream, all but Host.
+    /// Converts the client's fields to those for the upstream, all but Host.
     pub(super) fn prepare_request(&mut self, snapshot: &Snapshot) {
         let (client_addr, sender_addr) = (self.client_addr(), self.sender_addr());
         let client = PeerText::of(client_addr);
-        // Two texts where a trusted proxy tells the client's address in a chain, as few requests come.
+        // Two texts if a trusted proxy sends the client's address in a chain, which is rare.
         let other = (sender_addr != client_addr).then(|| PeerText::of(sender_addr));
         let sender = other.as_ref().unwrap_or(&client);
         let untouched = |id| self.scratch.ctx.untouched.contains(&id);
@@ -35,17 +35,17 @@ impl Exchange<'_, '_> {
         add_via(&mut self.scratch.ctx.request.headers, version, snapshot);
     }
 
-    /// The client's address as the node is told it: a plugin may know better than the socket. None for a peer without
+    /// Returns the client's address for the node: a plugin may know better than the socket. None for a peer without
     /// one.
     pub(super) fn client_addr(&self) -> Option<IpAddr> {
         match self.scratch.ctx.client.addr {
-            // Of an exchange that was not guided it is left over from another one.
+            // Without plugins, the field is left from an earlier exchange.
             Some(addr) if self.stage.is_guided() => Some(addr),
             _ => self.scratch.told.map(|told| told.addr).or_else(|| self.down.origin().peer.ip()),
         }
     }
 
-    /// The address that `X-Forwarded-For` is to end with: of a chain that tells the client's already, the peer's.
+    /// Returns the last address for `X-Forwarded-For`: the peer's, if the chain already has the client's.
     fn sender_addr(&self) -> Option<IpAddr> {
         let client = self.client_addr();
         let has_chain = self.scratch.ctx.request.headers.has(HeaderId::XForwardedFor);
@@ -72,7 +72,7 @@ fn forwarded_for(headers: &mut Headers, peer: &[u8], keep_chain: bool, value: &m
     headers.set(HeaderId::XForwardedFor, value);
 }
 
-/// The Host that is sent to whichever node; None where each has its own.
+/// Returns the Host for every node; None if each has its own.
 pub(super) fn host_for_all<'h>(ctx: &'h Context, upstream: &'h Upstream) -> Option<&'h [u8]> {
     match upstream.pass_host {
         PassHost::Node => None,
@@ -91,11 +91,11 @@ pub(super) fn set_host(head: &mut RequestHead, upstream: &Upstream, node: &Endpo
         PassHost::Node => head.headers.set(HeaderId::Host, node_host.as_bytes()),
         PassHost::Rewrite => head.headers.set(HeaderId::Host, upstream.upstream_host.as_bytes()),
         PassHost::Pass => {
-            // An absolute target says the host whatever the field says (RFC 9112 §3.2.2).
+            // The authority of an absolute target overrides the field (RFC 9112 §3.2.2).
             if let Some(authority) = head.target_authority().map(<[u8]>::to_vec) {
                 head.headers.set(HeaderId::Host, &authority);
             } else if head.authority().is_empty() {
-                // An HTTP/1.0 client may leave it out; the node must not miss it.
+                // An HTTP/1.0 client may omit it; the node must get it.
                 head.headers.set(HeaderId::Host, node_host.as_bytes());
             }
         }

@@ -1,4 +1,4 @@
-//! Hedging: a second node is asked while the first still owes its answer, and the first answer is served.
+//! Hedged requests: a second node gets the request while the first is late, and the first response is used.
 
 use std::future::poll_fn;
 use std::task::{self, Poll};
@@ -20,33 +20,33 @@ use crate::attempts::{Busy, Picked};
 use crate::retry::Hedging;
 use crate::target;
 
-/// What became of a request that two nodes may have been asked.
+/// The result of a request that two nodes may have got.
 pub(super) enum Raced {
-    /// The first connection has an answer, or has failed.
+    /// The first connection has a response, or has failed
     First(InUse),
-    /// The second node was first, and the exchange with it has ended so.
+    /// The second node was first, with this end of the exchange
     Ended(Ended),
 }
 
-/// A second attempt that was answered first.
+/// A second attempt that was faster.
 struct Second<'p> {
     node: Picked,
     in_flight: Busy<'p>,
     connection: InUse,
 }
 
-/// How a wait ended.
+/// The end of a wait.
 enum First {
-    /// An answer begins on the first connection, or it has failed with no other left.
+    /// A response begins on the first connection, or it has failed without another one left
     Theirs,
-    /// An answer begins on the second connection.
+    /// A response begins on the second connection
     Seconds,
-    /// It is time to ask the second node.
+    /// It is time for the second node
     TimeOver,
 }
 
 impl Exchange<'_, '_> {
-    /// The hedging of an attempt, if the request may have one.
+    /// Returns the hedging settings of an attempt, if the request may be hedged.
     pub(super) fn hedging(&self, plan: &Plan<'_>) -> Option<Hedging> {
         let policy = plan.attempts.policy?;
         let hedging = policy.hedging?;
@@ -55,8 +55,8 @@ impl Exchange<'_, '_> {
         (bare && policy.may_repeat(method)).then_some(hedging)
     }
 
-    /// Waits until an answer begins on `connection`, on which the request was sent. If it takes too long,
-    /// another node is asked; if that answers first, the exchange goes on with it.
+    /// Waits until a response begins on `connection`, on which the request was sent. If it takes too long, another
+    /// node gets the request; if that is faster, the exchange continues with it.
     pub(super) async fn hedge(
         &mut self,
         plan: &Plan<'_>,
@@ -91,7 +91,7 @@ impl Exchange<'_, '_> {
             if let Poll::Ready(ended) = self.poll_first(task, connection, None, (limits, &patience)) {
                 return Poll::Ready(ended);
             }
-            // Its end is found by whoever waits on.
+            // Its caller sees the end.
             if state.poll_try_over(&self.worker.drain, task).is_ready() {
                 return Poll::Ready(Ok(First::Theirs));
             }
@@ -102,13 +102,13 @@ impl Exchange<'_, '_> {
             second = self.ask_second(plan, node, (connection, &patience), state).await?;
         }
         if let Some((percentile, began)) = began {
-            // If the second was first, the first would have taken longer: the time is the least it can be.
+            // If the second was first, the first would have taken longer: the time is a lower bound.
             towards.recent.borrow_mut().note((Host.uptime() - began).as_millis() as u64, percentile);
         }
         Ok(second)
     }
 
-    /// Asks another node; returned is that if its answer begins first.
+    /// Sends the request to another node; returns it if its response begins first.
     async fn ask_second<'p>(
         &mut self,
         plan: &'p Plan<'_>,
@@ -118,7 +118,8 @@ impl Exchange<'_, '_> {
     ) -> Result<Option<Second<'p>>, Fault> {
         let Some(other) = plan.attempts.pick_second(node) else { return Ok(None) };
         state.is_for_another = true;
-        // Some hooks sign what this node gets. One that would answer itself, or fails, leaves the first as it is.
+        // Some hooks sign the request for this node. A hook with a reply, or a failing one, leaves the first attempt
+        // unchanged.
         if !matches!(self.before_proxy(plan, &other, state).await, Ok(None)) {
             return Ok(None);
         }
@@ -138,7 +139,7 @@ impl Exchange<'_, '_> {
                 let dialled = poll_fn(|task| {
                     match self.poll_first(task, connection, None, (limits, patience)) {
                         Poll::Ready(ended) => Poll::Ready(ended.map(|_| None)),
-                        // That it cannot be asked leaves the first as it is.
+                        // If it cannot be sent, the first attempt continues.
                         Poll::Pending => dial.as_mut().poll(task).map(|dialled| Ok(dialled.ok())),
                     }
                 });
@@ -165,8 +166,8 @@ impl Exchange<'_, '_> {
         }
     }
 
-    /// Ready when one of the connections has something of an answer, or the last of them has failed: then
-    /// it is the first, whose fault is found by whoever reads from it.
+    /// Ready when one of the connections has a part of a response, or the last one has failed: then it is the first,
+    /// whose fault is seen on reading.
     fn poll_first(
         &mut self,
         task: &mut task::Context<'_>,
@@ -184,14 +185,14 @@ impl Exchange<'_, '_> {
                 Poll::Ready(Ok(First::Theirs))
             }
             (_, Poll::Ready(Ok(()))) => Poll::Ready(Ok(First::Seconds)),
-            // The end of the time is found by whoever waits on.
+            // The caller sees the end of the time.
             _ => patience
                 .poll_expired(task)
                 .map(|()| Err(Fault::new(FaultKind::ResponseTimeout, "the response did not arrive in time"))),
         }
     }
 
-    /// The rest of an exchange whose second attempt was answered first.
+    /// Continues an exchange whose second attempt was faster.
     async fn go_on_with(
         &mut self,
         plan: &Plan<'_>,
@@ -220,7 +221,7 @@ impl Exchange<'_, '_> {
     }
 }
 
-/// Whether an answer begins: not yet, so, or never.
+/// Returns true when a response begins, false if there will be none.
 fn poll_answer(
     connection: &mut InUse,
     task: &mut task::Context<'_>,
@@ -228,7 +229,7 @@ fn poll_answer(
 ) -> Poll<Result<(), ()>> {
     match connection.poll_flush(task) {
         Poll::Pending => Poll::Pending,
-        // Its answer may be there all the same.
+        // Its response may be there nevertheless.
         Poll::Ready(_) => connection.poll_answer(task, limits).map_err(drop),
     }
 }

@@ -1,23 +1,22 @@
-//! How long a client may take to send the body of its request.
+//! The time limits of a client's request body.
 
 use sigma_config::settings::Timeouts;
 use sigma_http::{Fault, FaultKind};
 
-/// The time in which the gateway has waited for the body of one request. Time in which the gateway does not read, since a
-/// node or a rate limit is slow, does not count.
+/// The time that the gateway has waited for the body of one request. Time in which the gateway does not read, because
+/// of a slow node or a rate limit, does not count.
 #[derive(Debug, Default)]
 pub(super) struct Intake {
     waited_ms: u64,
-    /// When the wait began that goes on.
+    /// The start of the current wait.
     since_ms: Option<u64>,
 }
 
 impl Intake {
-    /// The client is waited for, and `received` bytes have come so far. Returns the time that it may take for the next
-    /// ones.
+    /// Records a wait for the client, with `received` bytes so far. Returns the time limit of the next bytes.
     ///
     /// # Errors
-    /// Returns an error if it has taken too long already.
+    /// Returns an error if the limit is exceeded.
     pub(super) fn wait(&mut self, now_ms: u64, received: u64, rules: &Timeouts) -> Result<u64, Fault> {
         let next_ms = u64::from(rules.request_body_ms);
         let (total_ms, rate) = (rules.request_body_total_ms, rules.request_body_min_bytes_per_second);
@@ -35,7 +34,7 @@ impl Intake {
         }
     }
 
-    /// The client is not waited for any more.
+    /// Ends the wait for the client.
     pub(super) fn pause(&mut self, now_ms: u64) {
         if let Some(since_ms) = self.since_ms.take() {
             self.waited_ms += now_ms.saturating_sub(since_ms);
@@ -77,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn time_in_which_the_gateway_does_not_read_is_free() {
+    fn time_without_reading_does_not_count() {
         let (mut intake, rules) = (Intake::default(), rules(20_000, 100));
         assert_eq!(intake.wait(0, 0, &rules), Ok(10_000));
         intake.pause(2_000);

@@ -15,8 +15,8 @@ use super::Exchange;
 use super::request::UNIX;
 use crate::snapshot::Target;
 
-// Whoever writes many values, which are known when the program is compiled, has no choices left to make at each of them:
-// so these are inlined where that is worth it.
+// The fields are known at compile time, so a caller with many values has no run-time choices if these methods are
+// inlined.
 impl Entry for Exchange<'_, '_> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn write(&self, field: &Field, place: &mut Place<'_>) {
@@ -89,14 +89,15 @@ impl Entry for Exchange<'_, '_> {
                 Some(VarValue::List(items)) => place.text(&items.join(&b", "[..])),
                 None => {}
             },
-            // The line's own clock tells them.
+            // The line's own clock has them.
             Field::TimeLocal | Field::TimeIso8601 | Field::Msec => {}
         }
     }
 }
 
 impl Exchange<'_, '_> {
-    /// Writes a value that may hold a credential of the route's plugins; false if it holds none, or may be shown.
+    /// Writes a value that may contain a credential of the route's plugins; returns false if it has none, or may be
+    /// shown.
     #[cold]
     fn write_masked(&self, field: &Field, place: &mut Place<'_>) -> bool {
         let (ctx, masks) = (&self.scratch.ctx, Masks::of(&self.scratch.ctx));
@@ -156,7 +157,7 @@ impl Exchange<'_, '_> {
         let head = &self.scratch.ctx.request;
         let method = head.method_token();
         if method.is_empty() {
-            // A head that was not understood has no parts to show.
+            // An invalid head has no parts to show.
             return;
         }
         match field {
@@ -170,7 +171,7 @@ impl Exchange<'_, '_> {
             // A token has no characters that are escaped (RFC 9110 §5.6.2).
             Field::RequestMethod => place.word(method),
             Field::RequestUri => place.text(head.path_and_query()),
-            // A path that is not one was never normalised.
+            // An invalid path was not normalized.
             Field::Uri if self.scratch.ctx.uri.is_empty() => place.text(head.raw_path()),
             Field::Uri => place.text(&self.scratch.ctx.uri),
             Field::Args => text(place, head.query()),
@@ -276,7 +277,7 @@ impl Exchange<'_, '_> {
         }
     }
 
-    /// The first of these variables that a plugin has set.
+    /// Writes the first of these variables that a plugin has set.
     fn write_trace(&self, names: [&str; 2], place: &mut Place<'_>) {
         if !self.scratch.ctx.has_variables() {
             return;
@@ -300,7 +301,7 @@ fn header(place: &mut Place<'_>, headers: &Headers, name: &str) {
     text(place, value);
 }
 
-/// Appends something of each attempt.
+/// Appends a value of each attempt.
 #[inline]
 fn joined(attempts: &[Attempt], line: &mut Line, put: impl Fn(&Attempt, &mut Line)) {
     for (n, attempt) in attempts.iter().enumerate() {
@@ -318,7 +319,7 @@ fn put_status(attempt: &Attempt, line: &mut Line) {
     }
 }
 
-/// A time of each attempt; `-` stands for what never came.
+/// Writes a time of each attempt; `-` for a missing one.
 #[inline]
 fn times(place: &mut Place<'_>, attempts: &[Attempt], time: impl Fn(&Attempt) -> Option<f64>) {
     place.words(|line| {

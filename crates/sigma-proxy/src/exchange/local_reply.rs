@@ -7,10 +7,10 @@ use super::delivery::OwnBody;
 use super::{answer, grpc, told};
 use crate::worker::View;
 
-/// An answer of the gateway's own before its head is made.
+/// A reply of the gateway before its head is made.
 pub(super) struct Draft {
     pub(super) reply: Reply,
-    /// The body of a reply without one.
+    /// The body of a reply without one of its own.
     pub(super) stream: Option<StreamBody>,
     /// The plugin that takes the connection over after the reply.
     pub(super) peer: Option<Box<dyn Takeover>>,
@@ -22,14 +22,13 @@ impl From<Reply> for Box<Draft> {
     }
 }
 
-/// A local reply, which the gateway makes itself, whose head stands in [`Context::response`].
+/// A local reply, which the gateway makes itself, with its head in [`Context::response`].
 pub(super) struct LocalReply {
     pub(super) body: OwnBody,
     pub(super) length: BodyLength,
 }
 
-/// Puts the head of an answer of the gateway's own in its place, in the terms of gRPC where it ends a
-/// call; returns its body.
+/// Sets the head of a local reply, in gRPC format if it ends a call; returns its body.
 pub(super) fn begin(Draft { reply, stream, .. }: Draft, ctx: &mut Context, view: &View) -> LocalReply {
     let refused = grpc::is_from_caller(ctx) && !(200..300).contains(&reply.status);
     let mut reply = if refused { grpc::refusal(reply) } else { reply };
@@ -84,7 +83,7 @@ fn head(reply: Reply, ctx: &mut Context, view: &View) -> Vec<u8> {
     body
 }
 
-/// Says in a head how long its body is.
+/// Declares the length of the body in a head.
 pub(super) fn declare_length(headers: &mut Headers, length: BodyLength) {
     match length {
         BodyLength::Known(bytes) => {
@@ -94,7 +93,7 @@ pub(super) fn declare_length(headers: &mut Headers, length: BodyLength) {
     }
 }
 
-/// The body of a status for which a plugin gave none.
+/// Returns the body for a status without a plugin's body.
 pub(super) fn plain_body(status: u16) -> Vec<u8> {
     let said = format!("{status} {}", sigma_http::head::reason_phrase(status));
     // Not every status has a phrase.

@@ -1,7 +1,7 @@
-//! Whole configurations, and the snapshots that they come to, as text.
+//! Whole configurations, and their snapshots as text.
 //!
-//! A difference shows what a change does to everybody who has such a configuration: it is to be read,
-//! and then taken over with `SIGMA_BLESS=1`.
+//! A difference shows the effect of a change on every user with such a configuration: review it, then accept it with
+//! `SIGMA_BLESS=1`.
 
 use std::fmt::{self, Write};
 use std::path::Path;
@@ -15,9 +15,9 @@ use super::*;
 use crate::snapshot::{Route, Upstream};
 
 #[test]
-fn snapshots_are_what_they_were() {
+fn snapshots_match_the_golden_files() {
     let mut differing = Vec::new();
-    // Every kind of resource; the formats of those that Sigma takes the place of; APISIX's own file.
+    // Every kind of resource; the formats of the gateways that Sigma replaces; APISIX's own file.
     for (source, standalone_mode) in [
         ("src/compile/tests/golden/every-kind.yaml", false),
         ("src/compile/tests/golden/apisix.yaml", true),
@@ -42,7 +42,7 @@ fn snapshots_are_what_they_were() {
     assert!(differing.is_empty(), "{}\n{remedy}", differing.join("\n"));
 }
 
-/// The snapshot of a configuration, with the plugins that ship.
+/// Returns the snapshot of a configuration, with the built-in plugins.
 fn compiled(text: &str, standalone_mode: bool) -> (Config, Arc<Snapshot>) {
     let pair = rcgen::generate_simple_self_signed(["a.example.org".to_owned()]).unwrap();
     let in_json = |pem: String| pem.replace('\n', "\\n");
@@ -137,7 +137,7 @@ fn write_route(snapshot: &Snapshot, route: &Route, out: &mut String) -> fmt::Res
     Ok(())
 }
 
-/// Each phase with its plugins in their order, then each plugin with what it was made from.
+/// Writes each phase with its plugins in their order, then each plugin with its inputs.
 fn write_chain(chain: &Chain, out: &mut String) -> fmt::Result {
     for phase in Phase::ALL {
         let names: Vec<&str> = chain.phase(phase).iter().map(|entry| entry.name()).collect();

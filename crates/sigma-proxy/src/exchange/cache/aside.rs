@@ -1,4 +1,4 @@
-//! A question to a node whose answer nobody waits for: what is kept is asked for anew while it is still given.
+//! Background revalidation: a stale response is fetched again while it is still sent.
 
 use std::rc::Rc;
 
@@ -23,7 +23,7 @@ pub(super) struct Aside {
 }
 
 impl Exchange<'_, '_> {
-    /// Asks a node for what `turn` wants, beside this exchange and as its plugins have made the request.
+    /// Sends the request of `turn` to a node in the background, with the changes of plugins.
     pub(super) fn ask_aside(&self, turn: Turn) {
         let Some(worker) = self.worker.calls.worker() else { return };
         let mut scratch = worker.take_scratch();
@@ -41,7 +41,7 @@ impl Exchange<'_, '_> {
 }
 
 impl Aside {
-    /// Goes on beside whatever asked for it.
+    /// Runs it in the background.
     pub(super) fn spawn(self) {
         tokio::task::spawn_local(self.run());
     }

@@ -1,22 +1,22 @@
-//! Conditions of requests to nodes, where what is kept is asked for anew.
+//! Conditions of requests that revalidate a stored response.
 
 use sigma_cache::Stored;
 use sigma_http::Headers;
 
-/// Whether anything tells one version of it from another.
+/// Returns true if it has a validator.
 pub(super) fn has_validators(stored: &Stored) -> bool {
     stored.headers.find(b"ETag").is_some() || stored.headers.find(b"Last-Modified").is_some()
 }
 
-/// Takes a client's own conditions out of a request.
+/// Removes a client's own conditions from a request.
 pub(super) fn ask_without_condition(request: &mut Headers) {
     for name in ["If-None-Match", "If-Modified-Since", "If-Range"] {
         request.remove_name(name.as_bytes());
     }
 }
 
-/// Makes a request one for what is newer than what is kept (RFC 9111 §4.3.1). Conditions of the client's own would have
-/// the node compare with what the client has.
+/// Makes a request conditional on a newer version than the stored one (RFC 9111 §4.3.1). The client's own conditions
+/// would make the node compare with the client's version.
 pub(super) fn ask_whether_good(request: &mut Headers, stale: &Stored) {
     ask_without_condition(request);
     if let Some(tag) = stale.headers.find(b"ETag") {

@@ -1,7 +1,7 @@
-//! The cache of answers, a stage between the plugins of the request and the upstream (RFC 9111).
+//! The response cache, a stage between the plugins of the request and the upstream (RFC 9111).
 //!
-//! What is kept is a node's answer before plugins have seen it; they see what is used again as they would have seen
-//! the node's. What is asked for by many is asked of a node once.
+//! A stored response is the node's, before the plugins' filters; the filters also run on reuse. Concurrent requests
+//! for one response are collapsed.
 
 mod aside;
 mod conditions;
@@ -39,68 +39,67 @@ use purge::resource;
 use slices::{Outcome, TRIES, Taken, forget};
 use told::{Asked, Forward, Status, tell_asked, tell_hit, tell_reused};
 
-/// How long a disk may take to find an answer. Then a node is asked, and the disk is left alone for a while.
+/// How long a disk may take to find a response. After it a node is contacted, and the disk is skipped for a while.
 const FETCH_WAIT: Duration = Duration::from_millis(500);
 
-/// Bodies up to this pass on to those who wait with the exchange that asks: they come with their heads, so nobody's
-/// slowness is in the way.
+/// Waiting requests get bodies up to this size through the exchange that fetches: they arrive with their heads, so a
+/// slow client does not matter.
 const SMALL_BYTES: u64 = 16 * 1024;
 
-/// A request whose answer may be kept, or that makes others be forgotten.
+/// A request whose response may be stored, or that purges others.
 #[derive(Debug)]
 pub(super) struct Turn {
     wish: Box<CacheWish>,
     zone: Arc<Zone>,
-    /// The fields of the request as the cache has seen them, once a node is asked: for it they are changed.
+    /// The request fields as the cache has seen them, before the changes for a node.
     asked: Headers,
-    /// What it asks for, to be forgotten by.
+    /// The resource, for purges.
     resource: Vec<u8>,
-    /// The client's authority: for the node another one may stand in its place.
+    /// The client's authority: the node may get another one.
     authority: Vec<u8>,
     uri_options: UriOptions,
-    /// Asks for all who want the same.
+    /// It leads a flight.
     lead: Option<Lead>,
-    /// What was read from a disk.
+    /// The response that was read from a disk.
     fetched: Option<Arc<Stored>>,
-    /// What is kept, and may not be used as it is.
+    /// A stale response that needs revalidation.
     stale: Option<Arc<Stored>>,
     epoch: Epoch,
-    /// When the node was asked, in seconds since 1970.
+    /// The time of the request to the node, in seconds since 1970.
     began: u64,
-    /// The answer may be kept.
+    /// The response may be stored.
     keeps: bool,
-    /// The node is asked whether what is stale is still good: a 304 says so, and is no answer to the client's own
-    /// conditions.
+    /// The node revalidates the stale response: a 304 confirms it, and does not answer the client's own conditions.
     validates: bool,
     status: Status,
     why: Forward,
     /// It is about a slice.
     slice: Option<Box<slices::OfSlice>>,
-    /// A slice was asked for, and the whole has come.
+    /// A slice was requested, and the whole has come.
     was_sliced: bool,
-    /// The client's own question is asked, whatever slices there may be.
+    /// The client's original request is sent, even if there are slices.
     is_plain: bool,
 }
 
-/// What a look at what is kept comes to.
+/// The result of a cache look-up.
 enum Look {
     Use(Arc<Stored>, Status),
-    /// Somebody has asked for it, and it is coming.
+    /// Another request is fetching it, and it is arriving
     Share(Arc<Stored>),
-    /// It is used, and somebody asks anew with nobody waiting.
+    /// It is used, and revalidated in the background
     UseAndAsk(Arc<Stored>),
     Ask,
     Wait(Arc<Flight>),
-    /// The client wants what is kept or nothing, and nothing is.
+    /// The client accepts only a stored response, and it is missing
     Nothing,
-    /// It may be kept in slices.
+    /// It may be stored in slices
     Slices,
-    /// All of it has come meanwhile, where a slice was wanted.
+    /// The whole has arrived meanwhile, instead of a slice
     Again,
 }
 
 impl Exchange<'_, '_> {
-    /// The route has a cache; what a plugin wants goes before.
+    /// Sets the cache order of the route; a plugin's order has precedence.
     pub(super) fn wish_for_cache(&mut self, order: &CacheOrder) {
         if self.scratch.ctx.cache.is_none() {
             self.scratch.ctx.client = client(&self.down, &self.view, self.scratch.told);
@@ -108,7 +107,7 @@ impl Exchange<'_, '_> {
         }
     }
 
-    /// Answers from what is kept; false if a node has to be asked, whose answer the turn is told of.
+    /// Responds from the cache; returns false if a node must be contacted, whose response goes to the turn.
     pub(super) async fn answer_from_cache(&mut self) -> Result<bool, Fault> {
         let wish = self.scratch.ctx.cache.take().filter(|_| !self.asks_upgrade);
         let Some(mut wish) = wish else { return Ok(false) };
@@ -116,12 +115,12 @@ impl Exchange<'_, '_> {
         wish.seal(&self.scratch.ctx);
         let method = self.scratch.ctx.request.method;
         if matches!(method, Method::Get | Method::Head) && !self.request_length().is_empty() {
-            // What is asked for is said by a body, which no key has.
+            // The body of the request decides, which is in no key.
             return Ok(false);
         }
         let is_by_content = !matches!(method, Method::Get | Method::Head);
         if is_by_content && wish.rule.methods.contains(&method) && wish.content.is_none() {
-            // Nothing tells its body from others.
+            // The bodies are indistinguishable.
             (wish.is_bypassed, wish.is_kept_out) = (true, true);
         }
         wish.complete(&self.scratch.ctx, self.own_host_of());
@@ -166,13 +165,13 @@ impl Exchange<'_, '_> {
         self.send_own(own).await.map(|()| true)
     }
 
-    /// Makes a turn ready for a node's answer.
+    /// Prepares a turn for a node's response.
     fn prepare(&self, turn: &mut Turn) {
         turn.prepare(&self.scratch.ctx, self.now_s());
         turn.uri_options = self.view.snapshot.uri_options;
     }
 
-    /// Answers with what is kept where no node has answered and the rule lets it; whether it did.
+    /// Responds with a stale response if no node has responded and the rule allows it; returns true if it did.
     pub(super) async fn stand_in(&mut self, fault: Fault) -> Result<bool, Fault> {
         let Some(turn) = self.scratch.turn.take() else { return Ok(false) };
         match turn.stand_in(self.now_s()).filter(|_| may_be_stale(fault)) {
@@ -184,12 +183,12 @@ impl Exchange<'_, '_> {
         }
     }
 
-    /// Seconds since 1970.
+    /// Returns seconds since 1970.
     fn now_s(&self) -> u64 {
         self.worker.clock.borrow().unix_ms() / 1000
     }
 
-    /// Looks until there is an answer, or somebody has to ask and it is this request.
+    /// Looks until there is a response, or this request must fetch it.
     async fn look_or_wait(&mut self, turn: &mut Turn) -> Result<Look, Fault> {
         let wait = tokio::time::sleep(Duration::from_millis(turn.wish.rule.wait_ms.into()));
         let (mut wait, mut is_over) = (pin!(wait), false);
@@ -214,7 +213,7 @@ impl Exchange<'_, '_> {
         }
     }
 
-    /// Puts what is kept in its place, as the client wants it.
+    /// Sets a stored response, as the client wants it.
     fn use_kept(&mut self, turn: &Turn, stored: &Stored, status: Status) -> LocalReply {
         let now = self.now_s();
         stored.touch(now);
@@ -225,7 +224,7 @@ impl Exchange<'_, '_> {
         own
     }
 
-    /// The same with what another request has asked for and is coming.
+    /// The same with an arriving response of another request.
     fn share(&mut self, turn: &Turn, coming: &Stored) -> LocalReply {
         let now = self.now_s();
         let ctx = &mut self.scratch.ctx;
@@ -272,7 +271,7 @@ impl Turn {
         self.validates = self.wish.rule.revalidates && self.stale.as_deref().is_some_and(has_validators);
     }
 
-    /// Reads what is kept from a disk, if memory has nothing.
+    /// Reads the stored response from a disk, if it is not in memory.
     async fn fetch(&mut self, request: &RequestHead, now: u64) {
         self.fetched = None;
         let (zone, key) = (&self.zone, &self.wish.key);
@@ -292,7 +291,7 @@ impl Turn {
         }
     }
 
-    /// What is kept: in memory, or as it was read from a disk.
+    /// Returns the stored response: in memory, or as it was read from a disk.
     fn find(&self, asked: &Headers) -> Option<Arc<Stored>> {
         let known = self.zone.find(&self.wish.key, asked);
         known.or_else(|| self.fetched.clone().filter(|fetched| fetched.is_kept()))
@@ -309,7 +308,7 @@ impl Turn {
             self.status = Status::Bypass;
             return Look::Ask;
         }
-        // Answers to HEAD have no body that a later GET could be given.
+        // Responses to HEAD have no body for a later GET.
         let is_slice = self.slice.is_some();
         let is_whole = is_slice || request.method != Method::Head && asked.find(b"Range").is_none();
         self.keeps = is_whole && !self.wish.is_kept_out;
@@ -330,7 +329,7 @@ impl Turn {
         }
         let is_passed = self.zone.is_passed(&self.wish.key, now);
         if let Some(stored) = self.while_asked(&wishes, now).filter(|_| is_passed && rule.asks_aside) {
-            // A node has just failed: it is not asked so soon.
+            // A node has just failed: it is not contacted again so soon.
             return Look::Use(stored, Status::Updating);
         }
         let is_for_all =
@@ -343,7 +342,7 @@ impl Turn {
             && let Some(stored) = self.find(asked)
             && may_use(&self.wish.rule, &stored.life, &wishes, now) == MayUse::Yes
         {
-            // The one that asked before has just been answered.
+            // The earlier one has just got its response.
             self.lead = None;
             return Look::Use(stored, Status::Hit);
         }
@@ -354,13 +353,13 @@ impl Turn {
         look
     }
 
-    /// What is stale and may be given while somebody asks anew, to a client that wants nothing fresher.
+    /// Returns a stale response that may be used during revalidation, for a client that accepts it.
     fn while_asked(&self, wishes: &Directives, now: u64) -> Option<Arc<Stored>> {
         let wants_fresh = wishes.max_age.is_some() || wishes.min_fresh.is_some();
         self.stale.as_ref().filter(|stored| !wants_fresh && stored.life.may_wait(now)).cloned()
     }
 
-    /// One asks for all.
+    /// Looks with request collapsing.
     fn look_with_others(&mut self, asked: &Headers, wishes: &Directives, now: u64, may_wait: bool) -> Look {
         let stale = self.while_asked(wishes, now);
         let flight = match self.zone.lead(&self.wish.key, now, self.wish.rule.lead_s) {
@@ -376,17 +375,17 @@ impl Turn {
         match flight.coming() {
             Some(coming) if coming.fits(asked) => Look::Share(coming),
             None if may_wait => Look::Wait(flight),
-            // What is coming is for others, or does not come in time.
+            // The arriving response cannot be shared, or does not come in time.
             _ => Look::Ask,
         }
     }
 
-    /// What is kept, if it may be given where a node has failed.
+    /// Returns the stored response, if it may be used after a failure.
     fn stand_in(&self, now: u64) -> Option<Arc<Stored>> {
         self.stale.as_ref().filter(|stored| stored.life.may_stand_in(now)).cloned()
     }
 
-    /// What becomes of the attempt, as [`answered`] says.
+    /// Returns the result of the attempt, as [`answered`] does.
     fn answered(
         &mut self,
         ctx: &mut Context,
@@ -430,7 +429,7 @@ impl Turn {
             && (self.was_sliced || shared.body.length() > SMALL_BYTES)
             && let Some(fill) = fill
         {
-            // It is used for the first time: the node has just given it.
+            // It is used for the first time: the node has just sent it.
             let own = present(&self.wish.rule, &shared, self.wanted(&shared, ctx), ctx);
             tell_asked(&self.wish.rule, asked, ctx);
             return Some(Ended::Apart(Box::new((fill, own))));
@@ -446,7 +445,7 @@ impl Turn {
         Asked { status, why, answered: None, is_stored: false, is_collapsed: false }
     }
 
-    /// Keeps an answer, if it may be.
+    /// Stores a response, if that is allowed.
     fn keep(&mut self, ctx: &Context, length: BodyLength, now: u64) -> Option<Fill> {
         let lead = self.lead.take();
         let answered = Answered {
@@ -456,7 +455,7 @@ impl Turn {
             is_unnamed: self.wish.is_unnamed,
             times: (self.began, now),
         };
-        // A hook may have changed what the node gets after the key was made.
+        // A hook may have changed the request for the node after the key was made.
         let keeps = self.keeps && self.wish.is_sent(ctx);
         let life = may_keep(&self.wish.rule, answered).filter(|_| keeps);
         let least = self.wish.rule.least_uses;
@@ -484,10 +483,10 @@ impl Turn {
         };
         let is_another = !matches!(ctx.response.status, 206 | 304 | 500..);
         if life.is_none() && self.keeps && self.stale.is_some() && is_another {
-            // There is something newer, which is not for others.
+            // There is a newer one, which is not shareable.
             self.zone.purge(&self.wish.key);
         }
-        // One that a client's own condition brought about says nothing of what others get.
+        // A response caused by a client's own condition says nothing about other responses.
         let says_nothing = life.is_some() || matches!(ctx.response.status, 304 | 500..);
         match refused {
             Some(lead) if says_nothing => lead.fail(now),
@@ -497,7 +496,7 @@ impl Turn {
         None
     }
 
-    /// The node says that what is kept is still good.
+    /// Handles a successful revalidation.
     fn still_good(&mut self, ctx: &mut Context, stale: &Stored, now: u64) -> LocalReply {
         let mut renewed = stale.refreshed(&ctx.response.headers, stale.life);
         ctx.response.status = renewed.status;
@@ -516,12 +515,12 @@ impl Turn {
                 renewed.life = life;
                 self.zone.insert(&self.wish.key, renewed.clone(), self.epoch, now);
             }
-            // Good for this request, and for no other.
+            // Valid for this request only.
             None => {
                 self.zone.purge(&self.wish.key);
             }
         }
-        // Those who wait look again, and find it.
+        // Waiting requests look again, and find it.
         self.lead = None;
         if let Some(of) = &mut self.slice {
             of.tell(&renewed);
@@ -533,7 +532,7 @@ impl Turn {
         own
     }
 
-    /// Answers with what is stale where a node has failed, with this status or without an answer.
+    /// Responds with a stale response after a node failed, with this status or without a response.
     fn give_stale(&self, stale: &Stored, answered: Option<u16>, now: u64, ctx: &mut Context) -> LocalReply {
         let own = self.present(stale, ctx);
         tell_reused(&stale.life, now, ctx);
@@ -541,7 +540,7 @@ impl Turn {
         own
     }
 
-    /// Puts what is kept in its place.
+    /// Sets a stored response.
     fn present(&self, stored: &Stored, ctx: &mut Context) -> LocalReply {
         match &self.slice {
             Some(of) => of.present(stored, ctx),
@@ -554,9 +553,9 @@ impl Turn {
     }
 }
 
-/// A node has answered with the head in `ctx`, behind which `length` bytes follow; `is_sent` says whether it has the
-/// whole request. Returns what becomes of the attempt, unless the answer goes on: then [`Context::keeper`] is what keeps
-/// it.
+/// Handles a node's response with the head in `ctx` and `length` bytes after it; `is_sent` is true if the node has
+/// the whole request. Returns the end of the attempt, or None if the response continues: then [`Context::keeper`]
+/// stores it.
 pub(super) fn answered(
     turn: &mut Option<Box<Turn>>,
     ctx: &mut Context,
@@ -567,7 +566,7 @@ pub(super) fn answered(
     turn.as_mut()?.answered(ctx, (length, is_sent), now)
 }
 
-/// The filters of an answer, before which stands what keeps it, if it is to be kept.
+/// Puts the storing filter before the filters of a response, if it is to be stored.
 pub(super) fn kept_first(
     ctx: &mut Context,
     mut filters: Vec<Box<dyn BodyFilter>>,
@@ -578,7 +577,7 @@ pub(super) fn kept_first(
     filters
 }
 
-/// The cache directives of a request; `Pragma` counts where there is no `Cache-Control` (RFC 9111 §5.4).
+/// Returns the cache directives of a request; `Pragma` counts without `Cache-Control` (RFC 9111 §5.4).
 fn wishes(asked: &Headers) -> Directives {
     let said = Directives::of(asked);
     let is_old = asked.find(b"Pragma").is_some_and(|value| value.eq_ignore_ascii_case(b"no-cache"));
@@ -589,7 +588,7 @@ fn wishes(asked: &Headers) -> Directives {
     }
 }
 
-/// Whether a method may change what a later GET is answered. One that nobody knows may (RFC 9111 §4.4).
+/// Returns true if a method may change the response to a later GET. An unknown method may (RFC 9111 §4.4).
 fn changes_something(method: Method) -> bool {
     !matches!(method, Method::Get | Method::Head | Method::Options | Method::Trace | Method::Connect)
 }

@@ -1,4 +1,4 @@
-//! Other targets that an answer to what changes something names: they are forgotten as well (RFC 9111 §4.4).
+//! Other targets in a response to an unsafe request: they are purged as well (RFC 9111 §4.4).
 
 use sigma_http::{HeaderId, is_target};
 use sigma_plugin::Context;
@@ -6,14 +6,14 @@ use sigma_plugin::cache::CacheWish;
 
 use crate::route::normalize::{UriOptions, canonical, normalized};
 
-/// Where an answer says what else has changed.
+/// The response fields that name other changed targets.
 const FIELDS: [&[u8]; 2] = [b"Location", b"Content-Location"];
 
-/// Longer targets are none that anybody asked for.
+/// Longer targets were never requested.
 const TARGET_MAX: usize = 8 << 10;
 
-/// The keys of what the answer in `ctx` names on the same origin. What is on another one is not this one's to change
-/// (RFC 9111 §4.4). `authority` is the client's.
+/// Returns the keys of targets on the same origin that the response in `ctx` names. Targets on other origins must not
+/// be affected (RFC 9111 §4.4). `authority` is the client's.
 pub(super) fn keys(
     wish: &CacheWish,
     authority: &[u8],
@@ -30,7 +30,7 @@ pub(super) fn keys(
     let mut keys = Vec::new();
     for target in targets {
         let (path, query) = target.split_at(target.iter().position(|b| *b == b'?').unwrap_or(target.len()));
-        // It names what clients ask for, in whichever way they do.
+        // It names the targets of clients, in any spelling.
         let options = UriOptions { allows_ambiguous: true, ..options };
         let (Ok(normal), Ok(other)) = (normalized(path, options), canonical(path, options)) else { continue };
         let uri = normal.uri.into_owned();
@@ -50,7 +50,7 @@ fn target(field: &[u8], authority: &[u8], ctx: &Context) -> Option<Vec<u8>> {
     Own { scheme: ctx.scheme(), authority, path: ctx.request.raw_path() }.resolve(value)
 }
 
-/// What a reference is relative to.
+/// The base of a reference.
 struct Own<'r> {
     scheme: &'static str,
     authority: &'r [u8],
@@ -58,14 +58,14 @@ struct Own<'r> {
 }
 
 impl Own<'_> {
-    /// Path and query of a reference (RFC 3986 §5.2), if it is one to the same origin.
+    /// Returns path and query of a reference (RFC 3986 §5.2), if it leads to the same origin.
     fn resolve(&self, reference: &[u8]) -> Option<Vec<u8>> {
         let reference = reference.split(|b| *b == b'#').next().unwrap_or_default().trim_ascii();
         let target = match (self.within_origin(reference)?, reference) {
             (Some([]), _) => b"/".to_vec(),
             (Some(rest), _) if rest.starts_with(b"?") => [b"/", rest].concat(),
             (Some(rest), _) => rest.to_vec(),
-            // It is the same that was asked for.
+            // It is the requested target itself.
             (None, b"") => return None,
             (None, [b'/', ..]) => reference.to_vec(),
             (None, [b'?', ..]) => [self.path, reference].concat(),
@@ -77,8 +77,8 @@ impl Own<'_> {
         (target.len() <= TARGET_MAX && is_target(&target)).then_some(target)
     }
 
-    /// What stands behind the authority of a reference that has one; Some(None) for one that has none. None if it leads to
-    /// another origin.
+    /// Returns the part after the authority of a reference with one; Some(None) for a reference without one. None if
+    /// it leads to another origin.
     fn within_origin<'v>(&self, reference: &'v [u8]) -> Option<Option<&'v [u8]>> {
         let scheme = reference.iter().position(|b| matches!(b, b':' | b'/' | b'?'));
         let rest = match scheme.filter(|at| reference[*at] == b':') {
@@ -95,7 +95,7 @@ impl Own<'_> {
         is_own.then_some(Some(rest))
     }
 
-    /// An authority without the port that the scheme has anyway.
+    /// Removes the scheme's default port from an authority.
     fn without_port<'a>(&self, authority: &'a [u8]) -> &'a [u8] {
         let port: &[u8] = if self.scheme == "https" { b":443" } else { b":80" };
         authority.strip_suffix(port).unwrap_or(authority)

@@ -1,4 +1,4 @@
-//! Several parts of what is kept, in one body.
+//! Several parts of a stored response in one body.
 
 use std::collections::VecDeque;
 use std::io;
@@ -8,7 +8,7 @@ use sigma_http::Chunk;
 use sigma_http::range::ByteRange;
 use sigma_plugin::BodySource;
 
-/// Parts of a body, each behind a head of its own: `multipart/byteranges` (RFC 9110 §14.6).
+/// Parts of a body, each with its own head: `multipart/byteranges` (RFC 9110 §14.6).
 pub(super) struct Parts {
     parts: VecDeque<Part>,
 }
@@ -18,8 +18,7 @@ enum Part {
     Bytes(Box<dyn BodySource>),
 }
 
-/// Ranges of which none has what another one has, as many as are left (RFC 9110 §14.2). Where none overlap they are in
-/// the order in which they were asked for.
+/// Merges overlapping ranges (RFC 9110 §14.2). If none overlap, they keep the requested order.
 pub(super) fn coalesced(ranges: Vec<ByteRange>) -> Vec<ByteRange> {
     let mut sorted = ranges.clone();
     sorted.sort_by_key(|range| (range.start, range.end));
@@ -34,8 +33,8 @@ pub(super) fn coalesced(ranges: Vec<ByteRange>) -> Vec<ByteRange> {
 }
 
 impl Parts {
-    /// These of `whole` bytes that `read` reads, whose media type is `media_type` if it has one; and how many bytes they
-    /// are with their heads.
+    /// Returns the parts of `whole` bytes from `read`, with the media type `media_type` if it is known, and their
+    /// total size with heads.
     pub(super) fn of(
         (whole, read): (u64, &dyn Fn(ByteRange) -> Box<dyn BodySource>),
         ranges: &[ByteRange],
@@ -83,7 +82,7 @@ impl BodySource for Parts {
     }
 }
 
-/// What parts the parts: nothing that a body holds by chance.
+/// Returns a random boundary, which a body does not contain.
 pub(super) fn boundary() -> String {
     use std::hash::{BuildHasher, RandomState};
     let part = |n: u8| RandomState::new().hash_one(n);

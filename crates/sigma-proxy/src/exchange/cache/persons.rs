@@ -1,4 +1,4 @@
-//! Persons whom no plugin marks, so that their responses are kept apart all the same.
+//! Users that no plugin marks, whose responses must stay apart nevertheless.
 
 use sigma_plugin::Chain;
 
@@ -6,8 +6,8 @@ use super::Exchange;
 use crate::exchange::stage::{Stage, chains};
 
 impl Exchange<'_, '_> {
-    /// Marks the persons whom no plugin marks: the one whom a plugin has let in without saying who it is, and the
-    /// holder of a client certificate that was asked for.
+    /// Marks users that no plugin marks: a user whom a plugin has admitted without a mark, and the holder of a
+    /// requested client certificate.
     pub(super) fn mark_person(&mut self) {
         if self.has_unmarked_person() {
             self.scratch.ctx.mark_personal("", None);
@@ -20,7 +20,7 @@ impl Exchange<'_, '_> {
         }
     }
 
-    /// Whether a plugin that identifies persons has let the request in and said nothing of any.
+    /// Returns true if an identifying plugin has admitted the request without a mark.
     fn has_unmarked_person(&mut self) -> bool {
         let Stage::Guided { merged, .. } = &self.stage else { return false };
         let ctx = &mut self.scratch.ctx;
@@ -29,7 +29,7 @@ impl Exchange<'_, '_> {
         }
         let chains = chains(&self.view, self.stage.route_number(), merged.as_deref());
         let identifying = chains.flat_map(Chain::entries).filter(|entry| entry.identifies());
-        // One that knows no person says nothing of another plugin that is silent.
+        // One that has admitted it without a user does not speak for another plugin without a mark.
         identifying.filter(|entry| ctx.admits(entry)).count() > usize::from(ctx.personal.passed_unknown())
     }
 }

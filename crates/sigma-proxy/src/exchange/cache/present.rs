@@ -1,4 +1,4 @@
-//! What is kept, as an answer: whole, in part, or as a 304.
+//! Stored responses as replies: whole, in part, or as a 304.
 
 use std::io;
 use std::task::{Context as Task, Poll};
@@ -14,7 +14,7 @@ use super::parts::{Parts, boundary, coalesced};
 use crate::exchange::delivery::OwnBody;
 use crate::exchange::local_reply::LocalReply;
 
-/// Takes out of the head of an answer what the rule keeps from clients.
+/// Removes fields from a response head that the rule hides from clients.
 pub(super) fn hide(rule: &CacheRule, headers: &mut Headers) {
     if rule.hides_lifetime {
         headers.remove_name(b"Cache-Control");
@@ -34,21 +34,21 @@ impl BodySource for Empty {
     }
 }
 
-/// How much of what is kept a request wants.
+/// The part of a stored response that a request wants.
 #[derive(Debug)]
 pub(super) enum Wanted {
     Whole,
     Part(ByteRange),
-    /// Several, of which none has what another one has.
+    /// Several ranges without overlaps
     Parts(Vec<ByteRange>),
-    /// A part that it has not.
+    /// A range beyond the end
     Beyond,
-    /// The client has it already.
+    /// Nothing: the client has the current version
     Nothing,
 }
 
 impl Wanted {
-    /// What a request with these fields wants.
+    /// Returns the part that a request with these fields wants.
     pub(super) fn of(stored: &Stored, asked: &Headers, method: Method) -> Wanted {
         if stored.status != 200 {
             return Wanted::Whole;
@@ -56,7 +56,7 @@ impl Wanted {
         Wanted::of_whole((&stored.headers, stored.body.length()), asked, method)
     }
 
-    /// What it wants of so many bytes with these fields.
+    /// Returns the part that it wants of this number of bytes with these fields.
     pub(super) fn of_whole((headers, whole): (&Headers, u64), asked: &Headers, method: Method) -> Wanted {
         let validators = Validators::of(headers);
         if validators.judge(asked) == Outcome::NotModified {
@@ -67,7 +67,7 @@ impl Wanted {
         match range.map(|range| Ranges::parse(range, whole)) {
             Some(Ranges::One(part)) => Wanted::Part(part),
             Some(Ranges::Unsatisfiable) => Wanted::Beyond,
-            // Parts of encoded content: nothing would say that the coding is theirs and not the whole's.
+            // Parts of encoded content: nothing would show that the coding belongs to the parts.
             Some(Ranges::Many(_)) if headers.find(b"Content-Encoding").is_some() => Wanted::Whole,
             Some(Ranges::Many(parts)) => match &coalesced(parts)[..] {
                 [one] => Wanted::Part(*one),
@@ -78,7 +78,7 @@ impl Wanted {
     }
 }
 
-/// Puts the head of what is kept in its place, as much of it as is wanted.
+/// Sets the head of a stored response, for the wanted part.
 pub(super) fn present(rule: &CacheRule, stored: &Stored, wanted: Wanted, ctx: &mut Context) -> LocalReply {
     let read =
         |range: ByteRange| -> Box<dyn BodySource> { Box::new(stored.body.read(range.start, range.length())) };
@@ -89,7 +89,7 @@ pub(super) fn present(rule: &CacheRule, stored: &Stored, wanted: Wanted, ctx: &m
     present_of((stored.body.length(), &read), wanted, ctx)
 }
 
-/// The same where the head stands in its place already, of `whole` bytes that `read` reads.
+/// The same with the head already set, for `whole` bytes from `read`.
 pub(super) fn present_of(
     (whole, read): (u64, &dyn Fn(ByteRange) -> Box<dyn BodySource>),
     wanted: Wanted,

@@ -1,4 +1,4 @@
-//! `PURGE`, and the names under which responses are purged.
+//! `PURGE`, and the names for purges.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use sigma_plugin::{Context, Reply};
 use crate::exchange::Exchange;
 use crate::snapshot::Upstream;
 
-/// Longest time that `PURGE` waits for the disk.
+/// The longest wait of `PURGE` for the disk.
 const ERASE_WAIT: Duration = Duration::from_secs(1);
 
 impl Exchange<'_, '_> {
-    /// Answers a `PURGE`: removes the responses of its keys.
+    /// Handles a `PURGE`: removes the responses of its keys.
     pub(super) async fn purge(&mut self, wish: &CacheWish, zone: &Zone) -> Result<(), Fault> {
         let (mut was_kept, mut erasure) = (false, Erasure::nothing());
         for key in wish.purged() {
@@ -27,13 +27,13 @@ impl Exchange<'_, '_> {
         }
         let status = if was_kept { 200 } else { 404 };
         if zone.shelf().is_some() {
-            // A disk that hangs on for longer has it forgotten in memory at least.
+            // If a disk hangs for longer, the response is at least purged from memory.
             let _ = tokio::time::timeout(ERASE_WAIT, erasure.done()).await;
         }
         self.reply(Reply::new(status).text("").into()).await
     }
 
-    /// The name of the upstream that a plugin chose, where it decides on the Host of its nodes; else empty.
+    /// Returns the name of the upstream that a plugin chose, if that upstream sets the Host of its nodes; else empty.
     pub(super) fn own_host_of(&self) -> &str {
         let Some(chosen) = self.scratch.ctx.upstream.as_deref() else { return "" };
         let snapshot = &self.view.snapshot;
@@ -44,7 +44,7 @@ impl Exchange<'_, '_> {
     }
 }
 
-/// The resource of a request, by which it is purged: its host, and path with query.
+/// Returns the resource of a request for purges: its host, and path with query.
 pub(super) fn resource(ctx: &Context) -> Vec<u8> {
     let mut resource = host_name(ctx.request.authority()).into_owned();
     resource.extend_from_slice(&ctx.request_uri());

@@ -1,7 +1,7 @@
-//! What is not kept whole: asked for, kept and given in slices, as requests want them.
+//! Responses in slices: fetched, stored and sent as requests want them.
 //!
-//! The first slice that a request wants is asked for by its own exchange, so that a node which knows no ranges answers as
-//! it would have anyway. The others are asked for beside it, one ahead of what the client has been sent.
+//! The request's own exchange fetches the first wanted slice, so that a node without range support responds as usual.
+//! The others are fetched in the background, one ahead of the client.
 
 mod course;
 mod reader;
@@ -33,67 +33,67 @@ use crate::exchange::transfer::client_gone;
 pub(super) use course::Course;
 use reader::{Assembly, Trouble};
 
-/// How often what a request wants is looked for anew where a node has changed it meanwhile, or others were faster.
+/// How often a look-up is repeated if the node's version has changed, or other requests were faster.
 pub(super) const TRIES: u8 = 3;
 
-/// Slices that are looked at before a head is sent. Where those behind them are of another version, the answer breaks off.
+/// Slices that are checked before the head is sent. If later ones belong to another version, the response is cut.
 const LOOKED_AT: u64 = 1024;
 
-/// A turn that is about one slice.
+/// A turn for one slice.
 #[derive(Debug)]
 pub(super) struct OfSlice {
     course: Rc<Course>,
     number: u64,
-    /// The table that it belongs to, if there is one yet.
+    /// Its table, if there is one yet.
     table: Option<SliceTable>,
-    /// What the zone was when the question was asked: of the table, and of the answer as a whole.
+    /// The purge counts at the time of the request: of the table, and of the whole response.
     table_epoch: Epoch,
     whole_epoch: Epoch,
-    /// No client waits for the answer.
+    /// No client waits for the response.
     is_aside: bool,
-    /// Who is told of the slice when it begins to come.
+    /// Notified when the slice begins to arrive.
     tell: Option<oneshot::Sender<Arc<Stored>>>,
 }
 
-/// What a look for slices has come to.
+/// The result of a look-up for slices.
 pub(super) enum Outcome {
-    /// The client has its answer.
+    /// The client has its response
     Answered,
-    /// A node is asked.
+    /// A node is contacted
     Asked,
-    /// It is to be looked for again, from the beginning.
+    /// The look-up must be repeated from the beginning
     Again,
-    /// The client's own question is to be asked.
+    /// The client's original request must be sent
     Plain,
 }
 
-/// What a node's answer to a question for a slice is.
+/// The kind of a node's response to a slice request.
 pub(super) enum Taken {
-    /// One as any other, to the whole.
+    /// A usual response, with the whole
     Whole,
     Ended(Option<Ended>),
 }
 
-/// Whether a request with these fields may be answered in slices. One that has a node compare what it has with what the
-/// client knows of is the node's.
+/// Returns true if a request with these fields may get slices. A conditional request by the client's own validators
+/// goes to the node.
 fn may_be_sliced(asked: &Headers) -> bool {
     asked.find(b"If-Match").is_none() && asked.find(b"If-Unmodified-Since").is_none()
 }
 
-/// Bytes of a slice; 0 if the rule wants none.
+/// Returns the size of a slice; 0 without slices.
 fn slice_bytes(rule: &CacheRule, zone: &Zone) -> u64 {
     rule.slice_bytes.min(zone.largest()).min(rule.most_bytes)
 }
 
-/// Forgets an answer, whole or in slices; whether there was any.
+/// Purges a response, whole or in slices; returns true if there was one.
 pub(super) fn forget(zone: &Zone, key: &[u8]) -> bool {
     let had_slices = zone.purge(&table_key(key));
     zone.purge(key) || had_slices
 }
 
 impl Turn {
-    /// Whether what is not kept whole is looked for in slices; a node is not asked in slices for what it has refused
-    /// lately, nor before it was asked for often enough.
+    /// Returns true if a response that is not stored whole is looked up in slices. Slices are not requested from a
+    /// node that has recently refused them, nor before enough uses.
     fn goes_by_slices(&self, method: Method, asked: &Headers, now: u64) -> bool {
         let (zone, key) = (&self.zone, &self.wish.key);
         self.slice.is_none()
@@ -112,7 +112,7 @@ impl Turn {
         least <= 1 || self.zone.count_use(&table_key(&self.wish.key)) >= least
     }
 
-    /// What is not kept may be there in slices, or come in another form.
+    /// Looks for a response in slices, or one that arrives in another form.
     pub(super) fn look_beside(&self, method: Method, asked: &Headers, now: u64) -> Option<Look> {
         if let Some(of) = self.slice.as_deref().filter(|of| of.is_first_of_all()) {
             let is_whole = self.zone.find(of.whole_key(), asked).is_some();
@@ -120,7 +120,7 @@ impl Turn {
             return is_known.then_some(Look::Again);
         }
         if let Some(of) = self.slice.as_deref() {
-            // It may have been asked for before there was a table.
+            // It may have been requested before there was a table.
             let key = slice_key(of.whole_key(), 0, of.number);
             let coming = self.zone.coming(&key).filter(|coming| coming.fits(asked))?;
             let version = Version::of_kept(&coming, of.number, of.course.slice_bytes);
@@ -135,12 +135,12 @@ impl Turn {
         Some(coming.map_or(Look::Slices, Look::Share))
     }
 
-    /// Whether slices have become known since this turn, which knew of none, was begun.
+    /// Returns true if a table has appeared since this turn began without one.
     pub(super) fn was_overtaken(&self) -> bool {
         self.slice.as_deref().is_some_and(|of| of.is_first_of_all() && of.course.has_table())
     }
 
-    /// What a node has answered to a question for a slice.
+    /// Handles a node's response to a slice request.
     pub(super) fn take_slice(
         &mut self,
         of: Box<OfSlice>,
@@ -161,9 +161,9 @@ impl Turn {
                 self.slice = Some(of);
                 Taken::Whole
             }
-            // No client's question would be answered by it.
+            // It would not answer a client's request.
             _ if of.is_aside => {
-                // It is another one by now, has no slices, or is gone.
+                // The version has changed, has no slices, or is gone.
                 if matches!(ctx.response.status, 200 | 404 | 410 | 416) {
                     self.zone.purge(&of.course.table_key());
                 }
@@ -175,7 +175,7 @@ impl Turn {
             }
             416 if !of.is_beyond() => Taken::Ended(Some(self.ask_plainly(&of, ctx))),
             status if status >= 500 => {
-                // What is stale may stand in.
+                // A stale one may be used.
                 let may_stand_in = self.fails(status) && self.stand_in(now).is_some();
                 match may_stand_in {
                     true => self.slice = Some(of),
@@ -185,7 +185,7 @@ impl Turn {
             }
             status => {
                 if status == 200 || status == 416 {
-                    // It is another one by now, or has no slices.
+                    // The version has changed, or has no slices.
                     self.zone.purge(&of.course.table_key());
                 }
                 self.become_whole(&of, now);
@@ -198,7 +198,7 @@ impl Turn {
         self.wish.rule.failures.contains(&status)
     }
 
-    /// The question was one for all of it.
+    /// The request was for the whole.
     fn become_whole(&mut self, of: &OfSlice, now: u64) {
         (self.lead, self.stale) = (None, None);
         self.wish.key.clone_from(&of.course.wish.key);
@@ -207,7 +207,7 @@ impl Turn {
         self.was_sliced = true;
     }
 
-    /// The client's own question is asked, and nothing is kept of its answer.
+    /// Sends the client's original request, and stores nothing of its response.
     fn ask_plainly(&mut self, of: &OfSlice, ctx: &mut Context) -> Ended {
         (self.lead, self.stale) = (None, None);
         self.wish.key.clone_from(&of.course.wish.key);
@@ -223,7 +223,7 @@ impl Turn {
         Ended::Anew
     }
 
-    /// A question that no client has asked has not brought a slice.
+    /// Drops a background request that has brought no slice.
     fn drop_aside(&mut self, now: u64) -> Ended {
         if let Some(lead) = self.lead.take() {
             lead.fail(now);
@@ -231,7 +231,7 @@ impl Turn {
         Ended::Instead(Box::new(nothing()))
     }
 
-    /// What a node has answered with a part.
+    /// Handles a partial response of a node.
     fn take_part(
         &mut self,
         mut of: Box<OfSlice>,
@@ -245,7 +245,7 @@ impl Turn {
         let is_other = of.table.as_ref().is_some_and(|table| table.version != version);
         if is_other {
             self.zone.purge(&of.course.table_key());
-            // What was forgotten just now is not this answer.
+            // This response is not affected by the purge just made.
             of.table_epoch = self.zone.epoch_since(&of.course.table_key(), of.table_epoch);
             of.table = None;
             if of.is_aside {
@@ -281,14 +281,15 @@ impl Turn {
         Some(Ended::Apart(Box::new((fill, own))))
     }
 
-    /// A part that may not be kept, or cannot be put together with others: for a while clients' own questions are asked.
+    /// Handles a part that must not be stored, or cannot be combined with others: for a while original requests are
+    /// sent.
     fn refuse(&mut self, of: &OfSlice, ctx: &mut Context, now: u64) -> Ended {
         self.zone.purge(&of.course.table_key());
         self.zone.lead_apart(&of.course.table_key(), now).part(now);
         if of.is_aside { self.drop_aside(now) } else { self.ask_plainly(of, ctx) }
     }
 
-    /// The slice whose head is in `ctx`, without its body; None if it may not be kept.
+    /// Returns the slice whose head is in `ctx`, without its body; None if it must not be stored.
     fn slice_as_stored(&self, ctx: &Context, now: u64) -> Option<Stored> {
         let answered = Answered {
             head: &ctx.response,
@@ -302,8 +303,8 @@ impl Turn {
         Stored::new(&ctx.response, life, (&self.asked, &self.resource), varies)
     }
 
-    /// The table that a slice belongs to which was asked for without one: that of another one of the same version, or a
-    /// new one.
+    /// Returns the table for a slice that was requested without one: an existing one of the same version, or a new
+    /// one.
     fn begin_table(&self, of: &OfSlice, version: Version, slice: &Stored, now: u64) -> SliceTable {
         let key = of.course.table_key();
         let known = self.zone.find(&key, &self.asked).and_then(|kept| SliceTable::of(&kept));
@@ -318,7 +319,7 @@ impl Turn {
         table
     }
 
-    /// Keeps a slice while it comes; None if there is no room for it.
+    /// Stores a slice while it arrives; None if there is no room for it.
     fn fill_slice(
         &mut self,
         of: &OfSlice,
@@ -357,21 +358,21 @@ impl Turn {
     }
 }
 
-/// What asking for a slice changes of a request.
+/// The fields that a slice request changes.
 const CHANGED: [&str; 4] = ["Range", "If-Range", "If-None-Match", "If-Modified-Since"];
 
-/// A number that no table had, those of earlier processes included, whose slices are on disks.
+/// Returns a unique table id, also over earlier processes, whose slices are on disks.
 fn table_id() -> u64 {
     RandomState::new().hash_one(b"table").max(1)
 }
 
-/// The answer to a question that nobody has asked.
+/// Returns the reply to a background request.
 fn nothing() -> LocalReply {
     LocalReply { body: OwnBody::Bytes(Vec::new(), 0), length: BodyLength::Known(0) }
 }
 
 impl OfSlice {
-    /// What the whole is that `slice` is one of, as the client wants it.
+    /// Sets the whole response that `slice` belongs to, as the client wants it.
     pub(super) fn present(&self, slice: &Stored, ctx: &mut Context) -> LocalReply {
         match &self.table {
             Some(table) if !self.is_aside => {
@@ -382,25 +383,25 @@ impl OfSlice {
         }
     }
 
-    /// Whoever waits has the slice: it is still good.
+    /// Gives the waiting request a slice that is still valid.
     pub(super) fn tell(&mut self, slice: &Stored) {
         if let Some(tell) = self.tell.take() {
             let _ = tell.send(Arc::new(slice.clone()));
         }
     }
 
-    /// Whether nothing is known of the slice's answer yet but what was answered in its place.
+    /// Returns true if no response about the slice has arrived except the one that replaced it.
     fn is_first_of_all(&self) -> bool {
         self.table.is_none()
     }
 
-    /// The key of the answer as a whole.
+    /// Returns the key of the whole response.
     fn whole_key(&self) -> &[u8] {
         &self.course.wish.key
     }
 
-    /// Whether the client wants one range alone, which begins in this slice or behind it: if there is no such slice, there
-    /// is no such range.
+    /// Returns true if the client wants a single range that begins in this slice or after it: without the slice,
+    /// there is no such range.
     fn is_beyond(&self) -> bool {
         let asked = self.course.asked();
         let range = asked.find(b"Range").map(|range| Ranges::parse(range, u64::MAX));
@@ -412,7 +413,7 @@ impl OfSlice {
 }
 
 impl Exchange<'_, '_> {
-    /// Answers from slices, or has the one asked for that is wanted first.
+    /// Responds from slices, or fetches the first wanted one.
     pub(super) async fn answer_in_slices(
         &mut self,
         wish: &CacheWish,
@@ -449,7 +450,7 @@ impl Exchange<'_, '_> {
         let Some(version) = version else { return Ok(Outcome::Plain) };
         let table = match table {
             Some(table) => table,
-            // Whoever asks for it has begun the table.
+            // Another request has created the table.
             None => match course.find_table(now).await {
                 Some(table) => table,
                 None => return Ok(Outcome::Plain),
@@ -479,8 +480,8 @@ impl Exchange<'_, '_> {
         self.send_own(own).await.map(|()| Outcome::Answered)
     }
 
-    /// Waits for the first slice to begin to come that is wanted and not kept, so that a version that is not what is kept
-    /// is seen before the head is sent. Says whether there is one.
+    /// Waits until the first wanted and missing slice begins to arrive, so that another version is detected before
+    /// the head is sent. Returns true if it arrives.
     async fn await_missing(&mut self, assembly: &Rc<Assembly>) -> Result<Result<bool, Trouble>, Fault> {
         let Some(missing) = assembly.first_missing(self.now_s()) else { return Ok(Ok(false)) };
         let mut slice = pin!(Rc::clone(assembly).obtain(missing));

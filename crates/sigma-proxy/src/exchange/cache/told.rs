@@ -1,14 +1,14 @@
-//! What clients and logs are told of what the cache did.
+//! The cache status for clients and logs.
 
 use sigma_cache::Life;
 use sigma_plugin::Context;
 use sigma_plugin::cache::{CacheRule, Tells};
 use sigma_plugin::record::Source;
 
-/// The variable that says what the cache did, as nginx names it.
+/// The variable with the cache status, by nginx's name.
 const STATUS_VARIABLE: &str = "upstream_cache_status";
 
-/// What the cache did for a request, in nginx's words.
+/// The cache status of a request, in nginx's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Status {
     Miss,
@@ -34,7 +34,7 @@ impl Status {
     }
 }
 
-/// Why a node was asked, in the words of RFC 9211 §2.2.
+/// The reason for contacting a node, in the words of RFC 9211 §2.2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Forward {
     Bypass,
@@ -43,7 +43,7 @@ pub(super) enum Forward {
     VaryMiss,
     Request,
     Stale,
-    /// Not all of what is wanted is kept.
+    /// A part of the wanted data is missing
     Partial,
 }
 
@@ -61,20 +61,20 @@ impl Forward {
     }
 }
 
-/// What is told of a node's answer.
+/// The report about a node's response.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asked {
     pub(super) status: Status,
     pub(super) why: Forward,
-    /// The status of its answer, where another one is given in its place.
+    /// The status of its response, if another one replaces it.
     pub(super) answered: Option<u16>,
-    /// It is kept.
+    /// It is stored.
     pub(super) is_stored: bool,
-    /// Another request has asked for it.
+    /// Another request has fetched it.
     pub(super) is_collapsed: bool,
 }
 
-/// Tells that a node was asked.
+/// Reports that a node was contacted.
 pub(super) fn tell_asked(rule: &CacheRule, asked: Asked, ctx: &mut Context) {
     tell(rule, asked.status, ctx, || {
         let answered = asked.answered.map_or(String::new(), |status| format!("; fwd-status={status}"));
@@ -84,7 +84,7 @@ pub(super) fn tell_asked(rule: &CacheRule, asked: Asked, ctx: &mut Context) {
     });
 }
 
-/// Tells that what is kept is used, and nobody was asked.
+/// Reports a cache hit.
 pub(super) fn tell_hit(rule: &CacheRule, status: Status, (life, now): (&Life, u64), ctx: &mut Context) {
     tell_reused(life, now, ctx);
     tell(rule, status, ctx, || {
@@ -93,7 +93,7 @@ pub(super) fn tell_hit(rule: &CacheRule, status: Status, (life, now): (&Life, u6
     });
 }
 
-/// Tells how old the answer in its place is.
+/// Reports the age of the stored response.
 pub(super) fn tell_reused(life: &Life, now: u64, ctx: &mut Context) {
     ctx.response.headers.replace("Age", itoa::Buffer::new().format(life.age(now)).as_bytes());
     ctx.record.source = Source::Gateway;
@@ -104,7 +104,7 @@ fn tell(rule: &CacheRule, status: Status, ctx: &mut Context, member: impl FnOnce
     match rule.tells {
         Tells::Nothing => {}
         Tells::Word => ctx.response.headers.replace("Apisix-Cache-Status", status.as_str().as_bytes()),
-        // Behind those of the caches that are nearer to the origin (RFC 9211 §2).
+        // After the members of caches nearer to the origin (RFC 9211 §2).
         Tells::Field => ctx.response.headers.append("Cache-Status", member().as_bytes()),
     }
 }

@@ -1,4 +1,4 @@
-//! One request that is answered in slices, as far as all of its slices have it in common.
+//! The common part of all slices of one request.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,16 +20,16 @@ use crate::exchange::stage::Stage;
 use crate::exchange::{Exchange, Scratch};
 use crate::worker::{View, Worker};
 
-/// What is asked for, by whom and of whom, for questions that are asked later.
+/// The request and its context, for later slice requests.
 pub(in crate::exchange::cache) struct Course {
     pub(super) worker: Rc<Worker>,
     view: Rc<View>,
     origin: Origin,
     stage: Stage,
-    /// The exchange as plugins have left it, before anything was asked for. There until this is dropped.
+    /// The exchange after its plugins, before any slice request. Present until this is dropped.
     template: Option<Box<Scratch>>,
     pub(super) zone: Arc<Zone>,
-    /// What is wanted of the cache, with the key of the answer as a whole.
+    /// The cache order, with the key of the whole response.
     pub(super) wish: Box<CacheWish>,
     pub(super) slice_bytes: u64,
     none: RequestHead,
@@ -50,7 +50,7 @@ impl Drop for Course {
 }
 
 impl Exchange<'_, '_> {
-    /// That of this exchange; None while the worker ends.
+    /// Returns the course of this exchange; None at the end of the worker.
     pub(super) fn course(&self, wish: &CacheWish, zone: &Arc<Zone>) -> Option<Rc<Course>> {
         let worker = self.worker.calls.worker()?;
         let mut template = worker.take_scratch();
@@ -71,7 +71,7 @@ impl Exchange<'_, '_> {
 }
 
 impl Course {
-    /// The request as the cache has seen it.
+    /// Returns the request as the cache has seen it.
     pub(super) fn request(&self) -> &RequestHead {
         self.template.as_ref().map_or(&self.none, |template| &template.ctx.request)
     }
@@ -84,12 +84,12 @@ impl Course {
         table_key(&self.wish.key)
     }
 
-    /// Seconds since 1970.
+    /// Returns seconds since 1970.
     pub(super) fn now_s(&self) -> u64 {
         self.worker.clock.borrow().unix_ms() / 1000
     }
 
-    /// The table of what is kept in slices of this size, in memory or on a disk.
+    /// Returns the table of stored slices of this size, from memory or a disk.
     pub(super) async fn find_table(&self, now: u64) -> Option<SliceTable> {
         let key = self.table_key();
         let mut kept = self.zone.find(&key, self.asked());
@@ -110,7 +110,7 @@ impl Course {
         self.table_of(&kept)
     }
 
-    /// Whether the table is in memory by now.
+    /// Returns true if the table is in memory now.
     pub(super) fn has_table(&self) -> bool {
         let kept = self.zone.find(&self.table_key(), self.asked());
         kept.is_some_and(|kept| self.table_of(&kept).is_some())
@@ -120,8 +120,8 @@ impl Course {
         SliceTable::of(kept).filter(|table| table.slice_bytes == self.slice_bytes)
     }
 
-    /// The number of the slice that the request wants first; None if there is no such one. Without a table it is not known
-    /// what the last bytes are: the first slice tells.
+    /// Returns the number of the first wanted slice; None if there is no such slice. Without a table the last bytes
+    /// are unknown: the first slice shows them.
     pub(super) fn first(&self, table: Option<&SliceTable>) -> Option<u64> {
         let range = self.asked().find(b"Range");
         let start = match (table, range) {
@@ -131,7 +131,7 @@ impl Course {
                 _ => 0,
             },
             (Some(table), Some(range)) => match Ranges::parse(range, table.version.total) {
-                // It may be longer by now.
+                // It may be longer now.
                 Ranges::Unsatisfiable => return None,
                 Ranges::One(range) => range.start,
                 Ranges::Many(ranges) => ranges.iter().map(|range| range.start).min().unwrap_or(0),
@@ -141,7 +141,7 @@ impl Course {
         Some(start / self.slice_bytes)
     }
 
-    /// A turn for one slice.
+    /// Returns a turn for one slice.
     pub(super) fn turn(self: &Rc<Course>, number: u64, table: Option<SliceTable>) -> Turn {
         let (zone, whole) = (&self.zone, &self.wish.key);
         let id = table.as_ref().map_or(0, |table| table.id);
@@ -158,7 +158,7 @@ impl Course {
         Turn { slice: Some(Box::new(of)), ..Turn::new(Box::new(wish), Arc::clone(zone)) }
     }
 
-    /// Makes a request one for a slice, or for what is newer than the one that is kept.
+    /// Makes a request one for a slice, or for a newer version of the stored one.
     pub(super) fn ask_for(&self, number: u64, stale: Option<&Stored>, request: &mut Headers) {
         ask_without_condition(request);
         if let Some(stale) = stale {
@@ -170,7 +170,7 @@ impl Course {
         request.append("Range", format!("bytes={start}-{end}").as_bytes());
     }
 
-    /// Asks a node for a slice beside the exchange; `tell` is told of it when it begins to come.
+    /// Requests a slice from a node in the background; `tell` is notified when it begins to arrive.
     pub(super) fn ask_aside(self: &Rc<Course>, mut turn: Turn, tell: Option<oneshot::Sender<Arc<Stored>>>) {
         let Some(template) = &self.template else { return };
         let mut scratch = self.worker.take_scratch();
@@ -192,18 +192,18 @@ impl Course {
         .spawn();
     }
 
-    /// Makes a turn ready for a node's answer.
+    /// Prepares a turn for a node's response.
     pub(super) fn prepare(&self, turn: &mut Turn) {
         let Some(template) = &self.template else { return };
         turn.prepare(&template.ctx, self.now_s());
     }
 
-    /// For how long one waits for a slice that another one has asked for.
+    /// Returns the longest wait for a slice of another request.
     pub(super) fn wait(&self) -> Duration {
         Duration::from_millis(self.wish.rule.wait_ms.into())
     }
 
-    /// What the request wants of so many bytes with these fields.
+    /// Returns the part that the request wants of this number of bytes with these fields.
     pub(super) fn wanted(&self, headers: &Headers, total: u64) -> Wanted {
         Wanted::of_whole((headers, total), self.asked(), Method::Get)
     }

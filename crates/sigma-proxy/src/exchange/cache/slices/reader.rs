@@ -1,4 +1,4 @@
-//! Slices, put together as a client wants them.
+//! Slices, combined as a client wants them.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -19,15 +19,15 @@ use super::super::{Look, wishes};
 use super::{Course, LOOKED_AT, TRIES};
 use crate::exchange::local_reply::LocalReply;
 
-/// Why a slice is not to be had.
+/// The reason why a slice is unavailable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trouble {
-    /// What the node has is another version by now.
+    /// The node has another version now
     Changed,
     Failed,
 }
 
-/// Slices of one version, of which one is there.
+/// Slices of one version, at least one of which is there.
 pub(super) struct Assembly {
     course: Rc<Course>,
     table: SliceTable,
@@ -39,7 +39,7 @@ impl Assembly {
         Rc::new(Assembly { course, table, first: RefCell::new(Some(first)) })
     }
 
-    /// Puts the head in its place, with as much of the whole as the client wants.
+    /// Sets the head, for the part of the whole that the client wants.
     pub(super) fn present(self: &Rc<Assembly>, ctx: &mut Context) -> LocalReply {
         let total = self.table.version.total;
         let head = &mut ctx.response;
@@ -64,7 +64,7 @@ impl Assembly {
         present_of((total, &read), wanted, ctx)
     }
 
-    /// The numbers of the slices that the client wants, first and last, of each range.
+    /// Returns the first and last wanted slice of each range.
     fn wanted(&self) -> Vec<(u64, u64)> {
         let first = self.first.borrow();
         let Some((_, first)) = &*first else { return Vec::new() };
@@ -80,7 +80,7 @@ impl Assembly {
         ranges.iter().map(|range| (range.start / size, range.end / size)).collect()
     }
 
-    /// The first slice that is wanted and neither in memory nor on a disk.
+    /// Returns the first wanted slice that is neither in memory nor on a disk.
     pub(super) fn first_missing(&self, now: u64) -> Option<u64> {
         let (zone, rule) = (&self.course.zone, &self.course.wish.rule);
         let is_there = |number: u64| {
@@ -98,13 +98,13 @@ impl Assembly {
         numbers.take(LOOKED_AT as usize).find(|number| !is_there(*number))
     }
 
-    /// A slice, as it comes: kept, asked for by another one, or asked for now.
+    /// Returns a slice as it arrives: stored, fetched by another request, or fetched now.
     ///
     /// # Errors
-    /// Returns why it is not to be had. What belongs to another version is forgotten then.
+    /// Returns the reason why it is unavailable. Slices of another version are purged then.
     pub(super) async fn obtain(self: Rc<Assembly>, number: u64) -> Result<Arc<Stored>, Trouble> {
         let course = &self.course;
-        // It is used as often as its slices, so that it does not go before them.
+        // It counts as used with its slices, so that it is not evicted before them.
         self.is_in_force();
         for _ in 0..TRIES {
             let mut turn = course.turn(number, Some(self.table.clone()));
@@ -138,7 +138,7 @@ impl Assembly {
         Err(Trouble::Failed)
     }
 
-    /// Whether the table of these slices was not forgotten.
+    /// Returns true if the table of these slices was not purged.
     fn is_in_force(&self) -> bool {
         let kept = self.course.zone.find(&self.course.table_key(), self.course.asked());
         let Some(kept) = kept else { return false };
@@ -174,11 +174,11 @@ impl Ahead {
     }
 }
 
-/// Bytes that go through several slices. It holds two at the most: the next one is asked for when half of the one before
-/// has been sent.
+/// A reader of bytes over several slices. It holds at most two: the next one is requested when half of the current
+/// one is sent.
 struct SliceReader {
     assembly: Rc<Assembly>,
-    /// The number of the next slice, and how many bytes at its beginning are not wanted.
+    /// The number of the next slice, and the unwanted bytes at its beginning.
     next: u64,
     skip: u64,
     left: u64,
@@ -196,7 +196,7 @@ impl SliceReader {
         }
     }
 
-    /// Begins with the next slice.
+    /// Starts the next slice.
     fn poll_next(&mut self, task: &mut Task<'_>) -> Poll<io::Result<()>> {
         let mut ahead = self.ahead.take().unwrap_or_else(|| self.begin());
         if ahead.poll(task).is_pending() {
@@ -216,14 +216,14 @@ impl SliceReader {
         Poll::Ready(Ok(()))
     }
 
-    /// Has the next slice asked for once it is time.
+    /// Requests the next slice when it is time.
     fn look_ahead(&mut self, task: &mut Task<'_>) {
         let is_time = self.left_now < self.assembly.table.slice_bytes / 2 && self.left > self.left_now;
         if is_time && self.ahead.is_none() {
             self.ahead = Some(self.begin());
         }
         if let Some(ahead) = &mut self.ahead {
-            // It is looked at when it is needed.
+            // Its result is checked when it is needed.
             let _ = ahead.poll(task);
         }
     }
