@@ -1,4 +1,4 @@
-//! The command line, and those of the programs whose place Sigma takes.
+//! The command line, and the command lines of the programs that Sigma replaces.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -34,11 +34,11 @@ pub(crate) enum Command {
     Check(Check),
     /// Tell a running gateway to load its configuration again
     Reload(Signal),
-    /// Tell a running gateway to open its log files anew, after they were renamed
+    /// Tell a running gateway to reopen its log files, after they were renamed
     Reopen(Signal),
     /// Tell a running gateway to finish its open exchanges and end
     Stop(Signal),
-    /// Tell a running gateway to start its program anew, give it everything, and end
+    /// Tell a running gateway to start its program again, hand everything over to it, and end
     Upgrade(Signal),
     /// Show which route serves a request, and why the others do not
     Routes(Routes),
@@ -81,13 +81,13 @@ pub(crate) struct ImportOpenApi {
     /// The document: JSON or YAML
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// The node behind the gateway, in place of the first server of the document
+    /// The node behind the gateway, instead of the first server of the document
     #[arg(long, value_name = "URL")]
     pub(crate) upstream: Option<String>,
     /// Refuse requests that the document does not describe, with the plugin oas-validator
     #[arg(long)]
     pub(crate) validate: bool,
-    /// The file to write [default: what the command prints]
+    /// The file to write [default: the standard output]
     #[arg(short = 'o', long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 }
@@ -124,7 +124,7 @@ pub(crate) struct Run {
     /// The same, as an option
     #[arg(short = 'c', long = "conf", value_name = "FILE", conflicts_with = "file")]
     pub(crate) conf: Option<PathBuf>,
-    /// The options.json beside a sigma.json
+    /// The options.json next to a sigma.json
     #[arg(long = "options", value_name = "FILE")]
     pub(crate) options: Option<PathBuf>,
     /// Number of workers of a sigma.json
@@ -139,7 +139,7 @@ pub(crate) struct Run {
     /// Reload when the file changes
     #[arg(long)]
     pub(crate) watch: bool,
-    /// Serve the rest of a file that has invalid resources; what they would have served answers 503
+    /// Serve the rest of a file that has invalid resources; requests for the invalid ones get 503
     #[arg(long)]
     pub(crate) skip_invalid: bool,
     /// Also start a small origin at each of these addresses, to try the gateway with
@@ -155,7 +155,7 @@ pub(crate) struct Check {
     /// The same, as an option
     #[arg(short = 'c', long = "conf", value_name = "FILE", conflicts_with = "file")]
     pub(crate) conf: Option<PathBuf>,
-    /// The options.json beside a sigma.json
+    /// The options.json next to a sigma.json
     #[arg(long = "options", value_name = "FILE")]
     pub(crate) options: Option<PathBuf>,
     /// Print the configuration as Sigma understands it, in full, as JSON
@@ -266,7 +266,7 @@ mod tests {
         assert!(Cli::try_parse_from(got).is_ok() || expected.len() == 1);
     }
 
-    /// A file that is named is the file that is used, wherever it stands.
+    /// A named file is used, anywhere in the command line.
     #[test]
     fn run_takes_its_file_with_and_without_an_option() {
         for given in [["run", "a.yaml"].as_slice(), &["run", "-c", "a.yaml"], &["run", "--conf", "a.yaml"]] {

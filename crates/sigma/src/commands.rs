@@ -72,7 +72,7 @@ fn plugins(name: Option<&str>) -> Result<ExitCode> {
     Ok(printed(text.as_bytes()))
 }
 
-/// Prints what a shell needs to complete Sigma's command line.
+/// Prints the script with which a shell completes Sigma's command line.
 fn completions(shell: clap_complete::Shell) -> ExitCode {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "sigma", &mut script);
@@ -93,7 +93,7 @@ fn run(args: Run) -> Result<ExitCode> {
     result
 }
 
-/// Runs for whoever has started this process.
+/// Runs the gateway for the process that has started this one.
 fn run_for(args: Run, origin: &Origin) -> Result<ExitCode> {
     sigma_net::limits::prefer_small_pages();
     let conf = file_of(args.file, args.conf);
@@ -173,7 +173,7 @@ fn launch(settings: &Settings, origin: &Origin) -> Result<ExitCode> {
 /// Runs as the parent of the gateways.
 fn supervise(settings: &Settings, source: &Source, origin: &Origin) -> Result<ExitCode> {
     harden(&settings.process)?;
-    // The log's thread is to get none: a signal stays pending while another program takes the place of this one.
+    // The log's thread must not get any: a signal stays pending while another program replaces this one.
     sigma_net::signals::hold_back().context("cannot receive signals")?;
     let (log, _last_lines) = errorlog::start(&settings.error_log)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -224,7 +224,7 @@ fn file_of(argument: Option<PathBuf>, option: Option<PathBuf>) -> PathBuf {
     argument.or(option).unwrap_or_else(|| DEFAULT_FILE.into())
 }
 
-/// The original Sigma takes the options.json beside its sigma.json.
+/// The original Sigma uses the options.json next to its sigma.json.
 fn companion_of(conf: &Path) -> Option<PathBuf> {
     if conf.file_name()? != "sigma.json" {
         return None;
@@ -288,7 +288,7 @@ fn valid_part_of(source: &Source, problems: &[Problem], plugins: &Arc<Roster>) -
     ValidPart::read(&text, &options, problems)
 }
 
-/// The problems of the document and those of its compilation, as one list in the document's order.
+/// Returns the problems of the document and of its compilation, as one list in the document's order.
 fn listed(
     source: &Source,
     mut problems: Vec<Problem>,

@@ -1,7 +1,7 @@
 //! The error log: where it goes, and changing its level while the process runs.
 //!
-//! No thread but the log's own touches its descriptor, whose reader may stand still. What peers can
-//! cause is said seldom: every place in the code has an allowance on every thread.
+//! No thread but the log's own touches its descriptor, whose reader may be stuck. Lines that peers can cause
+//! are limited: every place in the code has an allowance on every thread.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -31,25 +31,24 @@ const QUEUED_LINES: usize = 1_024;
 /// How long the last lines may take to leave when the process ends.
 const LAST_LINES: Duration = Duration::from_secs(2);
 
-/// The same when another program takes the place of this one, while operators wait.
+/// The same when another program replaces this one, while operators wait.
 const FLUSHED_LINES: Duration = Duration::from_millis(200);
 
 /// The target of lines about the log itself; no allowance holds for them.
 const OWN_TARGET: &str = "sigma::log";
 
-/// The lines that one place in the code may write on a worker: enough to see what is going on, too little to fill
-/// a disk by it.
+/// The lines that one place in the code may write on a worker: enough for diagnosis, too few to fill a disk.
 const WORKER_ALLOWANCE: Allowance = Allowance { burst: 20, pause: Duration::from_millis(500) };
 
-/// The same on the control thread, which tells of every object of a store that is invalid.
+/// The same on the control thread, which reports every invalid object of a store.
 const CONTROL_ALLOWANCE: Allowance = Allowance { burst: 1_000, pause: Duration::from_millis(100) };
 
 thread_local! {
     static THROTTLES: RefCell<HashMap<Identifier, Throttle>> = RefCell::default();
 }
 
-/// Keeps lines back that one place in the code says too often. A line at `debug` or `trace`
-/// passes: whoever asks for it is looking for something.
+/// Keeps lines back that one place in the code says too often. A line at `debug` or `trace` passes: these
+/// levels are for diagnosis.
 struct Allowances {
     control: std::thread::ThreadId,
 }
@@ -94,8 +93,8 @@ fn tell_of(lines: u64, level: Level) {
     }
 }
 
-/// What `error_log.level` lets through. At `warn` that is also the few lines of the life of the process:
-/// who reads nothing else wants to know that it started and what became of a reload.
+/// Returns the filter of `error_log.level`. At `warn` it also passes the few lines about the start of the
+/// process and the results of reloads, for readers of warnings only.
 fn filter(level: &str) -> Result<EnvFilter, String> {
     let directives = if level == "warn" { format!("warn,{LIFE}=info") } else { level.to_owned() };
     EnvFilter::try_new(directives).map_err(|error| error.to_string())
@@ -129,7 +128,7 @@ pub(crate) struct Ending(Arc<Mutex<Option<LogWriter>>>);
 impl Drop for Ending {
     fn drop(&mut self) {
         if let Some(writer) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            // A reader that stands still loses them.
+            // A stuck reader loses them.
             writer.close(LAST_LINES);
         }
     }
@@ -191,7 +190,7 @@ impl LogControl for Control {
 
     fn flush(&self) {
         if let Some(writer) = &*self.writer.lock().unwrap_or_else(PoisonError::into_inner) {
-            // A reader that stands still loses them.
+            // A stuck reader loses them.
             writer.flush(FLUSHED_LINES);
         }
     }

@@ -20,8 +20,8 @@ use std::process::ExitCode;
 use clap::Parser;
 use sigma_net::allocations::Sampled;
 
-/// One allocation or two remain per request; a fast allocator keeps them out of profiles of the CPU. What they are is seen
-/// in those of the heap.
+/// One allocation or two remain per request; a fast allocator keeps them out of profiles of the CPU. Profiles
+/// of the heap show them.
 #[global_allocator]
 static ALLOCATOR: Sampled<mimalloc::MiMalloc> = Sampled::new(mimalloc::MiMalloc);
 

@@ -1,4 +1,4 @@
-//! The manual page, made of the definition of the command line: what `--help` says, and what it has no place for.
+//! The manual page, made from the definition of the command line: the text of `--help`, and more.
 
 use std::io;
 
@@ -6,10 +6,10 @@ use clap::{Arg, Command};
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, roman};
 
-/// A section: its heading, and terms with what is said of them.
+/// A section: its heading, and terms with their descriptions.
 type Section = (&'static str, &'static [(&'static str, &'static str)]);
 
-/// What follows the commands.
+/// The sections after the commands.
 const SECTIONS: [Section; 3] = [
     (
         "SIGNALS",
@@ -57,10 +57,10 @@ const SECTIONS: [Section; 3] = [
     ),
 ];
 
-/// What the definition says in a line, and a bit more.
+/// The description of the page, longer than the line in the definition.
 const DESCRIPTION: &str = "`sigma run` serves a configuration: a file, or resources that the Admin API writes to a store. The other commands write, check and explain a configuration, control a running gateway, or query it.";
 
-/// What the last line of the page says to read next.
+/// The references in the last line of the page.
 const SEE_ALSO: &str = "`sigma plugins` lists the plugins, and `sigma plugins` with a name is the reference of one. Where the package is installed, /usr/share/doc/sigma/README.md names the other documents. \
 `journalctl`(1), `systemctl`(1), `systemd.service`(5)";
 
@@ -103,7 +103,7 @@ fn commands(parent: &Command, out: &mut String) -> io::Result<()> {
             let of_parent = |other: &Arg| other.is_global_set() && other.get_id() == arg.get_id();
             arg.get_id() == "help" || parent.get_arguments().any(of_parent)
         };
-        // What holds for all of them is said once, above.
+        // Options of all commands are described once, above.
         let own = command.clone().mut_args(|arg| if is_known(&arg) { arg.hide(true) } else { arg });
         let man = Man::new(own.clone());
         out.push_str(&source(Roff::new().control("SS", [name(command)])));
@@ -124,12 +124,12 @@ fn is_told(command: &Command) -> bool {
     !command.is_hide_set() && command.get_name() != "help"
 }
 
-/// With the names of those that it stands below.
+/// Returns its full name, with its parents' names.
 fn name(command: &Command) -> &str {
     command.get_bin_name().unwrap_or_else(|| command.get_name())
 }
 
-/// What stands below the help of the whole: the exit status, then lines of which each is a note.
+/// Returns the parts of the text after the main help: the exit status, then notes, one a line.
 fn after(command: &Command) -> (String, String) {
     let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
     let (mut status, mut notes) = (String::new(), String::new());
@@ -153,13 +153,13 @@ fn listed<'a>(entries: impl Iterator<Item = (&'a str, &'a str)>) -> String {
     source(&roff)
 }
 
-/// A text, with what stands between backquotes in bold.
+/// Returns a text, with the parts between backquotes in bold.
 fn spans(text: &str) -> Vec<Inline> {
     let parts = text.split('`').enumerate().filter(|(_, part)| !part.is_empty());
     parts.map(|(at, part)| if at % 2 == 1 { bold(part) } else { roman(part) }).collect()
 }
 
-/// What a part of the page is, without the definition that each begins with: the title has it.
+/// Returns a part of the page, without the first line that each begins with: the title has it.
 fn source(roff: &Roff) -> String {
     without_definition(&roff.render())
 }
@@ -256,7 +256,7 @@ mod tests {
         for status in ["0", "1", "2", "3"] {
             assert!(page.contains(&format!("\n.TP\n\\fB{status}\\fR\n")), "{status}");
         }
-        // What is hidden, and the option that every command has.
+        // Hidden commands, and the option that every command has.
         for hidden in ["sigma man", "java\\-opts", "sigma help"] {
             assert!(!page.contains(hidden), "{hidden}");
         }

@@ -36,7 +36,7 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// None where the system has no such files; the commands then say what they do not know.
+    /// None where the system has no such files; the commands then report that the result is unknown.
     pub(crate) fn new() -> Option<Outcome> {
         let fd: OwnedFd = memfd_create(NAME, MemfdFlags::CLOEXEC).ok()?;
         let mut outcome = Outcome { file: File::from(fd), orders: 0 };
@@ -79,7 +79,7 @@ impl Outcome {
         let (orders, note, problem) =
             (self.orders, result.unwrap_or_default(), result.err().unwrap_or_default());
         let text = format!("{orders}\n{problem}\0{orders}\n{note}\0");
-        // Memory: the one reason to fail is that there is none left.
+        // A file in memory: writing fails only if the memory is full.
         let _ = self.file.write_all_at(text.as_bytes(), 0).and_then(|()| self.file.flush());
     }
 }
@@ -126,7 +126,7 @@ fn send(to: &UnixStream, file: BorrowedFd<'_>) -> io::Result<()> {
 pub(crate) struct Last {
     /// How many orders there were.
     pub(crate) orders: u64,
-    /// A note on what was done, empty from an earlier version; or the problem.
+    /// A note on the changes, empty from an earlier version; or the problem.
     pub(crate) result: Result<String, String>,
 }
 
@@ -134,7 +134,7 @@ pub(crate) struct Last {
 pub(crate) struct Outcomes(File);
 
 impl Outcomes {
-    /// None if the process passes none to this user, or there is none.
+    /// None if the process does not give one to this user, or does not exist.
     pub(crate) fn of(pid: i32) -> Option<Outcomes> {
         received(pid).or_else(|| in_proc(pid)).map(Outcomes)
     }
@@ -151,7 +151,7 @@ impl Outcomes {
         if !problem.is_empty() {
             return Some(Last { orders, result: Err(problem.to_owned()) });
         }
-        // Behind the problem an earlier version leaves what is left of a longer one.
+        // After the problem an earlier version leaves the rest of a longer one.
         let note = parts.next().flatten().filter(|(of, _)| *of == orders);
         Some(Last { orders, result: Ok(note.map(|(_, note)| note.to_owned()).unwrap_or_default()) })
     }

@@ -1,4 +1,4 @@
-//! What a command prints, where that is a document and no report.
+//! Output of commands that print a document, not a report.
 
 use std::io::Write;
 use std::process::ExitCode;

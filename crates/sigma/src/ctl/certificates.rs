@@ -27,7 +27,7 @@ pub(super) async fn list(controls: &[String], form: Form) -> Result<ExitCode> {
             }
         }
     }
-    // Those without a date are first: something is wrong with them.
+    // Certificates without a date are first: they have a problem.
     rows.sort_by_key(|one| one["chain_validity_end"].as_i64());
     output::print_certificates(form, &rows)?;
     Ok(match all_answered {

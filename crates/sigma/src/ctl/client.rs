@@ -24,7 +24,7 @@ enum Api {
 }
 
 impl Api {
-    /// What to look at where it cannot be reached.
+    /// Returns a hint for the case that it cannot be reached.
     fn remedy(self, is_tls: bool) -> &'static str {
         match self {
             Api::Admin | Api::Either if is_tls => {
@@ -92,7 +92,7 @@ impl Client {
         Client { api: Api::Either, base: base.clone(), key: key.clone(), http: http.clone() }
     }
 
-    /// The same, as somebody who may have a certificate.
+    /// Returns the same client, with a certificate if there is one.
     pub(crate) fn known_as(identity: Identity, url: Option<String>, key: Option<String>) -> Result<Client> {
         Client::over(identity.apply(reqwest::Client::builder())?, url, key)
     }

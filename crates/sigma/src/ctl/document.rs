@@ -1,4 +1,4 @@
-//! Files with resources, and what is different between two configurations.
+//! Files with resources, and the differences between two configurations.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -135,7 +135,7 @@ pub(crate) fn differences(present: &Value, wanted: &Value) -> Vec<String> {
 fn compare(path: &str, before: &Map<String, Value>, after: &Map<String, Value>, found: &mut Vec<String>) {
     let mut names: Vec<&String> =
         before.keys().chain(after.keys().filter(|k| !before.contains_key(*k))).collect();
-    // Of the keys, only those of certificates are not comparable.
+    // Of the keys, only keys of certificates are not comparable.
     let in_certificate = before.contains_key("cert") || after.contains_key("cert");
     names.retain(|name| {
         !NOT_COMPARED.contains(&name.as_str()) || (name.starts_with("key") && !in_certificate)
@@ -147,7 +147,7 @@ fn compare(path: &str, before: &Map<String, Value>, after: &Map<String, Value>, 
             (before, after) if before == after => {}
             // An id may be a number on one side.
             (Some(Value::String(text)), Some(Value::Number(number))) if *text == number.to_string() => {}
-            // Where it stands tells the id of what has none.
+            // The position of an item has its id if the item does not.
             (Some(_), None) if name == "id" => {}
             _ => found.push(path),
         }

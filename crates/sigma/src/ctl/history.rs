@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::client::{Client, Method, with_query};
 use super::output::{self, Form, table};
 
-/// Width of a terminal that nobody has made wider.
+/// Width of a terminal of default size.
 const COLUMNS: usize = 79;
 /// Keys that a row of a list has room for.
 const KEYS: usize = 3;
@@ -64,7 +64,7 @@ pub(super) async fn one(client: &Client, past: Past, version: u64, form: Option<
     Ok(())
 }
 
-/// Shows what is different after two versions.
+/// Shows the differences between two versions.
 pub(super) async fn difference(
     client: &Client,
     past: Past,
@@ -193,7 +193,7 @@ fn listed(list: &Value) -> String {
     })
 }
 
-/// What is told of a version by itself.
+/// Returns the description of a version.
 fn head(one: &Value) -> String {
     let mut text = String::new();
     line(&mut text, &format!("version {}, {}, revision {}", one["version"], moment(one), one["revision"]));
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_rollback_leaves_is_said() {
+    fn objects_left_by_a_rollback_are_listed() {
         let found = json!({
             "objects": 3, "keys": ["routes/1", "routes/2", "upstreams/u"],
             "created": ["upstreams/u"], "changed": ["routes/2"], "deleted": ["routes/1"],

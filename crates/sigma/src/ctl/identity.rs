@@ -8,7 +8,8 @@ use clap::Args;
 /// TLS towards the Admin API.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Identity {
-    /// A file with the authorities (PEM) that may vouch for the Admin API, in the place of the system's [env: SIGMA_ADMIN_CA]
+    /// A file with the authorities (PEM) that may vouch for the Admin API, instead of the system's [env:
+    /// SIGMA_ADMIN_CA]
     #[arg(long, value_name = "FILE", global = true)]
     ca: Option<PathBuf>,
     /// A file with the certificate (PEM) to be shown to the Admin API [env: SIGMA_ADMIN_CERT]

@@ -42,7 +42,7 @@ pub(crate) struct Ctl {
     /// Its key; other users of this machine can see it: rather use the environment or a file [env: SIGMA_ADMIN_KEY]
     #[arg(long, value_name = "KEY", global = true, conflicts_with = "key_file")]
     key: Option<String>,
-    /// A file that holds the key, such as the admin.key beside the store
+    /// A file that holds the key, such as the admin.key next to the store
     #[arg(long, value_name = "FILE", global = true)]
     key_file: Option<PathBuf>,
     #[command(flatten)]
@@ -108,12 +108,12 @@ enum Verb {
         #[arg(long)]
         dry_run: bool,
     },
-    /// Replace the whole configuration by that of a file, in one transaction
+    /// Replace the whole configuration with a file's content, in one transaction
     Apply {
         #[command(flatten)]
         change: Change,
     },
-    /// Show what `apply` would change, or what is different after two versions of the history
+    /// Show the changes that `apply` would make, or the differences between two versions of the history
     #[command(group = clap::ArgGroup::new("what").required(true).args(["file", "versions"]))]
     Diff {
         /// The configuration
@@ -174,7 +174,7 @@ enum Verb {
     Nodes(Controls),
     /// Show the nodes of upstreams, with their states and what keeps them out, asked of a Control API
     Upstreams {
-        /// The resource that the upstream stands in, such as upstreams/1 or routes/1; without it all
+        /// The resource that contains the upstream, such as upstreams/1 or routes/1; all without it
         #[arg(value_name = "UPSTREAM")]
         upstream: Option<String>,
         /// The Control API [default: http://127.0.0.1:9090]
@@ -183,7 +183,7 @@ enum Verb {
     },
     /// Put a node of an upstream into a state, by Control APIs; holds while those gateways run
     NodeState {
-        /// The resource that the upstream stands in, such as upstreams/1 or routes/1
+        /// The resource that contains the upstream, such as upstreams/1 or routes/1
         #[arg(value_name = "UPSTREAM")]
         upstream: String,
         /// The node, as `upstreams` lists it: its name or its address
@@ -302,7 +302,7 @@ async fn run(ctl: Ctl) -> Result<ExitCode> {
         Verb::Undo { dry_run } => history::undo(&client, dry_run, form).await?,
         Verb::Nodes(controls) => return nodes(&controls.all(), form.unwrap_or(Form::Table)).await,
         Verb::Upstreams { upstream, control } => {
-            // A URL is that of a Control API, as with `nodes`.
+            // A URL names a Control API, as with `nodes`.
             let (urls, upstream): (Vec<String>, Vec<String>) =
                 upstream.into_iter().partition(|text| text.contains("://"));
             let upstream = upstream.into_iter().next();

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use super::client::Client;
 use super::output::{self, Form};
 
-/// What is done beside listing them.
+/// Actions other than listing them.
 #[derive(Debug, Subcommand)]
 pub(super) enum Act {
-    /// Have a certificate ordered now, whatever is due: for example because its key was stolen
+    /// Order a certificate now, even if it is not due: for example because its key was stolen
     Order {
         /// The id of its ssl, or a name that it is for
         #[arg(value_name = "NAME")]

@@ -48,7 +48,7 @@ pub(crate) fn print_list(form: Form, list: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Prints what nodes say of themselves.
+/// Prints the reports of nodes.
 pub(crate) fn print_nodes(form: Form, nodes: &Value) -> Result<()> {
     if form != Form::Table {
         return print(form, nodes);
@@ -100,7 +100,7 @@ pub(crate) fn print_upstreams(form: Form, upstreams: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Prints what nodes have in quarantine, a row for each object.
+/// Prints the quarantined objects of nodes, a row for each object.
 pub(crate) fn print_quarantine(form: Form, nodes: &[Value]) -> Result<()> {
     let mut objects = Vec::new();
     for node in nodes {
@@ -167,7 +167,7 @@ pub(super) fn moment(seconds: &Value) -> String {
 /// The day of a time in Unix seconds.
 fn date(seconds: &Value) -> String {
     let Some(seconds) = seconds.as_i64() else { return String::new() };
-    // What is over since before 1970 is over.
+    // A time before 1970 is in the past.
     let clock = Clock::new(u64::try_from(seconds).unwrap_or(0).saturating_mul(1000));
     String::from_utf8_lossy(&clock.time_iso8601()[..10]).into_owned()
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::client::{Client, Method};
 use super::output::{self, Form};
 
-/// What is to be forgotten. Each may be given several times.
+/// The answers to purge. Each may be given several times.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = true, args = ["url", "prefix", "tag", "cache_key", "all"])]
 pub(super) struct Purge {
@@ -53,7 +53,7 @@ impl Purge {
     }
 }
 
-/// What came of it, in a sentence.
+/// Returns the result, as a sentence.
 fn told(done: &Value) -> String {
     let count = done["forgotten"].as_u64().unwrap_or_default();
     let answers = if count == 1 { "answer" } else { "answers" };
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_came_of_it_is_told() {
+    fn the_result_is_printed() {
         assert_eq!(told(&json!({"forgotten": 1, "gateways": "this"})), "forgot 1 answer on this gateway");
         let all = told(&json!({"forgotten": 2, "gateways": "all"}));
         assert_eq!(all, "forgot 2 answers here; the other gateways of the store are notified");

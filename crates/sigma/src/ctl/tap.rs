@@ -9,22 +9,22 @@ use serde_json::Value;
 
 use super::client::{Client, with_query};
 
-/// A line is no longer than the gateway's settings let it be; what is, comes from somebody else.
+/// A line is no longer than the gateway's settings allow; a longer one is from another server.
 const LINE_BYTES: usize = 16 << 20;
 
 /// Which exchanges are shown.
 #[derive(Debug, Args)]
 pub(super) struct Tap {
-    /// Only those of this route, by its id
+    /// Only exchanges of this route, by its id
     #[arg(long, value_name = "ID")]
     route: Option<String>,
-    /// Only those of this service, by its id
+    /// Only exchanges of this service, by its id
     #[arg(long, value_name = "ID")]
     service: Option<String>,
-    /// Only those of this consumer
+    /// Only exchanges of this consumer
     #[arg(long, value_name = "NAME")]
     consumer: Option<String>,
-    /// Only those of clients in this network, such as 10.0.0.0/8; may be given several times
+    /// Only exchanges of clients in this network, such as 10.0.0.0/8; may be given several times
     #[arg(long, value_name = "CIDR")]
     client: Vec<String>,
     /// Only those with this status, such as 404 or 5xx
@@ -194,7 +194,7 @@ mod tests {
             \u{20} asked of the node: /b\n\
             \u{20} > Host: h\n";
         assert!(text.starts_with(expected), "{text}");
-        // What a client sent does nothing to a terminal.
+        // A client's text cannot control a terminal.
         assert!(!text.contains('\u{1b}'), "{text:?}");
         for part in [
             "  > and 2 more\n",
