@@ -152,8 +152,7 @@ fn a_body_without_the_expected_text_is_a_failure() {
     shows(&gateway, node.port(), "status", &json!("healthy"));
 }
 
-/// The health service of a node that speaks gRPC, over TLS if it has a certificate, which says of `shop` what it
-/// is told.
+/// The health service of a gRPC node, over TLS if it has a certificate, with a settable status of `shop`.
 fn grpc_node(serves: Arc<AtomicBool>, issued: Option<Issued>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -231,7 +230,7 @@ fn the_health_service_of_grpc_is_asked() {
 }
 
 #[test]
-fn a_certificate_that_nobody_has_issued_is_no_health() {
+fn an_unverified_certificate_fails_the_check() {
     let port = grpc_node(Arc::new(AtomicBool::new(true)), Some(Authority::new("Root").issue("node.test")));
     let gateway = gateway(&[port], active("grpcs", json!({ "grpc_service": "shop", "host": "node.test" })));
     shows(&gateway, port, "reason", &json!("active check: tcp_failure"));
@@ -315,9 +314,9 @@ fn an_agent_says_how_many_requests_its_node_may_have() {
     assert!(!gateway.stderr().contains("maxconn"), "{}", gateway.stderr());
 }
 
-/// The service is away at first: what it missed is told again.
+/// The service is away at first: missed events are sent again.
 #[test]
-fn a_service_is_told_when_a_node_goes_out_and_comes_back() {
+fn a_service_gets_events_when_a_node_goes_out_and_comes_back() {
     let told = Arc::new(Mutex::new(Vec::<Value>::new()));
     let (calls, heard) = (AtomicBool::new(false), Arc::clone(&told));
     let service = Origin::answer(move |call| {

@@ -28,7 +28,7 @@ fn a_route_is_made_changed_and_deleted() {
     await_answerer(&gateway, "/one", "b");
     admin.patch("routes/1", &json!({"uri": "/two", "upstream": upstream(&a)})).unwrap();
     await_answerer(&gateway, "/one", "404");
-    // The patch has put a second node beside the first: either may answer.
+    // The patch has added a second node to the first: either may answer.
     assert!(until(PATIENCE, || ["a", "b"].contains(&&*answerer(&gateway, "/two"))));
     admin.delete("routes/1").unwrap();
     await_answerer(&gateway, "/two", "404");
@@ -37,7 +37,7 @@ fn a_route_is_made_changed_and_deleted() {
 
 /// A service, an upstream and a plugin config that routes name are followed as they change.
 #[test]
-fn what_routes_refer_to_is_followed() {
+fn references_of_routes_are_followed() {
     let (a, b) = (Origin::echo("a").unwrap(), Origin::echo("b").unwrap());
     let gateway = start(EMBEDDED);
     let admin = admin(&gateway);
@@ -55,7 +55,7 @@ fn what_routes_refer_to_is_followed() {
 }
 
 #[test]
-fn who_has_no_key_is_refused() {
+fn callers_without_a_key_are_refused() {
     let origin = Origin::echo("a").unwrap();
     let gateway = start(EMBEDDED);
     let check = |key: Option<&str>, method: &str, status: u16| {
@@ -79,7 +79,7 @@ fn who_has_no_key_is_refused() {
 }
 
 #[test]
-fn a_key_is_made_once_and_its_place_is_told() {
+fn a_key_is_made_once_and_its_place_is_printed() {
     let settings = format!(
         "listeners:\n  - address: \"{{listen}}\"\ncontrol: {{ address: \"{{control}}\" }}\nadmin: {{ address: \"{{admin}}\" }}\n{EMBEDDED}\n"
     );
@@ -101,7 +101,7 @@ fn a_key_is_made_once_and_its_place_is_told() {
     assert_eq!(std::fs::read_to_string(&file).unwrap().trim(), key);
 }
 
-/// `kill -9` in the middle of writes, three times over: what was acknowledged is there and served.
+/// `kill -9` in the middle of writes, three times over: acknowledged writes are there and served.
 #[test]
 fn a_killed_gateway_loses_no_acknowledged_write() {
     const ENOUGH: usize = 30;
@@ -207,7 +207,7 @@ impl Shell<'_> {
         command.env("SIGMA_ADMIN_KEY", KEY).output().unwrap()
     }
 
-    /// Runs a command that must end with this status; returns what it printed.
+    /// Runs a command that must end with this status; returns its output.
     fn check(&self, args: &[&str], status: i32, words: &[&str]) -> String {
         let output = self.run(args);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -302,10 +302,10 @@ fn patches_at_once_lose_nothing() {
     assert_eq!(labels.as_object().unwrap().len(), CLIENTS * 5, "{labels}");
 }
 
-/// What a file of a gateway may hold, the shell takes as well: short forms, items without an id, and
-/// the settings beside them, which it leaves out with a word.
+/// The shell accepts the content of a gateway's file: short forms, items without an id, and the settings,
+/// which it leaves out with a message.
 #[test]
-fn the_shell_takes_what_a_file_takes() {
+fn the_shell_accepts_the_content_of_a_file() {
     let origin = Origin::echo("a").unwrap();
     let gateway = start(EMBEDDED);
     let shell = Shell(&gateway);
@@ -338,7 +338,7 @@ fn the_shell_takes_what_a_file_takes() {
     await_answerer(&gateway, "/anything", "a");
 }
 
-/// Kinds whose paths are not plain, and the forms of what is printed.
+/// Kinds whose paths are not plain, and the forms of output.
 #[test]
 fn the_shell_knows_every_kind_and_form() {
     let origin = Origin::echo("a").unwrap();
@@ -417,7 +417,7 @@ fn the_shell_knows_every_kind_and_form() {
 
 /// A definition that cannot be read is refused wherever it comes from, and says where its fault is.
 #[test]
-fn a_proto_that_is_none_is_refused() {
+fn an_invalid_proto_is_refused() {
     let gateway = start(EMBEDDED);
     let admin = admin(&gateway);
     let put = |content: &str| {
@@ -435,7 +435,7 @@ fn a_proto_that_is_none_is_refused() {
 const TWO_SOURCES: &str = "resources stand in this file, although the store holds them";
 
 #[test]
-fn resources_in_a_file_beside_a_store_are_refused() {
+fn resources_in_a_file_with_a_store_are_refused() {
     let with_resources = managed::config(&format!(
         "{EMBEDDED}\nroutes:\n  - id: r\n    uri: /r\n    upstream: {{ nodes: {{ \"127.0.0.1:1\": 1 }} }}"
     ));
@@ -471,10 +471,10 @@ fn resources_in_a_file_beside_a_store_are_refused() {
     await_answerer(&gateway, "/2", "a");
 }
 
-/// Another program writes what is wrong: the last good form stays, everything else is applied, and
-/// both operators' listeners say so.
+/// Another program writes an invalid object: the last good form stays, everything else is applied, and both
+/// operators' listeners say so.
 #[test]
-fn what_is_invalid_in_the_store_is_set_aside_and_shown() {
+fn invalid_objects_in_the_store_are_quarantined_and_shown() {
     let (a, b) = (Origin::echo("a").unwrap(), Origin::echo("b").unwrap());
     let etcd = EtcdServer::start().unwrap();
     let mut gateway = start(&managed::etcd(etcd.port()));
@@ -501,9 +501,9 @@ fn what_is_invalid_in_the_store_is_set_aside_and_shown() {
         assert_eq!(status["configuration"]["store"]["kind"], "etcd");
     };
     check(&gateway, true);
-    // What has no good form keeps its place: nothing more open answers there.
+    // An object without a good form keeps its place: nothing more open answers there.
     assert_eq!((answerer(&gateway, "/1"), answerer(&gateway, "/2")), ("a".to_owned(), "503".to_owned()));
-    // What is invalid last is not applied, but its revision is seen.
+    // The last invalid object is not applied, but its revision is seen.
     let last = etcd.put("/apisix/routes/2", r#"{"uri": "/2", "nonsense": false}"#).unwrap();
     assert!(until(PATIENCE, || revision(&gateway)["revision"] == last), "{}", revision(&gateway));
     etcd.put("/apisix/routes/2", &route("/2", &b).to_string()).unwrap();

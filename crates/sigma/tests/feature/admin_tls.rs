@@ -32,7 +32,7 @@ fn it_is_called_as_the_page_says() {
     let told = paste(dir.path(), &commands, &[]);
     let text = text_of(&told);
     assert!(told.status.success() && text.contains("\"total\":0") && text.contains("ID"), "{text}");
-    // By variables as well; without a certificate, with the key alone, and in cleartext nobody gets in.
+    // By variables as well; without a certificate, with the key alone, and in cleartext, access is denied.
     let variables = [
         ("SIGMA_ADMIN", format!("https://127.0.0.1:{port}")),
         ("SIGMA_ADMIN_KEY", KEY.to_owned()),
@@ -121,7 +121,7 @@ fn files_that_change_count_at_once_and_who_is_shut_out_does_not_stay() {
         let mut open = shake(&gateway, &alice).await.unwrap();
         assert_eq!(call(&mut open).await, 200);
         assert_eq!(open.tls().unwrap().peer_chain[0].to_vec(), der(&first));
-        // Half of a pair changes nothing, and is told.
+        // Half of a pair changes nothing, and is logged.
         std::fs::write(dir.path().join("admin.key"), &second.key).unwrap();
         assert!(until(PATIENCE, || gateway.stderr().contains("those before stay")), "{}", gateway.stderr());
         assert_eq!(called(&gateway, &alice).await, 200);
@@ -131,7 +131,7 @@ fn files_that_change_count_at_once_and_who_is_shut_out_does_not_stay() {
         put(dir.path(), &others);
         while called(&gateway, &bob).await != 200 {}
         assert_eq!(called(&gateway, &alice).await, 0);
-        // What was open before is refused, and closed.
+        // A connection that was open before is refused, and closed.
         assert_eq!(call(&mut open).await, 403);
         assert_eq!(call(&mut open).await, 0);
     });
@@ -139,7 +139,7 @@ fn files_that_change_count_at_once_and_who_is_shut_out_does_not_stay() {
 }
 
 #[test]
-fn who_may_not_call_is_left_before_the_handshake() {
+fn unwanted_callers_are_closed_before_the_handshake() {
     let (root, dir) = (Authority::new("Root"), tempfile::tempdir().unwrap());
     let clients = Authority::new("Clients");
     let gateway = start(dir.path(), &root.issue("admin.test"), &clients, ", allow: [127.9.9.9]");
@@ -150,7 +150,7 @@ fn who_may_not_call_is_left_before_the_handshake() {
 }
 
 #[test]
-fn files_that_cannot_be_used_are_told_before_and_at_the_start() {
+fn unusable_files_are_reported_before_and_at_the_start() {
     let (root, dir) = (Authority::new("Root"), tempfile::tempdir().unwrap());
     let own = root.issue("admin.test").files(dir.path(), "admin");
     let other = root.issue("admin.test").files(dir.path(), "other");

@@ -1,4 +1,4 @@
-//! What answers tell of how they came: `Proxy-Status`, `Server-Timing`.
+//! Fields of answers about their way: `Proxy-Status`, `Server-Timing`.
 
 use std::net::TcpListener;
 
@@ -21,7 +21,7 @@ fn ask(gateway: &Gateway, line: &str, fields: &str) -> Message {
     gateway.connect().unwrap().ask(format!("{line} HTTP/1.1\r\nHost: h\r\n{fields}\r\n")).unwrap()
 }
 
-/// What the gateway says of itself in its answer.
+/// The gateway's own fields in its answer.
 fn told(gateway: &Gateway, line: &str, fields: &str) -> (u16, String) {
     let answer = ask(gateway, line, fields);
     (answer.status(), answer.head.get("proxy-status").unwrap_or_default().to_owned())
@@ -52,7 +52,7 @@ fn each_failure_has_its_type() {
     let small = "proxy_status: edge\nlimits: { request_line_bytes: 64, request_body_bytes: 1 }";
     check(nobody, small, &format!("GET /here{}", "a".repeat(100)), "", 414, "http_request_error");
     check(nobody, small, "POST /here", "Content-Length: 2\r\n", 413, "http_request_error");
-    // Nobody accepts: the answer is late, and no connection is.
+    // The node does not accept: the answer is late, without a connection.
     let mute = TcpListener::bind("127.0.0.1:0").unwrap();
     check(mute.local_addr().unwrap().port(), NAMED, "GET /here", "", 504, "http_response_timeout");
     let answering = |answer: &'static str| Origin::answer(move |_| answer.as_bytes().to_vec()).unwrap();
@@ -67,7 +67,7 @@ fn each_failure_has_its_type() {
     check(closing.port(), NAMED, "GET /here", "", 502, "connection_terminated");
 }
 
-/// What the answer, the access line and the counters say of a request that no node could be asked.
+/// The answer, the access line and the counters of a request that reached no node.
 fn unreached(upstream: Value, settings: Value, status: u16, error: &str) {
     let mut whole = json!({
         "workers": 1, "listeners": ["{listen}"], "status": { "address": "{status}" },
@@ -76,7 +76,7 @@ fn unreached(upstream: Value, settings: Value, status: u16, error: &str) {
     });
     whole.as_object_mut().unwrap().extend(settings.as_object().unwrap().clone());
     let gateway = Gateway::start(SIGMA, &whole.to_string()).unwrap();
-    // What is asked for is not there at first; a name server that is silent is still waited for then.
+    // The records are missing at first; a silent name server is still waited for then.
     let is_told = || {
         let (found, field) = told(&gateway, "GET /here", "");
         assert_eq!(found, status, "{field}");
@@ -88,7 +88,7 @@ fn unreached(upstream: Value, settings: Value, status: u16, error: &str) {
 }
 
 #[test]
-fn a_node_without_a_tls_session_is_told_from_one_that_refuses() {
+fn a_node_without_a_tls_session_differs_from_one_that_refuses() {
     let (root, other) = (Authority::new("Root"), Authority::new("Other"));
     let (origin, dir) = (Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
     let tls = root.issue("h").files(dir.path(), "h");
@@ -122,7 +122,7 @@ fn a_node_without_a_tls_session_is_told_from_one_that_refuses() {
 }
 
 #[test]
-fn what_is_wrong_with_a_nodes_certificate_is_said_and_logged_once() {
+fn faults_of_a_nodes_certificate_are_reported_and_logged_once() {
     let (root, other) = (Authority::new("Root"), Authority::new("Other"));
     let (origin, dir) = (Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
     for (at, (issued, trusted, name, reason)) in [
@@ -154,7 +154,7 @@ fn what_is_wrong_with_a_nodes_certificate_is_said_and_logged_once() {
             assert!(text.contains(reason), "{reason}: {text}");
         }
         let log = gateway.stderr();
-        // Beside the lines about the requests there is one about the node.
+        // In addition to the lines about the requests there is one about the node.
         let about_node =
             log.lines().filter(|line| line.contains(reason) && !line.contains("a request failed"));
         assert_eq!(about_node.count(), 1, "{reason}: {log}");
@@ -163,7 +163,7 @@ fn what_is_wrong_with_a_nodes_certificate_is_said_and_logged_once() {
 }
 
 #[test]
-fn a_node_whose_name_has_no_address_is_told_from_none() {
+fn a_name_without_an_address_differs_from_no_node() {
     let settings = |names: &Dns| json!({ "dns": { "servers": [names.address().to_string()] } });
     let named = json!({ "nodes": { "node.sigma.test:80": 1 } });
     let without = Dns::start().unwrap();
@@ -171,7 +171,7 @@ fn a_node_whose_name_has_no_address_is_told_from_none() {
     let silent = Dns::start().unwrap();
     silent.silence(&[RecordKind::A, RecordKind::Aaaa]);
     unreached(named, settings(&silent), 503, "dns_timeout");
-    // A service in DNS lacks its records; what a registry lacks is no name.
+    // A service in DNS lacks its records; a registry has services, not names.
     let service = json!({ "discovery_type": "dns", "service_name": "service.sigma.test:80" });
     let registry =
         |names: &Dns| json!({ "discovery": { "dns": { "servers": [names.address().to_string()] } } });
@@ -181,9 +181,9 @@ fn a_node_whose_name_has_no_address_is_told_from_none() {
     unreached(json!({ "nodes": {} }), settings(&without), 503, "destination_unavailable");
 }
 
-/// HTTP/2 in the clear is told in advance: a node that answers otherwise has not refused the connection.
+/// Cleartext HTTP/2 has prior knowledge: a node that answers otherwise has not refused the connection.
 #[test]
-fn a_node_that_does_not_speak_http2_is_told_from_one_that_refuses() {
+fn a_node_without_http2_differs_from_one_that_refuses() {
     let to =
         |port: u16| json!({ "nodes": { format!("127.0.0.1:{port}"): 1 }, "scheme": "grpc", "retries": 0 });
     let older =
@@ -195,14 +195,14 @@ fn a_node_that_does_not_speak_http2_is_told_from_one_that_refuses() {
 }
 
 #[test]
-fn answers_of_plugins_are_told_from_those_of_nodes() {
+fn answers_of_plugins_differ_from_answers_of_nodes() {
     let origin = Origin::echo("a").unwrap();
     let limited = "plugins: { ip-restriction: { blacklist: [127.0.0.1] } }";
     let refusing = gateway(NAMED, origin.port(), limited);
     assert_eq!(told(&refusing, "GET /here", ""), (403, "edge; error=proxy_internal_response".into()));
     let open = gateway(NAMED, origin.port(), "");
     assert_eq!(told(&open, "GET /here", ""), (200, String::new()));
-    // Without a name nothing is told.
+    // Without a name nothing is added.
     let silent = gateway("", origin.port(), limited);
     assert_eq!(told(&silent, "GET /here", ""), (403, String::new()));
     assert_eq!(told(&silent, "GET /there", ""), (404, String::new()));
@@ -212,7 +212,7 @@ fn answers_of_plugins_are_told_from_those_of_nodes() {
 }
 
 #[test]
-fn times_are_told_where_they_are_wanted() {
+fn times_are_reported_where_they_are_enabled() {
     let node = "HTTP/1.1 200 OK\r\nServer-Timing: db;dur=5\r\nContent-Length: 0\r\n\r\n";
     let origin = Origin::answer(move |_| node.as_bytes().to_vec()).unwrap();
     let timings = |gateway: &Gateway, path: &str| -> Vec<String> {

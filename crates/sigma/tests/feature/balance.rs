@@ -152,7 +152,7 @@ fn a_dead_node_costs_no_request() {
 /// A first node that closes without an answer after a while, and one that answers.
 #[test]
 fn no_retry_starts_after_retry_timeout() {
-    // The slow failure is what is tested here: it takes the time that retries may take.
+    // The slow failure is tested here: it takes the time that retries may take.
     const FAILS_AFTER: Duration = Duration::from_millis(600);
     fn check(retry_timeout: &str, expected: u16) {
         let failing = Origin::serve(|mut peer: Peer| {
@@ -195,7 +195,7 @@ fn a_session_stays_where_its_cookie_says() {
         )
     };
     let config = catch_all("", &nodes(&[&a, &b, &c]), &affinity(""));
-    // Two workers, and two gateways, agree on what a cookie means.
+    // Two workers, and two gateways, agree on the meaning of a cookie.
     let gateways = [Gateway::start(SIGMA, &config).unwrap(), Gateway::start(SIGMA, &config).unwrap()];
     let (status, origin, cookie) = visit(&gateways[0], "");
     let cookie = cookie.expect("a cookie");
@@ -205,7 +205,7 @@ fn a_session_stays_where_its_cookie_says() {
     for gateway in gateways.iter().cycle().take(12) {
         assert_eq!(visit(gateway, node), (200, origin.clone(), None));
     }
-    // What is made up names no node, and is replaced.
+    // A made-up value names no node, and is replaced.
     for forged in ["node=127.0.0.1:1", "node=00000000000000000000000000000000"] {
         let (status, _, cookie) = visit(&gateways[0], forged);
         assert!(status == 200 && cookie.is_some_and(|cookie| cookie != forged));
@@ -225,7 +225,7 @@ fn a_session_stays_where_its_cookie_says() {
     assert_eq!(visit(&strict, "").0, 200);
 }
 
-/// An application that keeps sessions: it makes a new one for whoever does not name one of its own.
+/// An application that keeps sessions: it makes a new one for a client without one of its own.
 fn keeping(name: &'static str) -> Origin {
     let made = AtomicUsize::new(0);
     Origin::answer(move |request| {
@@ -274,7 +274,7 @@ fn sessions_stay_on_the_node_that_has_named_them() {
     // A name that a client makes up is never learnt: its requests go around.
     let forged: BTreeSet<_> = (0..12).map(|_| visit(&gateway, "SID=forged").1).collect();
     assert!(forged.len() > 1, "{forged:?}");
-    // The upstream changes: its sessions are known, but those of the node that is gone.
+    // The upstream changes: its sessions are known, but not the sessions of the node that is gone.
     reload(&config(&[&b, &c], ", size: 5000"));
     let gone: Vec<_> = sessions.extract_if(.., |(origin, _)| origin == "a").collect();
     stay(&sessions);
@@ -292,7 +292,7 @@ fn sessions_stay_on_the_node_that_has_named_them() {
 fn a_header_or_a_parameter_may_name_the_session() {
     let echoing = |name: &'static str| {
         Origin::answer(move |request| {
-            // It repeats what a client has named, and names what is new.
+            // It repeats the client's session, and names a new one otherwise.
             let named = request.head.get("mcp-session-id").map(str::to_owned);
             let named = named.unwrap_or_else(|| format!("{name}-{}", request.head.line.len()));
             format!(

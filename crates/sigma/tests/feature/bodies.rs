@@ -142,7 +142,7 @@ fn an_origin_that_answers_byte_by_byte_is_read() {
 
 /// The 100 may be the origin's or the gateway's: the client only needs one before it sends.
 #[test]
-fn an_expecting_client_is_told_to_continue() {
+fn an_expecting_client_gets_100_continue() {
     let origin = Origin::serve(|mut peer: Peer| {
         let Ok(head) = peer.read_head() else { return };
         if head.get("expect").is_some() && peer.send("HTTP/1.1 100 Continue\r\n\r\n").is_err() {
@@ -212,8 +212,8 @@ fn assert_digits_arrive(peer: &mut Peer, wire_bytes: usize) {
     }
 }
 
-/// Many small pieces must not cost a buffer each: they are what a count of pieces, or a limit on
-/// bytes alone, would let grow.
+/// Many small pieces must not cost a buffer each: a count of pieces, or a limit on bytes alone, would let the
+/// memory grow.
 #[test]
 fn small_chunks_to_a_client_that_does_not_read_are_held_back() {
     let origin = Origin::scripted().unwrap();

@@ -44,7 +44,7 @@ fn ask(gateway: &Gateway, method: &str, path: &str, field: &str) -> Message {
     peer.read_response(method).unwrap()
 }
 
-/// Whether it is answered from what is kept; its body is checked in any case.
+/// Whether it is a cache hit; its body is checked in any case.
 fn is_hit(gateway: &Gateway, path: &str) -> bool {
     let answer = ask(gateway, "GET", path, "");
     let length: usize = path.rsplit('/').next().unwrap().parse().unwrap();
@@ -111,14 +111,14 @@ fn a_restart_keeps_answers() {
         for path in [SMALL, LARGE, "/empty/0"] {
             assert!(is_hit(&gateway, path), "{path}");
         }
-        // A part of what is on the disk alone, and what it says of itself.
+        // A part of an answer that is on the disk alone, and its own fields.
         let part = ask(&gateway, "GET", LARGE, "Range: bytes=8999990-\r\n");
         assert_eq!((part.status(), part.body.len()), (206, 10));
         let known = ask(&gateway, "GET", LARGE, &format!("If-None-Match: \"{LARGE}\"\r\n"));
         assert_eq!((known.status(), known.body.len()), (304, 0));
     }
     assert_eq!(origin.requests(), asked);
-    // What is purged is gone for good.
+    // A purged answer is gone for good.
     assert_eq!(ask(&gateway, "PURGE", LARGE, "").status(), 200);
     gateway.kill().unwrap();
     assert_eq!(kept_files(&gateway).len(), 2);
@@ -127,7 +127,7 @@ fn a_restart_keeps_answers() {
     assert!(is_hit(&gateway, SMALL) && !is_hit(&gateway, LARGE));
 }
 
-/// Killed in the middle of many writes, again and again: whatever is there afterwards is whole.
+/// Killed in the middle of many writes, again and again: all remaining answers are whole.
 #[test]
 fn a_gateway_that_is_killed_leaves_nothing_torn() {
     let origin = node();
@@ -173,7 +173,7 @@ fn a_gateway_that_is_killed_leaves_nothing_torn() {
     }
 }
 
-/// A file that has changed is not given to anybody.
+/// A changed file is not served.
 #[test]
 fn a_file_that_has_changed_is_forgotten() {
     let origin = node();
@@ -205,7 +205,7 @@ fn a_file_that_has_changed_is_forgotten() {
 
 /// Orders of operators reach the disk, also where memory has nothing of it and the process is killed behind them.
 #[test]
-fn what_operators_purge_stays_gone() {
+fn purged_answers_stay_gone() {
     let origin = node();
     let settings =
         format!("cache: {{ memory_bytes: 4194304, disk: {{ path: \"{{dir}}/cache\" }} }}\n{EMBEDDED}");
@@ -241,7 +241,7 @@ fn what_operators_purge_stays_gone() {
     assert_eq!((counter(&gateway, "answers"), kept_files(&gateway)), (0, Vec::new()));
 }
 
-/// A gateway that was away hears of what was ordered meanwhile before its disk answers anybody.
+/// A gateway that was away reads missed orders before its disk answers requests.
 #[test]
 fn a_gateway_that_was_away_forgets_too() {
     let etcd_server = EtcdServer::start().unwrap();
@@ -257,7 +257,7 @@ fn a_gateway_that_was_away_forgets_too() {
     let is_there = || ask(&other, "GET", SMALL, "").status() == 200 && is_hit(&other, SMALL);
     assert!(until(PATIENCE, is_there) && until(PATIENCE, || is_hit(&other, "/other/7")));
     assert!(until(PATIENCE, || counter(&other, "answers") == 2));
-    // It has told its folder that it knows of all orders.
+    // It has recorded in its folder that it knows all orders.
     assert!(until(PATIENCE, || other.dir().join("cache/sigma.stamp").exists()));
     other.kill().unwrap();
     let body = format!("{{\"urls\": [\"shop.test{SMALL}\"]}}");
@@ -270,7 +270,7 @@ fn a_gateway_that_was_away_forgets_too() {
     start_again(&mut other);
     await_disk(&other);
     assert!(is_hit(&other, "/other/7") && !is_hit(&other, SMALL));
-    // One that does not know since when it was away begins anew.
+    // One that does not know since when it was away starts empty.
     other.kill().unwrap();
     fs::write(other.dir().join("cache/sigma.stamp"), "1000000\n").unwrap();
     start_again(&mut other);
@@ -321,7 +321,7 @@ fn proxy_cache_keeps_answers_on_a_disk() {
     let status = |gateway: &Gateway, path: &str| {
         ask(gateway, "GET", path, "").head.get("apisix-cache-status").unwrap().to_owned()
     };
-    // What comes before the folder is open is not written.
+    // Answers from before the folder is open are not written.
     assert!(until(PATIENCE, || gateway.stderr().contains("was looked through")), "{}", gateway.stderr());
     for path in [SMALL, "/large/5000000"] {
         assert_eq!(status(&gateway, path), "MISS");

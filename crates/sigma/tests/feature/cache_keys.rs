@@ -4,7 +4,7 @@ use sigma_testkit::{Gateway, Message, Origin};
 
 use crate::{PATIENCE, SIGMA, nodes};
 
-/// The two caches, with the name of the field that tells what they did.
+/// The two caches, with the name of the status field.
 const CACHES: [(&str, &str); 2] = [
     ("cache: { purge: true, valid: [{ statuses: [200, 404], seconds: 600 }] }", "cache-status"),
     ("plugins: { proxy-cache: { cache_strategy: memory, cache_zone: memory_cache } }", "apisix-cache-status"),
@@ -139,7 +139,7 @@ fn answers_to_post_are_kept_by_the_body() {
         let mut peer = gateway.connect().unwrap().with_deadline(PATIENCE);
         peer.send("HEAD /page HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
         assert!(is_hit(&peer.read_response("HEAD").unwrap(), "apisix-cache-status"));
-        // What is too long to be looked at is not kept.
+        // A body that is too long for the key is not stored.
         let long = "x".repeat(70_000);
         assert_eq!(post(&long, ""), (None, format!("POST {long}")));
         assert_eq!(post(&long, ""), (None, format!("POST {long}")));

@@ -1,4 +1,4 @@
-//! Answers in slices: what is asked of nodes, what is put together, and what is not.
+//! Answers in slices: requests to nodes, answers that are assembled, and answers that are not.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,10 +11,10 @@ use crate::{PATIENCE, SIGMA, nodes};
 
 const SLICE: usize = 65_536;
 
-/// A node of one file whose path says what it does otherwise, and how long the file is: `/ranges/200000`.
+/// A node of one file whose path sets its behaviour and the length of the file: `/ranges/200000`.
 struct Node {
     origin: Origin,
-    /// What it was asked for: the path, and `Range`.
+    /// Its requests: the path, and `Range`.
     asked: Arc<Mutex<Vec<String>>>,
     version: Arc<AtomicUsize>,
     /// After so many requests for ranges the version is another one; 0 for never.
@@ -96,7 +96,7 @@ impl Node {
                 }
                 let answer = answer(kind, current.load(Ordering::SeqCst), length, &request);
                 let whole = answer.len();
-                // What breaks off ends with its connection.
+                // A broken answer ends with its connection.
                 let is_cut = kind == "broken"
                     && whole < SLICE
                     && range == format!("bytes={}-{}", 2 * SLICE, 3 * SLICE - 1);
@@ -118,7 +118,7 @@ impl Node {
         Gateway::start(SIGMA, &config).unwrap()
     }
 
-    /// What it was asked for since this was asked last.
+    /// Returns its requests since the last call.
     fn asked(&self) -> Vec<String> {
         std::mem::take(&mut *self.asked.lock().unwrap())
     }
@@ -166,13 +166,13 @@ fn ranges_are_put_together_of_slices() {
     assert_eq!(first.head.get("content-range"), Some("bytes 70000-70009/200000"));
     assert_eq!(told(&first), "Sigma; fwd=uri-miss; stored");
     assert_eq!(node.asked(), slices(&[1]));
-    // Of what is there nothing is asked for.
+    // Stored slices are not requested again.
     let again = ask(&gateway, path, &range(SLICE, SLICE * 2 - 1));
     check(&again, 206, 0, (SLICE, SLICE * 2));
     assert!(told(&again).starts_with("Sigma; hit; ttl="), "{}", told(&again));
     assert!(again.head.get("age").is_some() && again.head.get("cache-tag").is_none());
     assert!(node.asked().is_empty());
-    // What begins in it and goes on.
+    // A range that begins in it and goes on.
     let across = ask(&gateway, path, &range(SLICE * 2 - 10, SLICE * 2 + 9));
     check(&across, 206, 0, (SLICE * 2 - 10, SLICE * 2 + 10));
     assert_eq!(told(&across), "Sigma; fwd=partial; stored");
@@ -183,7 +183,7 @@ fn ranges_are_put_together_of_slices() {
     assert!(whole.head.get("content-range").is_none());
     assert_eq!(whole.head.get("content-length"), Some("200000"));
     assert_eq!(node.asked(), slices(&[0, 3]));
-    // The end, the rest, several, and all: nobody is asked.
+    // The end, the rest, several, and all: no request reaches the node.
     check(&ask(&gateway, path, "Range: bytes=-5\r\n"), 206, 0, (199_995, 200_000));
     check(&ask(&gateway, path, "Range: bytes=100000-\r\n"), 206, 0, (100_000, 200_000));
     check(&ask(&gateway, path, ""), 200, 0, (0, 200_000));
@@ -198,7 +198,7 @@ fn ranges_are_put_together_of_slices() {
     assert_eq!(with("If-None-Match: \"0\"").status(), 304);
     check(&with("If-None-Match: \"9\""), 206, 0, (5, 10));
     assert!(node.asked().is_empty());
-    // What lies beyond the end is the node's to say: it may be longer by now.
+    // The node answers for a range beyond the end: the file may be longer by now.
     let beyond = ask(&gateway, path, &range(200_000, 200_001));
     assert_eq!((beyond.status(), beyond.head.get("content-range")), (416, Some("bytes */200000")));
     assert_eq!(node.asked(), [format!("{path} bytes=200000-200001")]);
@@ -208,7 +208,7 @@ fn ranges_are_put_together_of_slices() {
 }
 
 #[test]
-fn what_is_small_is_kept_whole() {
+fn small_answers_are_stored_whole() {
     let node = Node::start();
     let gateway = node.gateway("");
     for (path, asked) in [("/ranges/100", "bytes=0-65535"), ("/deaf/200000", "bytes=65536-131071")] {
@@ -223,7 +223,7 @@ fn what_is_small_is_kept_whole() {
 }
 
 #[test]
-fn what_cannot_be_put_together_is_the_clients_own_question() {
+fn ranges_that_cannot_be_assembled_are_forwarded() {
     let node = Node::start();
     let gateway = node.gateway("");
     for kind in ["weak", "secret", "liar"] {
@@ -249,7 +249,7 @@ fn two_versions_are_never_put_together() {
     check(&ask(&gateway, path, &range(0, 9)), 206, 0, (0, 10));
     check(&ask(&gateway, path, &range(SLICE * 3, SLICE * 3 + 9)), 206, 0, (SLICE * 3, SLICE * 3 + 10));
     node.version.store(1, Ordering::SeqCst);
-    // It is seen before the head is sent: all of it is asked for anew.
+    // It is seen before the head is sent: all of it is requested again.
     check(&ask(&gateway, path, ""), 200, 1, (0, 300_000));
     node.asked();
     check(&ask(&gateway, path, ""), 200, 1, (0, 300_000));
@@ -269,7 +269,7 @@ fn an_answer_breaks_off_with_its_slice() {
     let path = "/broken/300000";
     let cut = try_ask(&gateway, "GET", path, "");
     assert!(cut.is_err(), "{} bytes", cut.unwrap().body.len());
-    // What is whole of it is kept.
+    // Its whole slices are stored.
     node.asked();
     check(&ask(&gateway, path, &range(0, SLICE * 2 - 1)), 206, 0, (0, SLICE * 2));
     assert!(node.asked().is_empty());
@@ -277,7 +277,7 @@ fn an_answer_breaks_off_with_its_slice() {
 }
 
 #[test]
-fn what_is_forgotten_is_forgotten_in_all_its_slices() {
+fn a_purge_removes_all_slices() {
     let node = Node::start();
     let gateway = node.gateway("");
     let path = "/ranges/200000";
@@ -293,7 +293,7 @@ fn what_is_forgotten_is_forgotten_in_all_its_slices() {
     assert_eq!(try_ask(&gateway, "PURGE", path, "").unwrap().status(), 404);
 }
 
-/// By what they are, all slices of an answer go, and what holds them together.
+/// By its own tags and prefixes, all slices of an answer go, and their index.
 #[test]
 fn orders_mean_all_slices() {
     let (gateway, node) = (start(EMBEDDED), Node::start());
@@ -353,7 +353,7 @@ fn one_asks_for_all_who_want_a_slice() {
     )
     .unwrap();
     node.send(bytes(0, SLICE, SLICE + 40_000)).unwrap();
-    // Who leaves before there is an answer has not asked for others: the next one would ask again.
+    // A client that leaves before the answer has not fetched for others: the next one would request again.
     assert_eq!(first.read_head().unwrap().status().unwrap(), 206);
     drop(first);
     node.send(bytes(0, SLICE + 40_000, SLICE * 2)).unwrap();
@@ -365,7 +365,7 @@ fn one_asks_for_all_who_want_a_slice() {
 }
 
 #[test]
-fn each_slice_is_asked_for_anew_when_it_is_stale() {
+fn each_stale_slice_is_requested_again() {
     let node = Node::start();
     let gateway = node.gateway("");
     let path = "/stale/150000";
@@ -375,7 +375,7 @@ fn each_slice_is_asked_for_anew_when_it_is_stale() {
     check(&again, 200, 0, (0, 150_000));
     assert_eq!(told(&again), "Sigma; fwd=stale; fwd-status=304; stored");
     assert_eq!(node.asked(), (0..3).map(|n| slice_of(path, n)).collect::<Vec<_>>());
-    // A new version takes the place of all of them.
+    // A new version replaces all of them.
     node.version.store(1, Ordering::SeqCst);
     check(&ask(&gateway, path, ""), 200, 1, (0, 150_000));
 }
@@ -394,7 +394,7 @@ fn slices_are_on_disks() {
     assert!(ready(&gateway, "sigma_cache_disk_ready{zone=\"\"} 1\n"));
     let path = "/ranges/400000";
     check(&ask(&gateway, path, ""), 200, 0, (0, 400_000));
-    // Seven slices, and what they have in common.
+    // Seven slices, and their index.
     assert!(ready(&gateway, "sigma_cache_disk_answers{zone=\"\"} 8\n"), "{}", gateway.stderr());
     node.asked();
     gateway.kill().unwrap();
@@ -408,7 +408,7 @@ fn slices_are_on_disks() {
     assert_eq!(node.asked(), [slice_of(path, 0)]);
 }
 
-/// What is much larger than memory may be passes in slices, and what was asked for last stays.
+/// A file much larger than the memory passes in slices, and the last used ones stay.
 #[test]
 fn a_large_answer_takes_no_more_than_its_memory() {
     let node = Node::start();

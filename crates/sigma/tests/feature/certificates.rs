@@ -1,4 +1,4 @@
-//! Certificates over time: who is told that they expire.
+//! Certificates over time: warnings about their expiry.
 
 use std::process::Command;
 
@@ -42,7 +42,7 @@ fn it_is_seen_everywhere_that_certificates_expire() {
         }],
         "status": { "address": "{status}" },
         "control": { "address": "{control}" },
-        // All that is a warning is told.
+        // All warnings are logged.
         "tls": { "expiry_warning_days": [3650, 30] },
     });
     let gateway = Gateway::start(SIGMA, &config(tls, to_origin(&origin), rest)).unwrap();
@@ -95,7 +95,7 @@ fn told_on_a_terminal(gateway: &Gateway) {
 }
 
 #[test]
-fn a_certificate_that_is_put_too_late_is_told_of_and_served() {
+fn a_certificate_put_too_late_is_warned_of_and_served() {
     let root = Authority::new("Root");
     let text = "listeners: [{ address: \"{listen}\", tls: true }]\n\
          admin: { address: \"{admin}\", keys: [{ key: secret-of-the-test }] }\n\

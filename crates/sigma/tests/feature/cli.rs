@@ -58,7 +58,7 @@ fn a_missing_file_is_named() {
     assert_eq!(said(&output).lines().count(), 1, "{}", said(&output));
 }
 
-/// What only compiling finds is listed with what the document shows, and has its line too.
+/// Problems of the compilation are listed with the document's, with their lines.
 #[test]
 fn problems_of_the_compilation_come_with_the_others() {
     fn check(text: &str, words: &[&str]) {
@@ -79,9 +79,9 @@ fn problems_of_the_compilation_come_with_the_others() {
     check(&format!("{log}{tcp}{route}"), &[log_problem, tcp_problem, "routes[1].uri: "]);
 }
 
-/// What is wrong is told once, at the place where it was written.
+/// A mistake is reported once, at the place where it was written.
 #[test]
-fn a_mistake_is_told_once_at_its_place() {
+fn a_mistake_is_reported_once_at_its_place() {
     #[track_caller]
     fn check(text: &str, lines: &[&[&str]]) {
         let output = sigma(&["check"], "a.yaml", text);

@@ -77,14 +77,14 @@ pub(crate) async fn served_in_the_end(gateway: &Gateway, client: &ClientTls, exp
 }
 
 #[test]
-fn who_is_revoked_gets_in_no_longer_and_does_not_stay() {
+fn revoked_clients_are_denied_and_disconnected() {
     let (root, ca, origin) = (Authority::new("Root"), authority("Clients"), Origin::echo("a").unwrap());
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("clients.crl");
     let (one, two) = (root.client(Some(&client(&ca, 1))), root.client(Some(&client(&ca, 2))));
     let gateway = gateway(&root, &ca, &origin, json!({ "files": [file] }));
     run(async {
-        // Without a list nobody can say who is revoked.
+        // Without a list the revocation is unknown.
         assert!(!is_served(&gateway, &one).await);
         std::fs::write(&file, list(&ca, 2, 2090, &[])).unwrap();
         served_in_the_end(&gateway, &one, true).await;
@@ -94,9 +94,9 @@ fn who_is_revoked_gets_in_no_longer_and_does_not_stay() {
         std::fs::write(&file, list(&ca, 3, 2090, &[2])).unwrap();
         served_in_the_end(&gateway, &two, false).await;
         assert!(is_served(&gateway, &one).await);
-        // What was open before is judged again, and a session is not resumed.
+        // An open connection is judged again, and a session is not resumed.
         assert_eq!(status(&ask(&mut open, "a.test", "/", "").await.unwrap()), 400);
-        // What cannot be used, is forged or is older does not take its place.
+        // A list that cannot be used, is forged or is older does not replace it.
         let forged = list(&authority("Clients"), 4, 2090, &[]);
         for (text, said) in [
             ("-----BEGIN X509 CRL-----\n", "no new list"),
@@ -189,7 +189,7 @@ fn lists_that_were_fetched_outlive_a_restart() {
     };
     assert!(until(PATIENCE, kept), "{}", gateway.stderr());
     gateway.kill().unwrap();
-    // Who answers now may do so with a recording: it is the older one.
+    // An attacker may answer with a recording: it is the older one.
     *document.lock().unwrap() = Some(list(&ca, 1, 2090, &[]));
     gateway.start_again().unwrap();
     run(async {
@@ -231,7 +231,7 @@ fn client_with_uris(authority: &Authority, name: &str, uris: &[&str]) -> Issued 
 }
 
 #[test]
-fn nodes_are_told_of_the_certificate_and_of_nothing_else_in_it() {
+fn nodes_get_only_the_selected_parts_of_the_certificate() {
     let (root, ca, origin) = (Authority::new("Root"), authority("Clients"), Origin::echo("a").unwrap());
     let ssl = root.issue("a.test").ssl(json!({
         "id": "1", "sni": "a.test", "client": { "ca": ca.pem, "skip_mtls_uri_regex": ["^/"] },
@@ -273,7 +273,7 @@ fn nodes_are_told_of_the_certificate_and_of_nothing_else_in_it() {
         let field = "Subject=\\\"CN=a\\\\22\\\\,Hash=2\\\\0D\\\\0AX-Evil: 1\\\";URI=spiffe://example.org/web%2CBy%3Dspiffe://example.org/admin%3BHash%3D1;DNS";
         assert!(answer.contains(field), "{field}\n{answer}");
         assert!(!answer.contains("[\"X-Evil\"") && !answer.contains("[\"X-Spiffe\",\"spiffe"), "{answer}");
-        // Who is not verified, or has shown nothing, is nobody.
+        // An unverified client, or one without a certificate, is anonymous.
         let stranger = client_with_uris(&authority("Others"), "web", &["spiffe://example.org/web"]);
         for own in [Some(&stranger), None] {
             let answer = told(own).await;

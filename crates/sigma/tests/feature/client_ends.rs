@@ -65,7 +65,7 @@ fn a_client_that_leaves_a_silent_response_lets_its_node_go() {
     client.read_exactly("9\r\ndata: 1\n\n\r\n".len()).unwrap();
     client.half_close().unwrap();
     node.expect_closed().unwrap();
-    // The place of limit-conn is free.
+    // The slot of limit-conn is free.
     let mut other = gateway.connect().unwrap();
     other.send("GET /events HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
     let mut node = origin.accept().unwrap();

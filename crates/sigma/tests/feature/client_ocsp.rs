@@ -32,7 +32,7 @@ impl World {
         self.root.client(Some(&Issued { cert: read("crt"), key: read("key") }))
     }
 
-    /// With one worker, which whoever waits must not stop. `b.test` asks for no certificate.
+    /// A gateway with one worker, which a waiting handshake must not block. `b.test` asks for no certificate.
     fn gateway(&self, ocsp: Value) -> Gateway {
         let ca = read(self.dir.path(), "ca.crt");
         let guarded = json!({ "id": "1", "sni": "a.test", "client": { "ca": ca, "ocsp": ocsp } });
@@ -55,7 +55,7 @@ fn told(gateway: &Gateway, said: &str) {
 }
 
 #[test]
-fn who_was_revoked_does_not_get_in_and_does_not_stay() {
+fn revoked_clients_are_denied_and_disconnected() {
     let world = World::new();
     let gateway = world.gateway(json!({ "cache_ttl": 1, "retry_s": 1 }));
     let client = world.client("a");
@@ -71,7 +71,7 @@ fn who_was_revoked_does_not_get_in_and_does_not_stay() {
         }
         assert_eq!(answered, 400);
         assert!(!is_served(&gateway, &client).await);
-        // While nobody answers that stays so.
+        // While the responder is silent that stays so.
         world.responder.set(|manner| manner.index = None);
         told(&gateway, "it cannot be found out whether certificates of clients were revoked");
         assert!(!is_served(&gateway, &client).await);
@@ -92,7 +92,7 @@ fn without_an_answer_the_operator_decides() {
         world.responder.set(|manner| manner.index = Some("good.txt"));
         served_in_the_end(&closed, &client, true).await;
         told(&closed, "answered for again");
-        // What is known counts on; of others nothing is known, and nobody else may say it.
+        // Known answers count; others are missing, and only the responder may give them.
         world.responder.set(|manner| manner.index = None);
         assert!(is_served(&closed, &client).await);
         assert!(!is_served(&closed, &world.client("must")).await);
@@ -108,7 +108,7 @@ fn without_an_answer_the_operator_decides() {
         assert!(is_served(&open, &client).await);
         let mut stays = shake(&open, &client, "a.test").await.unwrap();
         assert_eq!(status(&ask(&mut stays, "a.test", "/", "").await.unwrap()), 200);
-        // What comes later counts as well, for connections that are there already.
+        // A later answer counts as well, for connections that are open already.
         world.responder.set(|manner| (manner.index, manner.signer) = (Some("revoked.txt"), "delegate"));
         while status(&ask(&mut stays, "a.test", "/", "").await.unwrap()) == 200 {}
         assert!(!is_served(&open, &client).await);
@@ -116,7 +116,7 @@ fn without_an_answer_the_operator_decides() {
 }
 
 #[test]
-fn whoever_waits_for_a_responder_keeps_nobody_waiting() {
+fn a_handshake_that_waits_for_a_responder_delays_no_other() {
     let world = World::new();
     world.responder.set(|manner| manner.holds = true);
     let gateway = world.gateway(json!({ "wait_ms": 60_000, "timeout_ms": 60_000 }));
@@ -137,7 +137,7 @@ fn whoever_waits_for_a_responder_keeps_nobody_waiting() {
 }
 
 #[test]
-fn nobody_is_asked_about_a_certificate_of_strangers() {
+fn no_query_is_sent_about_foreign_certificates() {
     let world = World::new();
     let gateway = world.gateway(json!({ "when_missing": "allow" }));
     run(async {

@@ -50,7 +50,7 @@ fn gateways_on_one_etcd_list_each_other() {
     let whole: Value = serde_json::from_str(&shell(&["-o", "json"])).unwrap();
     assert_eq!(whole["members"][1]["id"], "second");
 
-    // A change is served by both, and both say so; what they say of themselves moves nothing.
+    // A change is served by both, and both say so; their records do not change the configuration.
     admin(&first)
         .put("routes/r", &json!({"uri": "/a", "plugins": {"mocking": {"response_example": "a"}}}))
         .unwrap();
@@ -65,7 +65,7 @@ fn gateways_on_one_etcd_list_each_other() {
     assert!(!until(std::time::Duration::from_secs(5), || store() != settled), "the store goes on moving");
     assert_eq!(ids(&second), ["first", "second"]);
 
-    // Who dies is forgotten with its lease, and who stops at once.
+    // A dead gateway is forgotten with its lease, and a stopped one at once.
     second.kill().unwrap();
     await_members(&first, "the dead one", |all| all.len() == 1);
     start_again(&mut second);
@@ -106,7 +106,7 @@ fn server_info_reports_to_etcd_where_it_is_named() {
 }
 
 #[test]
-fn there_is_nobody_to_tell_without_an_etcd() {
+fn without_an_etcd_nothing_is_shared() {
     for (settings, said) in [
         ("members: { ttl: 60 }\n", "members.ttl"),
         ("members: { report: true }\n", "members.report"),

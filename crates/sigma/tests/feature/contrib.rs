@@ -1,4 +1,4 @@
-//! What `contrib` brings for Prometheus and Grafana asks for nothing that the gateway does not export.
+//! The files in `contrib` for Prometheus and Grafana query only exported metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::PATIENCE;
 use crate::managed::{EMBEDDED, admin, start};
 use crate::tls::Authority;
 
-/// Labels that Prometheus gives to what it scrapes.
+/// Labels that Prometheus adds to scraped metrics.
 const OF_SCRAPES: [&str; 2] = ["instance", "job"];
 
 fn contrib(file: &str) -> PathBuf {
@@ -34,7 +34,7 @@ fn exported(page: &str) -> BTreeMap<String, BTreeSet<String>> {
     all
 }
 
-/// Words of a query, each with what follows it.
+/// Words of a query, each with the text after it.
 fn words(query: &str) -> Vec<(&str, &str)> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let mut found = Vec::new();
@@ -62,7 +62,7 @@ fn check(query: &str, exported: &BTreeMap<String, BTreeSet<String>>) -> usize {
         let labels = exported.get(*metric).unwrap_or_else(|| panic!("nothing exports {metric}: {query}"));
         known.extend(labels.iter().map(String::as_str));
     }
-    // Names before an operator of a matcher, and those of groups.
+    // Names before an operator of a matcher, and names of groups.
     let mut asked: BTreeSet<&str> = words
         .iter()
         .filter(|(_, rest)| ["=\"", "!=\"", "=~\"", "!~\""].iter().any(|operator| rest.starts_with(operator)))
@@ -126,7 +126,7 @@ fn members<'v>(value: &'v Value, name: &str, found: &mut Vec<&'v str>) {
 }
 
 #[test]
-fn every_query_asks_for_what_is_exported() {
+fn every_query_uses_exported_metrics() {
     let exported = exported(&page());
     let dashboard = std::fs::read_to_string(contrib("grafana/dashboards/sigma.json")).unwrap();
     let dashboard: Value = serde_json::from_str(&dashboard).unwrap();

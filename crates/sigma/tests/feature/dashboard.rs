@@ -1,5 +1,5 @@
-//! The dashboard, as a browser asks for it, and what it asks the gateway. That it works in a browser is shown by
-//! `servers::dashboard`.
+//! The dashboard, as a browser requests it, and its requests to the gateway. That it works in a browser is
+//! shown by `servers::dashboard`.
 
 use serde_json::{Value, json};
 use sigma_testkit::{Gateway, Message, Operator, Origin, free_port, until};
@@ -13,7 +13,7 @@ fn ask(gateway: &Gateway, method: &str, target: &str, fields: &str) -> Message {
 }
 
 #[test]
-fn its_files_are_served_and_say_what_they_may_not() {
+fn its_files_are_served_with_restrictions() {
     let gateway = start(EMBEDDED);
     let check = |target: &str, media_type: &str| {
         let answer = ask(&gateway, "GET", target, "");
@@ -69,7 +69,7 @@ fn its_files_are_served_and_say_what_they_may_not() {
 }
 
 #[test]
-fn what_a_browser_has_is_not_sent_again() {
+fn unchanged_files_are_not_sent_again() {
     let gateway = start(EMBEDDED);
     let first = ask(&gateway, "GET", "/ui/main.js", "");
     let tag = first.head.get("etag").unwrap();
@@ -119,7 +119,7 @@ fn it_can_be_switched_off() {
 }
 
 #[test]
-fn callers_learn_what_they_may_do() {
+fn callers_learn_their_permissions() {
     let gateway = start(EMBEDDED);
     assert_eq!(ask(&gateway, "GET", "/apisix/admin/caller", "").status(), 401);
     let caller = admin(&gateway).get("/apisix/admin/caller").unwrap();
@@ -151,9 +151,9 @@ fn callers_learn_what_they_may_do() {
     assert_eq!(unknown.status(), 404);
 }
 
-/// Figures by route and by node are counted from the moment on when somebody looks.
+/// Figures by route and by node are counted from the first query on.
 #[test]
-fn requests_are_counted_while_somebody_looks() {
+fn requests_are_counted_while_the_dashboard_queries() {
     let origin = Origin::echo("a").unwrap();
     let gateway = start(EMBEDDED);
     let operator = admin(&gateway);

@@ -18,7 +18,7 @@ use crate::{PATIENCE, SIGMA};
 /// How soon a node that is dropped closes its socket.
 const TICK: Duration = Duration::from_millis(20);
 
-/// What a node was sent, and from where.
+/// The datagrams of a node, and their senders.
 type Seen = Arc<Mutex<Vec<(SocketAddr, Vec<u8>)>>>;
 
 /// A node that answers datagrams; dropping it closes its port.
@@ -50,7 +50,7 @@ impl Node {
         Node { port, seen, stopped, thread: Some(thread) }
     }
 
-    /// One that says its name before what it was sent.
+    /// A node that answers with its name and the datagram.
     fn parrot(name: &str) -> Node {
         let name = name.to_owned();
         Node::start(move |bytes| vec![[name.as_bytes(), b":", bytes].concat()])
@@ -78,7 +78,7 @@ impl Drop for Node {
     }
 }
 
-/// A port of UDP on which nobody listens.
+/// A UDP port without a listener.
 fn free_port() -> u16 {
     UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
@@ -172,7 +172,7 @@ impl Client {
         self.receive()
     }
 
-    /// Asks until somebody answers, for gateways that change.
+    /// Sends until the answer is the expected one, for gateways that change.
     fn gets(&self, expected: &str) -> bool {
         self.0.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         let got = until(PATIENCE, || {
@@ -220,7 +220,7 @@ fn datagrams_pass_both_ways_and_keep_their_bounds() {
     }
 }
 
-/// A client takes an answer from nobody but the address that it asked.
+/// A client accepts an answer only from the address that it sent to.
 #[test]
 fn answers_leave_from_the_address_that_was_asked() {
     let node = Node::parrot("one");
@@ -246,10 +246,10 @@ fn a_node_that_refuses_is_passed_over() {
     to["checks"] = json!({ "passive": { "type": "tcp", "unhealthy": { "tcp_failures": 1 } } });
     let setup = Setup::start(&json!([{ "upstream": to }]), json!({}));
     for n in 0..6 {
-        // The first datagram of a session goes to another node, as nobody has read it.
+        // The first datagram of a session goes to another node, as no node has read it.
         assert_eq!(setup.client().ask(&format!("{n}")), format!("alive:{n}"));
     }
-    // The checks come to know, and then nobody tries it any more.
+    // The checks notice it, and then it gets no sessions any more.
     let is_out = until(PATIENCE, || {
         let before = setup.counter("upstream_retries");
         (0..4).for_each(|_| assert_eq!(setup.client().ask("x"), "alive:x"));
@@ -474,7 +474,7 @@ fn garbage_and_oversize_are_dropped() {
     client.send(&[b'x'; 509]);
     setup.counts("stream_datagrams_dropped", 2);
     assert!(client.hears_nothing());
-    // A client that no route is for hears nothing, whatever it sends.
+    // A client without a route gets no answer to any datagram.
     let stranger = Client::of("127.0.0.9:0", ("127.0.0.1", setup.port));
     for bytes in [&b""[..], &[0; 12], &[0xff; 512], b"GET / HTTP/1.1\r\n\r\n"] {
         stranger.send(bytes);
@@ -514,7 +514,7 @@ fn plugins_refuse_and_count_sessions() {
     assert!(is_refused, "{}", setup.gateway.stderr());
 }
 
-/// A session stays where it is; a client that comes later finds what is in force.
+/// A session stays where it is; a client that comes later gets the new configuration.
 #[test]
 fn sessions_outlive_reloads_and_routes_change() {
     let (one, two) = (Node::parrot("one"), Node::parrot("two"));
@@ -538,7 +538,7 @@ fn sessions_outlive_reloads_and_routes_change() {
     assert!(setup.client().gets("one:x"), "{}", setup.gateway.stderr());
 }
 
-/// Two nodes of one upstream, which keep back what they have to say to `late` until they may answer.
+/// Two nodes of one upstream, which hold back their answers to `late` until they may answer.
 fn two_that_wait() -> ([Node; 2], Arc<AtomicBool>) {
     let may_answer = Arc::new(AtomicBool::new(true));
     let nodes = ["a", "b"].map(|name| {
@@ -597,7 +597,7 @@ fn sessions_outlive_upgrades() {
 
 /// A client whose route or node is no more gets another session from the process that does not know it.
 #[test]
-fn what_changes_with_an_upgrade_holds() {
+fn new_settings_apply_after_an_upgrade() {
     let (one, two) = (Node::parrot("one"), Node::parrot("two"));
     let to = |node: &Node| json!([{ "upstream": upstream(&[node.port]) }]);
     let rest = json!({ "pid_file": "{dir}/sigma.pid" });
@@ -665,7 +665,7 @@ fn a_thousand_clients_at_once() {
     assert_eq!(setup.counter("stream_datagrams_dropped"), 0);
 }
 
-/// Who has asked gets an answer from a gateway that stops, and the gateway waits no longer than that.
+/// A client of a stopping gateway still gets its answer, and the gateway waits no longer than that.
 #[test]
 fn a_stop_waits_for_answers() {
     let (asked, may_answer) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
@@ -689,7 +689,7 @@ fn a_stop_waits_for_answers() {
 }
 
 #[test]
-fn what_datagrams_do_not_know_is_refused() {
+fn settings_that_datagrams_lack_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let check = |listener: &str, word: &str| {
         let file = dir.path().join("sigma.yaml");

@@ -96,7 +96,7 @@ fn ask(gateway: &Gateway, path: &str, field: &str, word: &str, who: &str) -> Mes
     gateway.connect().unwrap().with_deadline(PATIENCE).ask(request).unwrap()
 }
 
-/// What the node was told of the user and the groups; the status if it was not asked.
+/// The user and the groups that the node got; the status without a request to it.
 fn told(answer: &Message) -> String {
     if answer.status() != 200 {
         return answer.status().to_string();
@@ -122,7 +122,7 @@ fn a_directory_binds_users() {
         let answer = ask(&gateway, "/a", "Authorization", "Basic", who);
         assert_eq!(told(&answer), expected, "{who}: {}", answer.text());
     };
-    // As in APISIX what follows the second colon is lost.
+    // As in APISIX text after the second colon is lost.
     check("jack:jacks:password", "401");
     check("joe:joes-password", "401");
     check("jill,dc=evil:jills-password", "jill (liars)");

@@ -1,5 +1,5 @@
-//! The end of a process, as those see it who are connected to it: nobody is left with half of something, and what
-//! may last for days is told in the way of its protocol.
+//! The end of a process, as connected clients see it: no exchange is left half done, and long-lived ones are
+//! ended in the way of their protocol.
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,7 @@ const DRAIN: &str = "timeouts: { drain_ms: 20000, drain_spread_percent: 100, goo
 /// A frame that came: its bytes, its first byte and its payload.
 type Frame = (Vec<u8>, u8, Vec<u8>);
 
-/// A node that agrees to a WebSocket and leaves it to `talk`, which may tell what it has seen.
+/// A node that agrees to a WebSocket and leaves it to `talk`, which may report its observations.
 fn node<T: Send + 'static>(
     talk: impl Fn(&mut Peer, &Sender<T>) + Send + Sync + 'static,
 ) -> (Origin, std::sync::mpsc::Receiver<T>) {
@@ -41,7 +41,7 @@ fn next(peer: &mut Peer) -> Option<Frame> {
     read_frame(|n| peer.read_exactly(n)).ok()
 }
 
-/// Both sides of a WebSocket are told; when both have answered it ends, long before the deadline.
+/// Both sides of a WebSocket get a close frame; when both have answered it ends, long before the deadline.
 #[test]
 fn both_sides_of_a_websocket_hear_that_the_gateway_goes_away() {
     for by in WAYS {
@@ -93,7 +93,7 @@ fn a_frame_under_way_comes_to_its_end() {
     }
 }
 
-/// A peer that does not answer holds nobody up; one that sends no frames only loses the good-bye.
+/// A peer that does not answer delays nothing; one that sends no frames only misses the good-bye.
 #[test]
 fn a_websocket_without_an_answer_ends_all_the_same() {
     let settings = "timeouts: { drain_ms: 800, drain_spread_percent: 100, goodbye_ms: 300 }\n";
@@ -115,7 +115,7 @@ fn a_websocket_without_an_answer_ends_all_the_same() {
     }
 }
 
-/// A node of calls that has answered with a head and a message, and goes on for ever.
+/// A gRPC node that has answered with a head and a message, and never ends.
 async fn endless(_request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
     let head = Response::builder().header("content-type", "application/grpc").body(()).unwrap();
     let mut out = respond.send_response(head, false).unwrap();
@@ -162,9 +162,9 @@ fn calls_end_with_a_code_that_says_try_elsewhere() {
     });
 }
 
-/// A request without an answer gets one at the deadline; what has begun is cut, and shows it.
+/// A request without an answer gets one at the deadline; an answer that has begun is cut visibly.
 #[test]
-fn requests_that_outlast_the_drain_are_told() {
+fn requests_that_outlast_the_drain_get_an_answer() {
     let origin = Origin::scripted().unwrap();
     let mut gateway = in_front_of(&origin, "timeouts: { drain_ms: 300 }");
     let ask = || {
@@ -187,7 +187,7 @@ fn requests_that_outlast_the_drain_are_told() {
     assert!(gateway.wait(PATIENCE).unwrap().success());
 }
 
-/// A session over TCP: the node hears that its client has ended, and what it says then still arrives.
+/// A session over TCP: the node learns that its client has ended, and its last bytes still arrive.
 #[test]
 fn a_stream_session_ends_without_a_reset() {
     let (told, heard) = channel();
@@ -216,7 +216,7 @@ fn a_stream_session_ends_without_a_reset() {
 
 /// Other protocols have no good-bye that the gateway knows: their bytes end.
 #[test]
-fn a_tunnel_of_another_protocol_ends_after_what_was_sent() {
+fn a_tunnel_of_another_protocol_ends_after_the_sent_bytes() {
     let origin = Origin::serve(|mut peer: Peer| {
         if peer.read_head().is_ok() {
             let _ =

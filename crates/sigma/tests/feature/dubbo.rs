@@ -1,4 +1,4 @@
-//! Routes to providers of Dubbo: what they are asked, and what becomes of what they answer.
+//! Routes to providers of Dubbo: the calls, and the results.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -85,7 +85,7 @@ fn serialized_bodies_are_lines_already() {
     assert_eq!(post(&gateway, "/", "X-Done: yes\r\n", b"[\"a\"]").status(), 200);
     let sent: Vec<String> = provider.seen().iter().map(|call| call.lines()[5].clone()).collect();
     assert_eq!(sent, ["\"a, b\"", "\"a\""]);
-    // What would name another service in the attachments.
+    // A body that would name another service in the attachments.
     for body in ["\"a\"\n{\"path\":\"other\"}", "\"a\"\r{\"path\":\"other\"}\n", ""] {
         let answer = post(&gateway, "/", "X-Done: true\r\n", body.as_bytes());
         assert_eq!(answer.status(), 400, "{body:?}");
@@ -112,7 +112,7 @@ fn answers_in_lines() {
 }
 
 #[test]
-fn what_fails_has_the_statuses_of_apisix() {
+fn failures_have_the_statuses_of_apisix() {
     let check = |answer: fn(&DubboFrame) -> Vec<u8>, expected: u16| {
         let provider = DubboProvider::start(answer).unwrap();
         let gateway = gateway(lines(json!({})), upstream(&[provider.port()], json!({ "retries": 0 })));
@@ -245,7 +245,7 @@ fn answers_of_maps() {
 }
 
 #[test]
-fn paths_name_methods_but_not_those_of_dubbo() {
+fn paths_name_methods_except_the_ones_of_dubbo() {
     let provider = DubboProvider::start(|call| call.answered(20, hessian_map(1, &[]))).unwrap();
     let gateway = gateway(map(), upstream(&[provider.port()], json!({})));
     for path in ["/", "/a/b", "/$invoke", "/%24echo", "/a-b"] {
@@ -290,7 +290,7 @@ fn breakers_and_timeouts_hold_and_connections_are_apart() {
     let timeout = json!({ "timeout": { "connect": 5, "send": 5, "read": 0.1 }, "retries": 0 });
     assert_eq!(post(&gateway(map(), upstream(&[silent.port()], timeout)), "/say", "", b"").status(), 504);
 
-    // The same node by a route that speaks HTTP: what is kept for one is nothing for the other.
+    // The same node by a route that speaks HTTP: their caches are separate.
     let provider = DubboProvider::start(|call| call.answered(20, hessian_map(1, &[]))).unwrap();
     let gateway = gateway(map(), upstream(&[provider.port()], json!({ "retries": 0 })));
     for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! What would become of a request, told without sending it.
+//! The result of a request, explained without sending it.
 
 use std::process::Command;
 
@@ -78,12 +78,12 @@ fn a_request_is_explained_as_it_would_be_served() {
     assert_eq!((&sent["path"], &sent["headers"]["Host"]), (&json!("/one/x?free=1"), &json!("api.test")));
     assert_eq!(sent["headers"]["X-Forwarded-For"], "10.1.2.3");
     assert!(sent["may_be_changed_by"].to_string().contains("limit-count"), "{sent}");
-    // A consumer's plugins take the place of the route's.
+    // A consumer's plugins replace the route's.
     let explained = viewer.get(&format!("{EXPLAIN}{query}&consumer=jack")).unwrap();
     let limit = plugin(&explained, "limit-count");
     assert_eq!(limit["source"], "consumer_groups/g", "{limit}");
     assert!(!explained.to_string().contains("the-key-of-jack"), "{explained}");
-    // Nobody serves this; the Control API says the same.
+    // No route serves this; the Control API says the same.
     let control = Operator::new(gateway.control_address());
     let explained = control.get("/v1/explain?url=http://api.test/none&method=DELETE").unwrap();
     assert!(
@@ -103,7 +103,7 @@ fn a_request_is_explained_as_it_would_be_served() {
 }
 
 #[test]
-fn what_limits_have_left_and_what_is_rewritten_is_told() {
+fn the_rest_of_limits_and_rewritten_parts_are_shown() {
     let origin = Origin::echo("a").unwrap();
     let gateway = start(EMBEDDED);
     let rewrite = json!({"uri": "/new?from=$arg_a", "method": "PUT", "headers": {"set": {"X-Api-Key": "s3cret", "X-To": "n"}}});
@@ -137,7 +137,7 @@ fn what_limits_have_left_and_what_is_rewritten_is_told() {
     let explained = ask("&header=X-Whose:+mine");
     assert_eq!(plugin(&explained, "limit-count")["would"]["limits"][0]["remaining"], 2, "{explained}");
     assert_eq!(plugin(&explained, "limit-req")["would"]["refused"], true, "{explained}");
-    // Somebody else's are all there.
+    // Another client's quota is unused.
     let explained = ask("&client=10.0.0.1");
     assert_eq!(plugin(&explained, "limit-count")["would"]["limits"][0]["remaining"], 3, "{explained}");
 }

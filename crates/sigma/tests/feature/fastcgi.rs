@@ -1,4 +1,4 @@
-//! Nodes that speak FastCGI: what they are told, and what becomes of what they answer.
+//! Nodes that speak FastCGI: their requests, and the results of their answers.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -25,7 +25,7 @@ impl Asked {
     }
 }
 
-/// A record: its type and what is in it.
+/// A record: its type and its content.
 fn record(peer: &mut Peer) -> Option<(u8, Vec<u8>)> {
     let head = peer.read_exactly(8).ok()?;
     assert_eq!((head[0], &head[2..4]), (1, &[0, 1][..]), "no record of the first request");
@@ -34,7 +34,7 @@ fn record(peer: &mut Peer) -> Option<(u8, Vec<u8>)> {
     Some((head[1], content))
 }
 
-/// The next request; None if there is none.
+/// The next request; None at the end.
 fn asked(peer: &mut Peer) -> Option<Asked> {
     let mut asked = Asked::default();
     let (kind, begin) = record(peer)?;
@@ -97,7 +97,7 @@ fn application(answer: impl Fn(&Asked) -> Vec<u8> + Send + Sync + 'static) -> Or
     .unwrap()
 }
 
-/// An application that notes what it is asked.
+/// An application that notes its requests.
 fn noting(text: &'static str) -> (Origin, Arc<Mutex<Vec<Asked>>>) {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let notes = Arc::clone(&seen);
@@ -130,7 +130,7 @@ fn get(gateway: &Gateway, target: &str) -> (u16, String) {
 }
 
 #[test]
-fn an_application_is_told_of_the_request() {
+fn an_application_gets_the_request() {
     let (origin, seen) = noting("Status: 201 Made\r\nX-A: 1\nContent-Type: text/plain\n\nhello");
     let fastcgi = json!({
         "root": "/srv", "split_path_info": "^(.+?\\.php)(/.*)?$", "https": "on",
@@ -269,7 +269,7 @@ fn heads_and_bodies_as_cgi_has_them() {
 }
 
 #[test]
-fn bodies_have_the_length_that_is_told() {
+fn bodies_have_the_announced_length() {
     let origin = application(|asked| {
         answer(&format!("A: b\n\n{:?} {}", asked.get("CONTENT_LENGTH"), asked.body.len()))
     });
@@ -308,7 +308,7 @@ fn a_client_that_waits_for_leave_gets_it() {
 }
 
 #[test]
-fn what_is_no_answer_is_a_fault_of_its_node() {
+fn invalid_answers_are_faults_of_the_node() {
     let check = |sent: Vec<u8>, expected: u16| {
         let shown = String::from_utf8_lossy(&sent).into_owned();
         let origin = application(move |_| sent.clone());
@@ -340,7 +340,7 @@ fn an_answer_that_ends_too_early_is_cut() {
         let mut peer = gateway.connect().unwrap().with_deadline(PATIENCE);
         assert!(peer.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n").is_err(), "the answer looks whole");
     }
-    // In place of the last record it may close, once it has no more to say.
+    // Instead of the last record it may close, once it has no more output.
     let origin = application(|_| [out(6, b"A: b\n\nhello", 0), out(6, b"", 0)].concat());
     assert_eq!(get(&gateway(upstream(&[origin.port()], json!({}))), "/"), (200, "hello".to_owned()));
 }
@@ -349,7 +349,7 @@ fn an_answer_that_ends_too_early_is_cut() {
 fn other_nodes_are_tried_and_stale_connections_replaced() {
     let served = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&served);
-    // It closes each connection after one answer, whatever it is asked.
+    // It closes each connection after one answer, to any request.
     let closing = Origin::serve(move |mut peer| {
         if asked(&mut peer).is_some() {
             counted.fetch_add(1, Ordering::SeqCst);

@@ -1,5 +1,5 @@
-//! What others have written in Go: h2spec for HTTP/2, gRPC's own interop client and server, and an authority
-//! that issues certificates. Built once into `target/tools`.
+//! Programs of others in Go: h2spec for HTTP/2, gRPC's own interop client and server, and an authority that
+//! issues certificates. Built once into `target/tools`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -18,8 +18,8 @@ const H2SPEC: &str = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatibl
 const INTEROP_CLIENT: &str = "google.golang.org/grpc/interop/client@v1.85.0";
 const INTEROP_SERVER: &str = "google.golang.org/grpc/interop/server@v1.85.0";
 
-/// The only case of h2spec that fails on a port which speaks HTTP/1 too: what is no preface is a
-/// request there, and is answered 400.
+/// The only case of h2spec that fails on a port which speaks HTTP/1 too: an invalid preface is a request
+/// there, and is answered 400.
 const NO_PREFACE: &str = "Sends invalid connection preface";
 
 /// The program built from a Go package; the packages of a name share nothing but the folder.

@@ -99,7 +99,7 @@ pub(crate) async fn until(mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Runs what blocks where it holds nobody up.
+/// Runs blocking work on another thread.
 async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.unwrap()
 }
@@ -181,7 +181,7 @@ impl Node {
     }
 }
 
-/// Answers with what it got: fields in the head, body and trailers as they came.
+/// Answers with its request: fields in the head, body and trailers as they came.
 async fn mirror(request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
     let (parts, mut stream) = request.into_parts();
     let mut response = Response::builder().status(200).header("x-path", parts.uri.to_string());
@@ -382,7 +382,7 @@ fn a_cut_answer_is_a_reset_stream() {
         let (sender, _driver) = connect(&gateway).await;
         let mut ready = sender.clone().ready().await.unwrap();
         let (response, _) = ready.send_request(request("GET", "/").body(()).unwrap(), true).unwrap();
-        // What had not left yet is taken back with the stream, the head included.
+        // Unsent data is taken back with the stream, the head included.
         let error = match response.await {
             Ok(response) => body_of(&mut response.into_body()).await.unwrap_err(),
             Err(error) => error,
@@ -458,8 +458,8 @@ fn a_tunnel_that_the_route_does_not_allow_is_refused() {
     assert_eq!(origin.connections(), 0, "no node is asked");
 }
 
-/// The tunnel's request is written out as a GET: a length that it brought would be read as that of
-/// a body, and the next request on the node's connection as its bytes.
+/// The tunnel's request is written as a GET: its length would be read as a body's length, and the next
+/// request on the node's connection as its bytes.
 #[test]
 fn an_extended_connect_brings_no_length_and_no_other_protocol() {
     let origin = Origin::echo("a").unwrap();
@@ -557,7 +557,7 @@ fn a_listener_that_goes_takes_its_idle_connections_along() {
 }
 
 #[test]
-fn after_its_last_request_a_connection_is_told_to_go() {
+fn after_its_last_request_a_connection_gets_goaway() {
     let origin = Origin::echo("a").unwrap();
     let gateway = in_front_of(&origin, "limits: { keepalive_requests: 3 }\n");
     within(async {
@@ -570,7 +570,7 @@ fn after_its_last_request_a_connection_is_told_to_go() {
 }
 
 #[test]
-fn an_idle_connection_is_told_to_go() {
+fn an_idle_connection_gets_goaway() {
     let origin = Origin::echo("a").unwrap();
     let gateway = in_front_of(&origin, "timeouts: { keepalive_ms: 200 }\n");
     within(async {

@@ -1,5 +1,5 @@
-//! gRPC as its description over HTTP/2 has it (`PROTOCOL-HTTP2.md`): errors that the gateway makes,
-//! what a node gets, and what becomes of a call's time.
+//! gRPC by its description over HTTP/2 (`PROTOCOL-HTTP2.md`): errors that the gateway makes, the request to a
+//! node, and the time of a call.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -60,7 +60,7 @@ async fn refusal(gateway: &Gateway, call: http::request::Builder) -> HeaderMap {
     let (sender, _driver) = connect(gateway).await;
     let mut sender = sender.ready().await.unwrap();
     let (response, mut stream) = sender.send_request(call.body(()).unwrap(), false).unwrap();
-    // The node never answers, or there is none: that the client is done does not matter.
+    // The node never answers, or is missing: that the client is done does not matter.
     let _ = stream.send_data(Bytes::from_static(&[0; 5]), true);
     let (parts, body) = response.await.unwrap().into_parts();
     assert_eq!(parts.status, 200);
@@ -124,7 +124,7 @@ fn plugins_for_bodies_leave_refusals_as_they_are() {
 }
 
 #[test]
-fn faults_of_calls_are_told_in_their_terms() {
+fn faults_of_calls_are_grpc_errors() {
     within(async {
         let node = Node::start(h2::server::Builder::new(), silent).await;
         let gateway = node.gateway("");
@@ -144,7 +144,7 @@ fn faults_of_calls_are_told_in_their_terms() {
 /// Only what says that it is gRPC is answered as such: a client that does not would take 200 for
 /// a success.
 #[test]
-fn what_is_no_call_gets_an_answer_of_http() {
+fn requests_that_are_no_calls_get_an_http_answer() {
     let gateway = aborting(&[503]);
     within(async {
         for (kind, is_call) in [
@@ -185,7 +185,7 @@ async fn fields_at_node(fields: &'static [(&'static str, &'static str)]) -> Head
 }
 
 #[test]
-fn a_node_gets_what_the_call_says_of_itself() {
+fn a_node_gets_the_fields_of_the_call() {
     within(async {
         let fields: &[(&str, &str)] = &[
             ("te", "trailers"),
@@ -228,8 +228,8 @@ fn a_nodes_answer_without_a_body_stays_one_head() {
     });
 }
 
-/// A call whose answer has begun can be told of its end only by the end of its stream; the node
-/// learns that nobody waits any more.
+/// A call whose answer has begun can end only with its stream; the node learns that the client does not wait
+/// any more.
 #[test]
 fn a_call_that_is_over_in_the_middle_ends_on_both_sides() {
     within(async {
@@ -308,7 +308,7 @@ fn a_definition_that_changes_under_load_tears_no_request() {
     assert!(old > 0 && new > 0, "{old} {new}");
 }
 
-/// What the clients of the changing definition get: never what one definition read and another one shows.
+/// The answers under the changing definition: never read by one definition and shown by another one.
 const OLD: &str = r#"200 {"old":"a"}"#;
 const NEW: &str = r#"200 {"new":"b"}"#;
 

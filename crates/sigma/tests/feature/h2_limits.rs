@@ -1,4 +1,4 @@
-//! What HTTP/2 clients must not do, and what it costs them: their stream, or their connection.
+//! Forbidden behaviour of HTTP/2 clients, and its cost: their stream, or their connection.
 
 use http::{Method, Request};
 use sigma_testkit::{Gateway, Origin};
@@ -22,7 +22,7 @@ fn attack(gateway: &Gateway, mut flood: impl FnMut(u32) -> Vec<u8>, rounds: u32)
     let mut peer = gateway.connect().unwrap();
     peer.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
     peer.send(frame(4, 0, 0, &[])).unwrap();
-    // A send that fails is what the test waits for.
+    // The test waits for a failing send.
     let _ = (0..rounds).try_for_each(|n| peer.send(flood(n)));
     let bytes = peer.read_to_close().unwrap();
     let calm = frame(7, 0, 0, &[]);

@@ -65,8 +65,7 @@ fn streams_beyond_the_nodes_limit_get_another_connection() {
     });
 }
 
-/// A connection that is told to go takes no new request, whatever its method; what is on it ends
-/// in its own time.
+/// A connection with a GOAWAY takes no new request, of any method; open streams end in their own time.
 #[test]
 fn a_node_that_leaves_gets_no_new_requests() {
     within(async {

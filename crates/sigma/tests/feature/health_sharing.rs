@@ -1,4 +1,4 @@
-//! What gateways on one etcd tell each other of nodes.
+//! Shared findings about nodes between gateways on one etcd.
 
 use serde_json::{Value, json};
 use sigma_testkit::{EtcdServer, Gateway, Origin, Peer, until};
@@ -66,7 +66,7 @@ impl World {
 }
 
 #[test]
-fn what_one_gateway_has_found_the_other_knows() {
+fn findings_of_one_gateway_reach_the_other() {
     let mut world = World::start();
     let told = json!("other gateways");
     world.find();
@@ -74,7 +74,7 @@ fn what_one_gateway_has_found_the_other_knows() {
     let before = world.nodes[0].requests();
     assert!((0..40).all(|_| World::ask(&world.gateways[1]) == 200));
     assert_eq!(world.nodes[0].requests(), before, "the second gateway asks the node");
-    // The word of a process that has died goes with its lease; what it said of itself the other one never took up.
+    // Findings of a dead process go with its lease; the other one never adopted them.
     world.gateways[0].kill().unwrap();
     world.second_knows(&Value::Null);
     start_again(&mut world.gateways[0]);
@@ -94,7 +94,7 @@ fn what_one_gateway_has_found_the_other_knows() {
 }
 
 #[test]
-fn there_is_nobody_to_tell_without_an_etcd() {
+fn without_an_etcd_nothing_is_shared() {
     for (store, said) in [
         ("", "set `store.kind: etcd`"),
         ("store: { kind: embedded }\n", "set `store.kind: etcd`"),

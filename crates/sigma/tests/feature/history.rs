@@ -1,4 +1,4 @@
-//! Who changed what, and the way back.
+//! The authors of changes, and rollback.
 
 use std::process::{Command, Output};
 
@@ -39,7 +39,7 @@ fn rollback(operator: &Operator, version: u64, more: &str, fields: &str) -> (u16
 }
 
 #[test]
-fn changes_are_told_and_taken_back() {
+fn changes_are_recorded_and_rolled_back() {
     let (a, b) = (Origin::echo("a").unwrap(), Origin::echo("b").unwrap());
     let gateway = start(EMBEDDED);
     let (writer, viewer) = (admin(&gateway), Operator::new(gateway.admin_address()).with_key(VIEWER));
@@ -67,7 +67,7 @@ fn changes_are_told_and_taken_back() {
     assert!(change["changes"][0]["fields"].to_string().contains("upstream.nodes"), "{change}");
     let difference = writer.get(&format!("{HISTORY}/{}/diff/{newest}", number(&first))).unwrap();
     assert_eq!(difference["total"], 3, "{difference}");
-    // Who may only read goes nowhere, and a rehearsal changes nothing.
+    // A reader may not roll back, and a rehearsal changes nothing.
     assert_eq!(rollback(&viewer, number(&first), "", "").0, 401);
     let (status, rehearsal) = rollback(&writer, number(&first), "?dry_run=true", "");
     assert_eq!((status, &rehearsal["keys"]), (200, &json!(["routes/1", "routes/2", "upstreams/u"])));
@@ -93,7 +93,7 @@ fn changes_are_told_and_taken_back() {
     assert_eq!((status, &nothing["objects"]), (200, &json!(0)));
 }
 
-/// What is secret stays so: from viewers, from admins and in the file.
+/// Secrets stay secret: from viewers, from admins and in the file.
 #[test]
 fn no_secret_is_in_the_history() {
     let gateway = start(EMBEDDED);
@@ -120,15 +120,15 @@ fn no_secret_is_in_the_history() {
     }
     let file = std::fs::read(gateway.dir().join("data/history.redb")).unwrap();
     assert!(!file.windows(14).any(|window| window == b"secret-of-jack"));
-    // What comes back is the secret that was.
+    // The restored secret is the former one.
     assert_eq!(rollback(&writer, number(&list[1]), "", "").0, 200);
     let jack = writer.get("/apisix/admin/consumers/jack").unwrap();
     assert_eq!(jack["value"]["plugins"]["key-auth"]["key"], "the-first-secret-of-jack");
 }
 
-/// What could not be served today is not brought back, nor what something else needs.
+/// An object that could not be served today is not restored, nor one that another object needs deleted.
 #[test]
-fn what_cannot_be_served_does_not_come_back() {
+fn unservable_objects_are_not_restored() {
     let origin = Origin::echo("a").unwrap();
     let gateway = start(EMBEDDED);
     let writer = admin(&gateway);
@@ -150,7 +150,7 @@ fn what_cannot_be_served_does_not_come_back() {
     await_answerer(&gateway, "/nine", "404");
     assert_eq!(rollback(&writer, begin, "", "").0, 200);
     await_answerer(&gateway, "/one", "404");
-    // What had a time to live stays gone, and nothing comes back that needs it.
+    // An expired object stays gone, and nothing comes back that needs it.
     writer.put("upstreams/t?ttl=8", &upstream(&origin)).unwrap();
     let only = number(&await_change(&writer, "upstreams/t")[0]);
     writer.put("routes/1", &json!({"uri": "/one", "upstream_id": "t"})).unwrap();
@@ -171,7 +171,7 @@ fn what_cannot_be_served_does_not_come_back() {
 
 /// Killed between a write and its version, the gateway finds the change by comparing.
 #[test]
-fn what_a_kill_took_from_the_history_is_found() {
+fn changes_that_a_kill_took_from_the_history_are_found() {
     let origin = Origin::echo("a").unwrap();
     let mut gateway = start(EMBEDDED);
     admin(&gateway).put("routes/1", &route("/one", &origin)).unwrap();
@@ -220,9 +220,9 @@ fn old_versions_go() {
     assert!(!none.dir().join("data/history.redb").exists());
 }
 
-/// Each node on an etcd tells whose writes went through it, and what others did.
+/// Each node on an etcd records its own writes with their authors, and others' changes.
 #[test]
-fn nodes_on_an_etcd_tell_what_they_saw() {
+fn nodes_on_an_etcd_record_their_observations() {
     let origin = Origin::echo("a").unwrap();
     let etcd = EtcdServer::start().unwrap();
     let (one, two) = (start(&managed::etcd(etcd.port())), start(&managed::etcd(etcd.port())));
@@ -397,7 +397,7 @@ fn calls_are_written_down() {
     writer.call("PUT", "/apisix/admin/routes/1?dry_run=true", Some(&route("/one", &origin))).unwrap();
     let line = await_line(&|line| line["dry_run"] == true);
     assert!(line.get("revision").is_none(), "{line}");
-    // Whoever has no key cannot fill the disk.
+    // A caller without a key cannot fill the disk.
     for _ in 0..200 {
         nobody.call("DELETE", "/apisix/admin/routes/1", None).unwrap();
     }

@@ -1,5 +1,4 @@
-//! Configurations made of what describes an API: each of its requests has a route of its own, and whoever wants
-//! it has them validated.
+//! Configurations from API descriptions: each request has a route of its own, and validation is optional.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -33,7 +32,7 @@ fn imported(document: &str, options: &[&str]) -> (tempfile::TempDir, String) {
     (dir, text(&made.stderr))
 }
 
-/// The route that serves a request; empty if there is none.
+/// The route that serves a request; empty without one.
 fn route_of(dir: &Path, method: &str, host: &str, path: &str) -> String {
     let found = sigma(dir, &["routes", method, host, path, "-c", "made.yaml"]);
     let found = text(&found.stdout);
@@ -98,7 +97,7 @@ fn every_operation_has_its_own_route() {
 }
 
 #[test]
-fn what_is_imported_validates() {
+fn imported_configurations_are_valid() {
     let origin = Origin::echo("pets").unwrap();
     let (dir, _) =
         imported(V3_0, &["--validate", "--upstream", &format!("http://127.0.0.1:{}", origin.port())]);
@@ -119,7 +118,7 @@ fn what_is_imported_validates() {
 }
 
 #[test]
-fn what_cannot_be_imported_is_told() {
+fn parts_that_cannot_be_imported_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let check = |document: &str, expected: &str| {
         std::fs::write(dir.path().join("api.yaml"), document).unwrap();
@@ -144,8 +143,8 @@ fn what_cannot_be_imported_is_told() {
     assert_eq!(std::fs::read_to_string(dir.path().join("made.yaml")).unwrap(), "kept");
 }
 
-/// A document from a URL: nobody gets in before it is there, the last one stays in force while its server fails, and
-/// a new one is taken over beside the traffic.
+/// A document from a URL: requests are denied before it is there, the last one stays in force while its
+/// server fails, and a new one is taken over in the background.
 #[test]
 fn documents_are_fetched() {
     const NONE: u8 = 0;
@@ -176,7 +175,7 @@ fn documents_are_fetched() {
     assert_eq!(status("/two"), 400);
     described.store(NONE, Ordering::Relaxed);
     let asked = server.requests();
-    // It is asked again, and what it said before stays.
+    // It is fetched again, and its last content stays.
     assert!(until(PATIENCE, || status("/one") == 200 && server.requests() > asked), "{}", gateway.stderr());
     assert_eq!((status("/one"), status("/two")), (200, 400));
     described.store(2, Ordering::Relaxed);

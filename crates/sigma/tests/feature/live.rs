@@ -1,4 +1,4 @@
-//! Changes under full traffic, and that many of them end where starting anew begins.
+//! Changes under full traffic, and that many of them end in the same state as a new start.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Output};
@@ -73,7 +73,7 @@ fn three_hundred_route_changes_fail_no_request() {
     let asked = changed_under_load(&gateway, 300, |admin, number| {
         let (path, origin) = (format!("/{}", number % ROUTES), if number % 2 == 0 { &b } else { &a });
         match number % 3 {
-            // Another route comes and goes beside those that stay.
+            // Another route comes and goes next to the permanent ones.
             0 => admin.put("routes/other", &route("/other/*", origin)).unwrap(),
             1 => admin.put(&format!("routes/{}", number % ROUTES), &route(&path, origin)).unwrap(),
             _ => admin.delete("routes/other").unwrap(),
@@ -105,7 +105,7 @@ fn changes_of_what_routes_refer_to_fail_no_request() {
     await_revision(&gateway);
 }
 
-/// Waits until every worker serves what is in the store.
+/// Waits until every worker serves the store's content.
 fn await_revision(gateway: &Gateway) {
     let mut last = Value::Null;
     let current = until(PATIENCE, || {
@@ -134,7 +134,7 @@ impl Dice {
 const PATHS: [&str; 5] = ["/0", "/1", "/2*", "/2/x", "/*"];
 const HOSTS: [&str; 2] = ["test", "*.test"];
 
-/// An upstream of one origin; other than those of an object, a patch replaces the nodes of a list.
+/// An upstream of one origin; unlike the nodes of an object, a patch replaces the nodes of a list.
 fn listed(origin: &Origin) -> Value {
     json!({"nodes": [{"host": "127.0.0.1", "port": origin.port(), "weight": 1}]})
 }
@@ -209,7 +209,7 @@ fn write(dice: &mut Dice, admin: &Operator, origins: &[Origin]) {
     );
 }
 
-/// What a gateway answers to a number of requests, and what its Admin API lists.
+/// A gateway's answers to a number of requests, and the lists of its Admin API.
 fn picture(gateway: &Gateway) -> BTreeMap<String, Value> {
     let mut picture = BTreeMap::new();
     let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
@@ -229,7 +229,7 @@ fn picture(gateway: &Gateway) -> BTreeMap<String, Value> {
                 .collect();
             ids.sort_unstable();
             let origin = answer.head.get("x-origin");
-            // An origin echoes what it was asked; anything else is told by the gateway.
+            // An origin echoes its request; other answers are the gateway's.
             let text = if origin.is_none() { answer.text() } else { String::new() };
             let seen = json!([answer.status(), origin, ids, text]);
             picture.insert(format!("{method} {host}{target}"), seen);

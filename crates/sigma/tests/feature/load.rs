@@ -96,7 +96,7 @@ fn connections_of_one_address_are_limited() {
     for _ in 0..4 {
         assert!(!served(&mut connect()));
     }
-    // Those that are open go on.
+    // Open ones go on.
     assert!(clients.iter_mut().all(served));
     drop(clients.pop());
     assert!(until(PATIENCE, || served(&mut connect())));
@@ -120,7 +120,7 @@ fn connections_of_loopback_addresses_are_not_limited_in_the_edge_profile() {
     }
 }
 
-/// Who brings the connections of others is not counted.
+/// Peers that bring the connections of others are not counted.
 #[test]
 fn connections_of_trusted_addresses_are_not_limited() {
     let origin = Origin::echo("a").unwrap();

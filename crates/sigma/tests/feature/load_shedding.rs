@@ -1,4 +1,4 @@
-//! What is refused while the gateway runs out of memory, descriptors or time.
+//! Requests that are refused while the gateway runs out of memory, descriptors or time.
 
 use std::time::{Duration, Instant};
 
@@ -55,7 +55,7 @@ fn without_memory_only_the_most_important_are_served() {
         ("/critical_plus", 200),
         ("/of-service", 503),
         ("/own", 200),
-        // What no route serves is told so.
+        // A request without a route gets 404.
         ("/none", 404),
     ] {
         assert_eq!(status(&gateway, path), expected, "{path}");
@@ -68,7 +68,7 @@ fn without_memory_only_the_most_important_are_served() {
 }
 
 #[test]
-fn with_memory_nobody_is_refused() {
+fn with_enough_memory_no_request_is_refused() {
     let origin = origin();
     let gateway = start(&origin, &json!({ "memory_bytes": 1_u64 << 40 }));
     assert!(until(PATIENCE, || pressure(&gateway, "descriptors") < 80));
@@ -79,7 +79,7 @@ fn with_memory_nobody_is_refused() {
 }
 
 #[test]
-fn a_dry_run_only_counts_what_it_would_refuse() {
+fn a_dry_run_counts_without_refusing() {
     let origin = origin();
     let gateway = start(&origin, &json!({ "memory_bytes": 1, "dry_run": true }));
     let shed = || counted(&gateway, "sigma_requests_shed_dry_run_total");

@@ -63,9 +63,9 @@ fn no_line_is_lost_or_doubled() {
     assert_eq!(names(gateway.dir(), ".part"), [""; 0]);
 }
 
-/// A parent and its gateway write to the same error log: both open it anew.
+/// A parent and its gateway write to the same error log: both reopen it.
 #[test]
-fn a_parent_opens_its_log_anew_too() {
+fn a_parent_reopens_its_log_too() {
     let origin = Origin::echo("a").unwrap();
     let settings = json!({
         // Its descriptors are looked at.

@@ -1,5 +1,4 @@
-//! Plugins that ship entries over HTTP: what their servers get, and what becomes of entries that these do
-//! not take.
+//! Plugins that ship entries over HTTP: the input of their servers, and the handling of refused entries.
 
 use std::process::Command;
 use std::sync::{Arc, Mutex};
@@ -74,7 +73,7 @@ impl Server {
     }
 }
 
-/// What servers are asked besides batches: their version, or a token.
+/// Requests to servers other than batches: their version, or a token.
 fn besides(message: &Message) -> (u16, String) {
     match &*message.head.line {
         "GET / HTTP/1.1" => (200, r#"{"version": {"number": "6.8.23"}}"#.to_owned()),
@@ -109,7 +108,7 @@ struct Shipper {
     expected: &'static str,
     /// Status and body of an answer that says that the batch was taken.
     taken: (u16, &'static str),
-    /// What the error log says of an answer with status 500.
+    /// The error log's text for an answer with status 500.
     refused: &'static str,
 }
 
@@ -288,7 +287,7 @@ impl Shipper {
         conf
     }
 
-    /// What its server gets for one request of a client.
+    /// Checks its server's input for one request of a client.
     fn check(&self, message: &Message) {
         assert_eq!(message.head.line, format!("{} HTTP/1.1", self.line), "{}", self.plugin);
         for (name, value) in self.fields {
@@ -348,11 +347,11 @@ fn with_each(check: impl Fn(&'static Shipper) + Sync) {
 }
 
 #[test]
-fn what_is_refused_is_sent_again_and_tells_no_secret() {
+fn refused_entries_are_sent_again_without_revealing_secrets() {
     with_each(refused_then_taken);
 }
 
-/// Nobody listens: each entry is dropped and counted.
+/// Without a listener: each entry is dropped and counted.
 #[test]
 fn a_dead_server_costs_entries_and_nothing_else() {
     with_each(|shipper| {
@@ -413,7 +412,7 @@ fn entries_that_a_server_refuses_by_themselves_are_counted() {
 
 /// Of a batch that leaves in several calls only the rest is sent again.
 #[test]
-fn what_was_taken_is_not_sent_again() {
+fn accepted_entries_are_not_sent_again() {
     let shipper = Shipper::by_name("lago");
     let server = Server::start(|number, _| Some((if number == 1 { 500 } else { 200 }, String::new())));
     let origin = Origin::echo("a").unwrap();
@@ -430,9 +429,9 @@ fn what_was_taken_is_not_sent_again() {
     assert_eq!(server.got().iter().map(events).collect::<Vec<_>>(), [100, 1, 1]);
 }
 
-/// What another attempt cannot change is dropped at once.
+/// Entries that another attempt cannot help are dropped at once.
 #[test]
-fn what_can_never_be_taken_is_not_sent_again() {
+fn permanently_refused_entries_are_not_sent_again() {
     let shipper = Shipper::by_name("tencent-cloud-cls");
     let server = Server::start(|_, _| Some((403, "no".to_owned())));
     let origin = Origin::echo("a").unwrap();
@@ -446,7 +445,7 @@ fn what_can_never_be_taken_is_not_sent_again() {
     assert_eq!(server.got().len(), 1);
 }
 
-/// Splunk says in its answer what it does not like.
+/// Splunk's answer has the reason of a refusal.
 #[test]
 fn the_collectors_own_words_are_shown() {
     let shipper = Shipper::by_name("splunk-hec-logging");
@@ -516,7 +515,7 @@ fn loggly_takes_a_batch_with_its_tags() {
     }
 }
 
-/// What Loggly says in JSON is shown, without the token.
+/// Loggly's JSON answer is shown, without the token.
 #[test]
 fn loggly_is_quoted_without_the_token() {
     let server = Server::start(|_, message| Some((403, json!({"at": message.head.line}).to_string())));

@@ -123,7 +123,7 @@ fn lines_are_flushed_at_the_end() {
     assert_eq!(text, "/last\n");
 }
 
-/// Variables that are no fields of the log's own are there too, and never those of another exchange.
+/// Variables that are not fields of the log's own are there too, and never from another exchange.
 #[test]
 fn any_variable_can_be_logged() {
     let origin = Origin::echo("a").unwrap();
@@ -154,7 +154,7 @@ fn paths(settings: &str) -> String {
 }
 
 #[test]
-fn only_what_is_asked_for_has_a_line() {
+fn only_selected_exchanges_have_a_line() {
     let origin = Origin::echo("a").unwrap();
     let condition = r#"if: [["arg_keep", "==", "1"], ["status", "<", 400], ["http_x_a", "~~", "^y"]]"#;
     let gateway = in_front_of(&origin, &paths(condition));
@@ -231,7 +231,7 @@ fn json_lines_list_the_attempts() {
     }
 }
 
-/// Made up where nobody has set it; what a plugin tells the node and the client is the same.
+/// Made up where it is missing; a plugin sends the same id to the node and the client.
 #[test]
 fn each_request_has_an_id() {
     let origin = Origin::echo("a").unwrap();
@@ -253,7 +253,7 @@ fn each_request_has_an_id() {
 }
 
 #[test]
-fn what_a_proxy_said_of_the_client_can_be_logged() {
+fn fields_of_a_proxy_about_the_client_can_be_logged() {
     let origin = Origin::echo("a").unwrap();
     let format = "$proxy_protocol_addr:$proxy_protocol_port $proxy_protocol_server_addr:$proxy_protocol_server_port $realip_remote_port $connection_time $http2 $nginx_version";
     let config = format!(

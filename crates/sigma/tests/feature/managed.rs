@@ -53,12 +53,12 @@ pub(crate) fn start_again(gateway: &mut Gateway) {
     await_admin(gateway);
 }
 
-/// Who may write through a gateway.
+/// Returns a client that may write through a gateway.
 pub(crate) fn admin(gateway: &Gateway) -> Operator {
     Operator::new(gateway.admin_address()).with_key(KEY)
 }
 
-/// What a gateway says of the revisions that it serves.
+/// Returns a gateway's report of its served revisions.
 pub(crate) fn revision(gateway: &Gateway) -> Value {
     Operator::new(gateway.control_address()).get("/v1/revision").unwrap()
 }
@@ -74,7 +74,7 @@ pub(crate) fn upstream(origin: &Origin) -> Value {
     json!({"nodes": {node: 1}})
 }
 
-/// Who answers a path, on a new connection: the name of an origin, else the status.
+/// Returns the server of a path, on a new connection: the name of an origin, else the status.
 pub(crate) fn answerer(gateway: &Gateway, target: &str) -> String {
     let answer = gateway.connect().unwrap().with_deadline(PATIENCE).get(target).unwrap();
     answer.head.get("x-origin").map_or_else(|| answer.status().to_string(), str::to_owned)

@@ -4,7 +4,7 @@ use sigma_testkit::{Gateway, Message, Origin, checksum, free_port, until};
 
 use crate::{PATIENCE, SIGMA};
 
-/// A gateway whose upstream `all` has these members, and these upstreams beside it.
+/// A gateway whose upstream `all` has these members, with these upstreams.
 fn gateway(members: &str, upstreams: &[String]) -> Gateway {
     let upstreams: String = upstreams.iter().map(|upstream| format!("  - {{ {upstream} }}\n")).collect();
     let config = format!(
@@ -57,7 +57,7 @@ fn a_member_that_cannot_serve_gives_way() {
     for _ in 0..5 {
         assert_eq!(get(&gateway), (200, Some("spare".into())));
     }
-    // Nothing of what the first member made of the request is left, and its body goes to the next.
+    // The first member's changes of the request are undone, and its body goes to the next.
     let body = "b".repeat(5_000);
     let request =
         format!("POST / HTTP/1.1\r\nHost: shop.test\r\nContent-Length: {}\r\n\r\n{body}", body.len());
@@ -72,7 +72,7 @@ fn a_member_that_cannot_serve_gives_way() {
 }
 
 #[test]
-fn what_may_not_be_repeated_is_not() {
+fn non_idempotent_requests_are_not_repeated() {
     let closing = Origin::serve(|mut peer| drop(peer.read_request())).unwrap();
     let spare = Origin::echo("spare").unwrap();
     let upstreams = [upstream("first", closing.port(), ", retries: 0"), upstream("spare", spare.port(), "")];

@@ -38,7 +38,8 @@ impl Prometheus {
         Prometheus { port, process, dir }
     }
 
-    /// The series that a query finds, and the number of each. What was not scraped in time is not found for a while.
+    /// The series that a query finds, and the number of each. Samples that were not scraped in time are
+    /// missing for a while.
     fn query(&self, query: &str) -> Vec<(Value, f64)> {
         let mut series = Vec::new();
         until(PATIENCE, || {
@@ -116,7 +117,7 @@ fn prometheus_scrapes_native_histograms() {
     let middle = prometheus.number("histogram_quantile(0.5, sum(apisix_http_latency{type=\"request\"}))");
     assert!(middle > Some(0.0) && slowest >= middle, "{middle:?} {slowest:?}");
 
-    // Whoever gets the text reads the same numbers.
+    // The text form has the same numbers.
     let page =
         Peer::connect(&Address::loopback(port)).unwrap().get("/apisix/prometheus/metrics").unwrap().text();
     let of_route = |line: &str| line.contains("route=\"r7\"") && line.contains("type=\"request\"");

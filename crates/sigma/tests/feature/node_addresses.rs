@@ -22,7 +22,7 @@ const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 
 #[test]
-fn the_other_family_is_tried_whatever_the_retries() {
+fn the_other_family_is_tried_with_any_number_of_retries() {
     let names = Dns::start().unwrap();
     let origin = Origin::echo("a").unwrap();
     for addresses in [&[V4, V6][..], &[V6, V4], &[V6, IpAddr::V4(Ipv4Addr::new(127, 0, 0, 9)), V4]] {

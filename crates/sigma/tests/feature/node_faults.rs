@@ -1,4 +1,4 @@
-//! What is held against a node, and how many connections it gets.
+//! Faults that count against a node, and the number of its connections.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -83,7 +83,7 @@ fn a_status_that_the_gateway_gave_for_its_node_counts() {
 
 /// None of it marks a node; a node that does fail marks it afterwards, so the reports had come.
 #[test]
-fn what_a_client_does_is_not_held_against_a_node() {
+fn faults_of_a_client_do_not_count_against_a_node() {
     // Closes as soon as it has a head, and would be called unhealthy at once.
     let impatient = Origin::serve(|mut peer| drop(peer.read_head())).unwrap();
     let upstream = json!({
@@ -177,7 +177,7 @@ fn names_that_clients_choose_share_the_room_of_the_pool() {
                 assert_eq!(plain(&gateway, &format!("h{n}.test")).await, 200);
                 most = most.max(open.get());
             }
-            // One more while the connection of the last request takes the place of an older one.
+            // One more while the connection of the last request replaces an older one.
             assert!(most > 0 && most <= SIZE + 2, "{scheme}: {most} connections");
             let few = h2::until(|| open.get() <= SIZE);
             tokio::time::timeout(PATIENCE, few).await.expect("surplus connections end");
@@ -186,10 +186,9 @@ fn names_that_clients_choose_share_the_room_of_the_pool() {
     });
 }
 
-/// Those who wait for a connection that does not come about fail with it, instead of trying in
-/// turns.
+/// Requests that wait for a connection that fails, fail with it, instead of trying in turns.
 #[test]
-fn who_waits_for_a_connection_fails_with_it() {
+fn requests_that_wait_for_a_connection_fail_with_it() {
     let deaf = Origin::serve(|mut peer| drop(peer.read_to_close())).unwrap();
     let gateway = gateway(json!({
         "nodes": { format!("127.0.0.1:{}", deaf.port()): 1 }, "scheme": "grpcs", "retries": 0,

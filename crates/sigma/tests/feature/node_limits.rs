@@ -9,7 +9,7 @@ use sigma_testkit::{Gateway, Origin, until};
 use crate::overload::{Held, ask, begin, counted, moody};
 use crate::{PATIENCE, SIGMA};
 
-/// Two nodes that answer when they are told to.
+/// Two nodes that answer on command.
 struct Pair {
     held: [Arc<Held>; 2],
     origins: [Origin; 2],
@@ -71,7 +71,7 @@ fn nodes_that_are_full_are_passed_over() {
 }
 
 #[test]
-fn who_waits_gets_the_node_that_is_free_first() {
+fn a_waiting_request_gets_the_first_free_node() {
     for free in [0, 1] {
         let pair = Pair::new();
         let queue = json!({ "length": 10, "timeout": 600 });
@@ -114,7 +114,7 @@ fn a_session_waits_for_its_node() {
     assert_eq!(pair.seen()[own], 3);
 }
 
-/// Nobody waits in a queue for longer than the exchange has time, and nothing of that is held against a node.
+/// No request waits in a queue for longer than the exchange has time, and that does not count against a node.
 #[test]
 fn the_deadline_holds_in_every_queue() {
     for limit in ["max_requests", "max_requests_per_node"] {
@@ -188,7 +188,7 @@ fn guards_outlive_a_change_of_the_upstream() {
     assert_eq!([ask(&gateway).0, ask(&gateway).0, ask(&gateway).0], [500, 500, 503]);
     change(&gateway, &broken(2, 3));
     assert_eq!(ask(&gateway).0, 503, "it is open still");
-    // Other rules begin anew.
+    // Other rules start again.
     change(&gateway, &broken(5, 3));
     assert_eq!(ask(&gateway).0, 500);
 }

@@ -14,7 +14,7 @@ struct World {
 }
 
 impl World {
-    /// Two nodes that nobody checks.
+    /// Two nodes without checks.
     fn new() -> World {
         World::with(json!({}))
     }
@@ -72,7 +72,7 @@ fn a_node_is_drained_maintained_and_given_back() {
     let table = String::from_utf8(world.ctl(&["upstreams", "upstreams/u"]).stdout).unwrap();
     let drained = table.lines().find(|line| line.contains(&world.nodes[0].port().to_string())).unwrap();
     assert!(drained.contains("drain") && drained.contains("operator: drain"), "{table}");
-    // Nobody else is left: what an operator has taken out stays out.
+    // No other one is left: a node that an operator has taken out stays out.
     world.set(1, "maintenance");
     world.serves(502, [false, false]);
     world.set(1, "ready");
@@ -106,7 +106,7 @@ fn sessions_stay_on_a_node_that_is_drained_and_leave_one_in_maintenance() {
     goes_to(&cookie, other);
 }
 
-/// A node that changes to any protocol and sends back what it gets.
+/// A node that changes to any protocol and sends back its input.
 fn echoing() -> Origin {
     Origin::serve(|mut peer| {
         if peer.read_head().is_err() {
@@ -231,14 +231,14 @@ fn states_in_the_store_hold_for_all_gateways_and_over_restarts() {
     operator.put("routes/r", &json!({ "uri": "/*", "upstream_id": "u" })).unwrap();
     let both = [&a, &b];
     is_served_by(&gateway, both, [true, true]);
-    // One node by its place, then the other one beside it.
+    // One node by its place, then the other one too.
     let place = format!("upstreams/u/node_states/{}", node(&a));
     operator.patch(&place, &json!("maintenance")).unwrap();
     is_served_by(&gateway, both, [false, true]);
     operator.patch("upstreams/u", &json!({ "node_states": { node(&b): "drain" } })).unwrap();
     operator.patch("upstreams/u", &json!({ "node_states": { node(&a): null } })).unwrap();
     is_served_by(&gateway, both, [true, false]);
-    // One process cannot give back what the store takes out.
+    // One process cannot bring back a node that the store takes out.
     let put = |state: &str| {
         let target = format!("/v1/nodes/upstreams/u/{}", node(&b));
         let control = Operator::new(gateway.control_address());
@@ -269,7 +269,7 @@ fn states_in_the_store_hold_for_all_gateways_and_over_restarts() {
 }
 
 #[test]
-fn what_a_process_was_told_is_known_after_a_restart() {
+fn states_of_one_process_last_over_a_restart() {
     let mut world = World::new();
     world.set(1, "maintenance");
     let kept = || std::fs::read_to_string(world.gateway.dir().join("data/health.json"));
@@ -283,7 +283,7 @@ fn what_a_process_was_told_is_known_after_a_restart() {
 }
 
 #[test]
-fn who_names_no_node_is_told() {
+fn unknown_nodes_are_reported() {
     let world = World::new();
     let check = |args: &[&str], word: &str| {
         let refused = world.ctl(args);

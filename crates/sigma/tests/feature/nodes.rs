@@ -135,7 +135,7 @@ fn a_write_through_any_node_is_served_by_all_within_a_second() {
     }
     let urls = cluster.nodes.each_ref().map(|node| format!("http://{}", node.control_address()));
     let mut table = String::new();
-    // What gateways tell each other of themselves moves the revision too, a moment after each change.
+    // Records of gateways move the revision too, a moment after each change.
     let agree = until(PATIENCE, || {
         cluster.await_agreement();
         let served = revision(&cluster.nodes[0])["revision"].to_string();
@@ -162,7 +162,7 @@ fn a_killed_node_loses_nothing_and_comes_back() {
         await_answerer(&cluster.nodes[2], "/moving", "b");
     });
     start_again(&mut cluster.nodes[1]);
-    // What was written while it was away is served with its first answer.
+    // Changes that were written while it was away are served with its first answer.
     assert_eq!(answerer(&cluster.nodes[1], "/moving"), "b");
     assert_eq!(answerer(&cluster.nodes[1], "/last"), "b");
     cluster.move_to(1, &cluster.a, "a");
@@ -216,7 +216,7 @@ fn a_node_that_slept_through_a_compaction_catches_up() {
             writer.put(&format!("routes/{number}"), &route(&format!("/{number}"), &cluster.b)).unwrap();
         }
         writer.put("upstreams/moving", &upstream(&cluster.b)).unwrap();
-        // The node's connection may break as well while it sleeps; both ways it has to read anew.
+        // The node's connection may break as well while it sleeps; both ways it has to read again.
         cluster.etcd.compact().unwrap();
         cluster.nodes[1].resume().unwrap();
         cluster.await_all("/moving", "b");
@@ -228,7 +228,7 @@ fn a_node_that_slept_through_a_compaction_catches_up() {
 }
 
 #[test]
-fn a_node_behind_a_partition_serves_what_it_has_and_catches_up() {
+fn a_partitioned_node_serves_its_state_and_catches_up() {
     let cluster = Cluster::start();
     let (far, near) = (&cluster.nodes[2], &cluster.nodes[0]);
     cluster.undisturbed(&[0, 1, 2], || {
@@ -237,7 +237,7 @@ fn a_node_behind_a_partition_serves_what_it_has_and_catches_up() {
         admin(near).put("upstreams/moving", &upstream(&cluster.b)).unwrap();
         admin(near).put("routes/new", &route("/new", &cluster.b)).unwrap();
         await_answerer(near, "/new", "b");
-        // The other side goes on with what it knows, all of it from one time.
+        // The other side continues with its state, all of it from one time.
         assert_eq!((answerer(far, "/moving"), answerer(far, "/new")), ("a".to_owned(), "404".to_owned()));
         let refused = admin(far).call("PUT", "/apisix/admin/routes/far", Some(&route("/far", &cluster.a)));
         assert_eq!(refused.unwrap().status(), 503);

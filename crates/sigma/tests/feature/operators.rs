@@ -16,7 +16,7 @@ fn call(method: &str, target: &str, body: &str) -> String {
     )
 }
 
-/// What is nested a thousand times, in a path or in a body, is refused and takes no stack.
+/// Paths and bodies that are nested a thousand times are refused and take no stack.
 #[test]
 fn depth_is_bounded_wherever_it_comes_from() {
     let origin = Origin::echo("a").unwrap();
@@ -55,7 +55,7 @@ fn doors(gateway: &Gateway) -> [(Address, &'static str); 3] {
     ]
 }
 
-/// Who sends half a head, or nothing, is left after the time that heads are given.
+/// A client that sends half a head, or nothing, is closed after the time-out of heads.
 #[test]
 fn heads_are_waited_for_so_long_and_no_longer() {
     let gateway = start(&format!("{EMBEDDED}\noperators: {{ head_timeout_ms: 300 }}"));
@@ -74,7 +74,7 @@ fn heads_are_waited_for_so_long_and_no_longer() {
 
 /// Connections that are only held open make room for those that ask for something.
 #[test]
-fn held_connections_keep_nobody_out() {
+fn held_connections_do_not_block_others() {
     let gateway = start(&format!("{EMBEDDED}\noperators: {{ connections: 3, {HOUR} }}"));
     for (address, target) in doors(&gateway) {
         let mut held: Vec<Peer> = Vec::new();
@@ -90,7 +90,7 @@ fn held_connections_keep_nobody_out() {
             held.push(peer);
         }
     }
-    // Who is in the middle of a call stays, and all the others make room for the next.
+    // A connection with a call in progress stays, and all the others make room for the next.
     let mut writers: Vec<Peer> = (0..2).map(|_| Peer::connect(&gateway.admin_address()).unwrap()).collect();
     let body = json!({"uri": "/slow"}).to_string();
     for writer in &mut writers {
@@ -121,18 +121,18 @@ fn refusals_can_be_read_by_who_still_writes() {
     let stranger = call("PUT", "/apisix/admin/routes/1", &large).replace(KEY, "nobody");
     assert_eq!(peer.ask(stranger).unwrap().status(), 401);
     assert_eq!(peer.ask(call("GET", "/apisix/admin/routes", "")).unwrap().status(), 200);
-    // In chunks nobody knows before how much it is.
+    // In chunks the length is not known before.
     let chunked = format!(
         "PUT /apisix/admin/routes/1 HTTP/1.1\r\nHost: localhost\r\nX-API-KEY: {KEY}\r\nTransfer-Encoding: chunked\r\n\r\n800000\r\n{large}\r\n0\r\n\r\n"
     );
     assert_eq!(peer.ask(chunked).unwrap().status(), 400);
-    // Who waits to be asked sends nothing.
+    // A client that waits for 100 Continue sends nothing.
     let waits = format!(
         "PUT /apisix/admin/routes/1 HTTP/1.1\r\nHost: localhost\r\nX-API-KEY: {KEY}\r\nExpect: 100-continue\r\nContent-Length: 8388608\r\n\r\n"
     );
     let mut peer = Peer::connect(&gateway.admin_address()).unwrap().with_deadline(PATIENCE);
     assert_eq!(peer.ask(waits).unwrap().status(), 400);
-    // What is far too much is not read to its end.
+    // A body that is much too large is not read to its end.
     let gateway = start(&format!("{EMBEDDED}\noperators: {{ linger_bytes: 1000, head_bytes: 8192 }}"));
     let mut peer = Peer::connect(&gateway.admin_address()).unwrap().with_deadline(PATIENCE);
     let sent = peer.send(call("PUT", "/apisix/admin/routes/1", &large));
@@ -152,16 +152,16 @@ fn bodies_and_readers_are_waited_for_so_long() {
     let whole = call("PUT", "/apisix/admin/services/s", "{}");
     peer.send(&whole[..whole.len() - 1]).unwrap();
     assert_eq!(peer.read_response("PUT").unwrap().status(), 408);
-    // Answers that nobody reads fill every buffer on the way; then the connection ends.
+    // Unread answers fill every buffer on the way; then the connection ends.
     let mut deaf = Peer::connect(&gateway.control_address()).unwrap().with_deadline(Duration::from_secs(1));
     let asked = call("GET", "/v1/schema", "");
     let left = until(PATIENCE, || deaf.send(asked.repeat(50)).is_err());
     assert!(left, "answers are written to nobody");
 }
 
-/// What comes from a file is shown as APISIX shows what comes from one.
+/// Resources of a file are shown as APISIX shows them.
 #[test]
-fn the_control_api_shows_what_a_file_holds() {
+fn the_control_api_shows_the_resources_of_a_file() {
     let origin = Origin::echo("a").unwrap();
     let gateway = crate::in_front_of(&origin, "control: { address: \"{control}\" }");
     let ask = |line: &str| {
@@ -182,7 +182,7 @@ fn the_control_api_shows_what_a_file_holds() {
     }
 }
 
-/// The Admin API stores and shows what was written; the Control API adds the defaults that APISIX adds.
+/// The Admin API stores and shows the written values; the Control API adds the defaults that APISIX adds.
 #[test]
 fn apis_show_the_defaults_that_apisix_shows() {
     let origin = Origin::echo("a").unwrap();
@@ -209,7 +209,7 @@ fn apis_show_the_defaults_that_apisix_shows() {
     assert_eq!(shown["value"]["upstream"], upstream);
 }
 
-/// No page of a stranger changes anything, nor does it read what is served.
+/// A foreign page cannot change anything, nor read the served configuration.
 #[test]
 fn pages_of_strangers_reach_nothing() {
     let origin = Origin::echo("a").unwrap();

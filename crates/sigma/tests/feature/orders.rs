@@ -1,5 +1,5 @@
-//! `sigma reload`, `upgrade`, `reopen` and `stop`: they find the process by its configuration, whatever is wrong with
-//! that, and say what was done.
+//! `sigma reload`, `upgrade`, `reopen` and `stop`: they find the process by its configuration, even an
+//! invalid one, and print the result.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -67,7 +67,7 @@ fn a_file_of_a_dead_process_names_no_process() {
 }
 
 #[test]
-fn a_reload_and_an_upgrade_say_what_was_done() {
+fn a_reload_and_an_upgrade_print_their_result() {
     let origin = Origin::echo("a").unwrap();
     let with = |settings: &str| catch_all(settings, &nodes(&[&origin]), "");
     let gateway = Gateway::start(SIGMA, &with("pid_file: \"{dir}/sigma.pid\"")).unwrap();

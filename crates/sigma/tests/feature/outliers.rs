@@ -13,7 +13,7 @@ use sigma_testkit::{Gateway, Origin, Peer, until};
 use crate::h2::{Node, ask, connect, request, within};
 use crate::{PATIENCE, SIGMA};
 
-/// A node that answers with the status it is told.
+/// A node with a settable status.
 fn node(status: u16) -> (Origin, Arc<AtomicU16>) {
     let status = Arc::new(AtomicU16::new(status));
     let told = Arc::clone(&status);
@@ -39,7 +39,7 @@ fn get(gateway: &Gateway) -> u16 {
     gateway.connect().unwrap().ask("GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap().status()
 }
 
-/// What `/v1/healthcheck` says of the node.
+/// The node in `/v1/healthcheck`.
 fn shown(gateway: &Gateway, node: &Origin) -> Value {
     let text = Peer::connect(&gateway.control_address()).unwrap().get("/v1/healthcheck").unwrap().text();
     let health: Value = serde_json::from_str(&text).unwrap();
@@ -112,7 +112,7 @@ fn errors_in_a_row_eject_a_node() {
 }
 
 #[test]
-fn a_rule_that_is_not_enforced_counts_what_it_would_have_ejected() {
+fn an_unenforced_rule_counts_ejections() {
     let ((bad, _), (good, _), (other, _)) = (node(503), node(200), node(200));
     let detection = json!({ "consecutive_5xx": 2, "enforcing_consecutive_5xx": 0 });
     let gateway = gateway(&[&bad, &good, &other], json!({ "outlier_detection": detection }));
@@ -182,7 +182,7 @@ fn failures_on_connections_eject_a_node() {
     }
 }
 
-/// The file of what is known of nodes, once it says this.
+/// The file with the health of nodes, once it contains this word.
 fn kept(gateway: &Gateway, word: &str) -> std::path::PathBuf {
     let path = gateway.dir().join("data/health.json");
     let says = || std::fs::read_to_string(&path).is_ok_and(|text| text.contains(word));
@@ -197,7 +197,7 @@ fn start_again(gateway: &mut Gateway) {
 }
 
 #[test]
-fn an_ejection_lasts_over_a_restart_and_a_damaged_file_is_none() {
+fn an_ejection_lasts_over_a_restart_and_a_damaged_file_is_ignored() {
     let ((bad, _), (good, _), (other, _)) = (node(503), node(200), node(200));
     let detection = json!({ "consecutive_5xx": 4, "base_ejection_time": 3600, "max_ejection_time": 7200 });
     let upstream = json!({ "outlier_detection": detection });
@@ -225,7 +225,7 @@ fn an_ejection_lasts_over_a_restart_and_a_damaged_file_is_none() {
 #[test]
 fn nodes_that_probes_have_found_down_are_down_after_a_restart() {
     let ((bad, _), (good, _)) = (node(503), node(200));
-    // Nobody finds out again within the test.
+    // No probe finds it out again within the test.
     let probes = json!({ "http_path": "/", "healthy": { "interval": 1, "successes": 1 },
         "unhealthy": { "interval": 3600, "http_failures": 1 } });
     let upstream = json!({ "checks": { "active": probes } });
@@ -271,7 +271,7 @@ async fn node_of_grpc(ends: Ends) -> Node {
     Node::start(h2::server::Builder::new(), serve).await
 }
 
-/// What is said of a node of gRPC after calls with these fields, judged by `rules`.
+/// The verdict on a gRPC node after calls with these fields, judged by `rules`.
 async fn judged(ends: Ends, fields: &[(&str, &str)], rules: &Value) -> (Value, Vec<u16>) {
     let node = node_of_grpc(ends).await;
     let mut upstream = json!({
@@ -300,7 +300,7 @@ async fn judged(ends: Ends, fields: &[(&str, &str)], rules: &Value) -> (Value, V
     let reason = match (rules.get("circuit_breaker"), ends) {
         (Some(_), _) => Value::Null,
         (None, Ends::InTrailers("14") | Ends::AtOnce("14")) => {
-            // What is found is applied by the control thread, soon.
+            // Findings are applied by the control thread, soon.
             crate::h2::until(|| !reason().is_null()).await;
             reason()
         }
@@ -312,7 +312,7 @@ async fn judged(ends: Ends, fields: &[(&str, &str)], rules: &Value) -> (Value, V
 const CALL: &[(&str, &str)] = &[("content-type", "application/grpc")];
 
 #[test]
-fn a_call_is_judged_by_the_status_that_its_code_stands_for() {
+fn a_call_is_judged_by_the_status_of_its_code() {
     let outliers = json!({ "outlier_detection": { "consecutive_5xx": 6, "base_ejection_time": 3600 } });
     let passive = json!({ "http_failures": 6, "http_statuses": [503] });
     let passive = json!({ "checks": { "passive": { "unhealthy": passive, "fail_timeout": 3600 } } });
@@ -327,7 +327,7 @@ fn a_call_is_judged_by_the_status_that_its_code_stands_for() {
             (Ends::InTrailers("5"), CALL, &outliers, &Value::Null),
             // The node has had the time that the client gave.
             (Ends::InTrailers("4"), short, &outliers, &Value::Null),
-            // What is no call may say what it likes.
+            // An answer that is no call may have any code.
             (Ends::AsPage("14"), &[], &outliers, &Value::Null),
         ] {
             let (said, statuses) = judged(ends, fields, rules).await;

@@ -9,7 +9,7 @@ use sigma_testkit::{Gateway, Origin, Peer, until};
 
 use crate::{PATIENCE, SIGMA};
 
-/// Answers when it is told to, one request at a time; knows the order in which they came.
+/// Answers on command, one request at a time; records the order in which they came.
 #[derive(Default)]
 pub(crate) struct Held {
     free: Mutex<usize>,
@@ -39,7 +39,7 @@ impl Held {
     }
 }
 
-/// An origin that answers 200 or 500, as it is told.
+/// An origin that answers 200 or 500, as set.
 pub(crate) fn moody(good: &Arc<AtomicBool>) -> Origin {
     let good = Arc::clone(good);
     Origin::answer(move |_| {
@@ -103,7 +103,7 @@ fn requests_beyond_the_limit_are_refused() {
     held.let_go(2);
     inside.into_iter().for_each(|one| assert_eq!(one.join().unwrap(), 200));
     held.let_go(1);
-    // The place of one that was answered is free a moment later.
+    // The slot of an answered request is free a moment later.
     assert!(until(PATIENCE, || ask(&gateway).0 == 200));
     assert!(counted(&gateway, "sigma_upstream_refused_limit_total") >= 1);
 }
@@ -131,7 +131,7 @@ fn requests_wait_in_order_of_their_priority() {
 }
 
 #[test]
-fn nobody_waits_longer_than_the_queue_allows() {
+fn no_request_waits_longer_than_the_queue_allows() {
     let held = Arc::<Held>::default();
     let origin = held.origin();
     let queue = json!({ "length": 3, "timeout": 0.1 });
@@ -145,7 +145,7 @@ fn nobody_waits_longer_than_the_queue_allows() {
 }
 
 #[test]
-fn who_leaves_the_queue_makes_room() {
+fn a_request_that_leaves_the_queue_makes_room() {
     let held = Arc::<Held>::default();
     let origin = held.origin();
     let queue = json!({ "length": 1, "timeout": 600 });
@@ -187,8 +187,7 @@ fn a_breaker_opens_and_closes() {
     assert!(counted(&gateway, "sigma_upstream_refused_breaker_total") >= 1);
 }
 
-/// Whoever wants to harm others gives requests so little time that they fail: nothing of it is held against
-/// the upstream.
+/// An attacker may give requests so little time that they fail: that does not count against the upstream.
 #[test]
 fn the_clients_own_time_opens_no_breaker() {
     let held = Arc::<Held>::default();

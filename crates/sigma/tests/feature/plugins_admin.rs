@@ -1,4 +1,4 @@
-//! Every plugin through the Admin API: what it takes is served, what it refuses is refused with the
+//! Every plugin through the Admin API: valid configurations are served, invalid ones are refused with the
 //! place and the reason.
 
 use serde_json::{Value, json};
@@ -7,16 +7,16 @@ use sigma_testkit::{Gateway, Message, Operator, Origin, until};
 use crate::PATIENCE;
 use crate::managed::{EMBEDDED, admin, start, upstream};
 
-/// A row for each plugin. `good` is a configuration for a route, `with` are further plugins beside
-/// it; each of `asks` is a request line (its path below the route's) with fields, the status, and
-/// texts that stand in the answer. `bad` are configurations and what follows `err: ` in the refusal;
-/// `bad_consumers` and `bad_metadata` the same for those places.
+/// A row for each plugin. `good` is a configuration for a route, `with` are further plugins for it; each of
+/// `asks` is a request line (its path below the route's) with fields, the status, and texts in the answer.
+/// `bad` are configurations and the text after `err: ` in the refusal; `bad_consumers` and `bad_metadata` the
+/// same for those places.
 const ROWS: &str = include_str!("plugins_admin.json");
 
 /// `{"key":"jack"}`, signed by HS256 with `s3cret`.
 const TOKEN: &str = "eyJhbGciOiJIUzI1NiJ9.eyJrZXkiOiJqYWNrIn0.NvH31TQWh2903tr7eozhTAiGEcgxuZekQQw5GW1tB_8";
 
-/// What the rows need besides their routes.
+/// Creates the objects that the rows need besides their routes.
 fn furnish(gateway: &Gateway, admin: &Operator, other: &Origin) {
     std::fs::write(gateway.dir().join("file.txt"), "text of a file").unwrap();
     admin.put("upstreams/other", &upstream(other)).unwrap();
@@ -74,7 +74,7 @@ fn refused(admin: &Operator, resource: &str, value: &Value, message: &str) -> Op
     (!is_right).then(|| format!("{value}\n  expected {message}\n  got {} {}", answer.status(), answer.text()))
 }
 
-/// A configuration with what every plugin may have beside its own fields.
+/// A configuration with the members that every plugin may have in addition.
 fn with_meta(conf: &Value, meta: Value) -> Value {
     let mut conf = conf.clone();
     conf["_meta"] = meta;

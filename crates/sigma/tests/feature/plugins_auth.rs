@@ -1,4 +1,4 @@
-//! Who a request is from, from the file with the consumers to what the node is told.
+//! The identity of a request, from the file with the consumers to the fields for the node.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,7 +12,7 @@ use sigma_testkit::{Gateway, Message, Origin, until};
 
 use crate::{PATIENCE, SIGMA, nodes};
 
-/// Consumers of all tests. `jack` has a group and plugins of his own; `anyone` stands for all others.
+/// Consumers of all tests. `jack` has a group and plugins of his own; `anyone` is the anonymous consumer.
 const CONSUMERS: &str = r#"
 consumer_groups:
   - id: gold
@@ -65,7 +65,7 @@ fn document(origin: &Origin, routes: &[(&str, &str)], consumers: &str) -> String
     format!("workers: 2\nlisteners:\n  - address: \"{{listen}}\"\nroutes:\n{routes}{consumers}")
 }
 
-/// A field of the request as the node got it; `-` if it had none.
+/// A field of the request as the node got it; `-` if it was missing.
 fn seen(answer: &Message, name: &str) -> String {
     let json = answer.json().unwrap();
     let fields = json["headers"].as_array().unwrap();
@@ -73,7 +73,7 @@ fn seen(answer: &Message, name: &str) -> String {
     found.map_or("-".into(), |pair| pair[1].as_str().unwrap().to_owned())
 }
 
-/// The consumer, credential and custom id that the node was told.
+/// The consumer, credential and custom id that the node got.
 fn told(answer: &Message) -> String {
     assert_eq!(answer.status(), 200, "{}", answer.text());
     ["x-consumer-username", "x-credential-identifier", "x-consumer-custom-id"]
@@ -255,7 +255,7 @@ fn signatures_are_checked_and_bodies_with_them() {
 }
 
 #[test]
-fn plugins_of_a_consumer_take_the_place_of_the_routes() {
+fn plugins_of_a_consumer_replace_the_routes() {
     let origin = Origin::echo("a").unwrap();
     let plugins = "{ key-auth: { anonymous_consumer: anyone }, \
         response-rewrite: { headers: { set: { X-Plan: route } } }, \
@@ -274,11 +274,11 @@ fn plugins_of_a_consumer_take_the_place_of_the_routes() {
         let answer = ask(&gateway, line, &format!("apikey: {key}\r\n"));
         format!("{} {}", answer.status(), answer.head.get("x-plan").unwrap_or("-"))
     };
-    // The limit is that of the group, the header each consumer's own if it has one.
+    // The limit is the group's, the header each consumer's own if it has one.
     assert_eq!(plan("GET /merged", "jacks-key"), "200 own");
     assert_eq!(plan("GET /merged", "jills-key"), "200 gold");
     assert_eq!(plan("GET /merged", "unknown"), "200 route");
-    // What the route does not have comes along as well; the group's limit counts its members together.
+    // Plugins that the route lacks come along as well; the group's limit counts its members together.
     assert_eq!(plan("GET /bare", "jacks-key"), "429 own");
     assert_eq!(plan("GET /merged", "jills-key"), "429 gold");
     assert_eq!(plan("GET /merged", "unknown"), "200 route");
@@ -326,7 +326,7 @@ fn ten_thousand_consumers_come_with_one_reload() {
 }
 
 #[test]
-fn requests_are_let_in_or_not_whoever_sends_them() {
+fn requests_are_accepted_or_denied_for_every_kind_of_consumer() {
     let origin = Origin::echo("a").unwrap();
     let routes = [
         ("/ip", "{ ip-restriction: { blacklist: [\"127.0.0.0/8\"] } }"),

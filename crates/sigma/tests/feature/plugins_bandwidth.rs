@@ -1,7 +1,7 @@
-//! `limit-bandwidth`, over real sockets: what is slow, whom it holds back, and who goes on beside it.
+//! `limit-bandwidth`, over real sockets: slow transfers, their senders, and others that continue.
 //!
-//! A byte a second is so slow that what has to wait still waits whenever a test looks, and what passes at once is the
-//! burst.
+//! A byte a second is so slow that waiting bytes still wait at any check, and the bytes that pass at once are
+//! the burst.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -78,7 +78,7 @@ fn an_address_has_one_rate_for_all_that_it_is_sent() {
     }
 }
 
-/// Writes until there is no room for a while that nobody waits for; counts what it has written.
+/// Writes until there is no room for a while; counts the written bytes.
 fn pour(mut stream: TcpStream, written: &AtomicUsize) {
     let block = [b'x'; 64 * 1024];
     while written.load(Ordering::SeqCst) < MUCH {
@@ -89,9 +89,9 @@ fn pour(mut stream: TcpStream, written: &AtomicUsize) {
     }
 }
 
-/// Memory of the gateway holds nothing of what has to wait: who sends it is held back.
+/// Waiting bytes are not in the gateway's memory: their sender is held back.
 #[test]
-fn who_sends_is_held_back() {
+fn senders_are_held_back() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let (from_node, from_client, at_node) =
@@ -124,7 +124,7 @@ fn who_sends_is_held_back() {
     for (side, written) in [("node", &from_node), ("client", &from_client)] {
         assert!(written.load(Ordering::SeqCst) < MUCH / 2, "the {side} is not held back");
     }
-    // What a second makes of the time that others took.
+    // The bytes of a second for the time that others took.
     assert!(at_node.load(Ordering::SeqCst) < 1000 + 200, "{at_node:?}");
     for stream in [download, upload] {
         stream.shutdown(std::net::Shutdown::Both).unwrap();
@@ -133,7 +133,7 @@ fn who_sends_is_held_back() {
     let _ = reader.join().unwrap();
 }
 
-/// A node: sends much for `/slow/down`, reads what comes for `/slow/up`, and answers all else with nothing.
+/// A node: sends much for `/slow/down`, reads the input for `/slow/up`, and answers all else with nothing.
 fn serve(mut stream: TcpStream, written: &AtomicUsize, received: &AtomicUsize) {
     let (mut head, mut byte) = (Vec::new(), [0]);
     while stream.read(&mut byte).is_ok_and(|read| read == 1) {
@@ -186,7 +186,7 @@ fn timeouts_do_not_run_while_bytes_wait() {
 }
 
 #[test]
-fn what_waited_is_counted() {
+fn waiting_is_counted() {
     let (origin, port) = (answering(), free_port());
     let rules = json!([{ "rate": 4000, "direction": "response" }]);
     let more = json!({ "plugin_attr": { "prometheus": { "export_addr": { "port": port } } } });

@@ -26,9 +26,10 @@ fn status(answer: &Message) -> String {
     answer.head.get("apisix-cache-status").unwrap_or_default().to_owned()
 }
 
-/// However many ask on however many workers, a node is asked once, and what comes is passed on at once.
+/// For any number of clients on any number of workers, a node gets one request, and its answer is passed on
+/// at once.
 #[test]
-fn one_asks_for_all_and_all_read_what_comes() {
+fn one_request_fetches_for_all_and_all_read_it() {
     let origin = Origin::scripted().unwrap();
     let gateway = gateway(&origin, ", lock_timeout: 60000", "");
     let mut first = asking(&gateway, "/a");
@@ -53,9 +54,9 @@ fn one_asks_for_all_and_all_read_what_comes() {
     assert_eq!(origin.connections(), 1);
 }
 
-/// An answer that is for nobody else keeps nobody waiting.
+/// A private answer delays no request.
 #[test]
-fn what_is_not_kept_is_asked_for_by_each() {
+fn unstorable_answers_are_fetched_by_each() {
     let asked = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&asked);
     let origin = Origin::answer(move |_| {
@@ -71,9 +72,9 @@ fn what_is_not_kept_is_asked_for_by_each() {
     assert_eq!(asked.load(Ordering::SeqCst), 30);
 }
 
-/// Who asks for all may leave, and its node may die: another one asks.
+/// The client that fetches for all may leave, and its node may die: another one fetches.
 #[test]
-fn who_leaves_leaves_nobody_waiting() {
+fn a_client_that_leaves_delays_no_other() {
     let origin = Origin::scripted().unwrap();
     let gateway = gateway(&origin, ", lock_timeout: 60000", "");
     let first = asking(&gateway, "/a");
@@ -84,7 +85,7 @@ fn who_leaves_leaves_nobody_waiting() {
     drop(first);
     let mut node = origin.accept().unwrap();
     node.read_head().unwrap();
-    // The answer breaks off: nobody takes it for whole, and nothing is kept.
+    // The answer breaks off: clients notice, and nothing is stored.
     node.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf").unwrap();
     assert!(second.read_head().is_ok() && third.read_head().is_ok());
     drop(node);
@@ -99,7 +100,7 @@ fn who_leaves_leaves_nobody_waiting() {
     assert_eq!((status(&answer).as_str(), &answer.body[..]), ("HIT", &b"whole"[..]));
 }
 
-/// What has begun to come is kept, though everybody leaves who has asked for it.
+/// An answer that has begun is stored, though all its clients leave.
 #[test]
 fn an_answer_is_kept_for_those_who_come_later() {
     let origin = Origin::scripted().unwrap();
@@ -115,7 +116,7 @@ fn an_answer_is_kept_for_those_who_come_later() {
     assert_eq!((status(&answer).as_str(), answer.body.len()), ("HIT", 200_000));
 }
 
-/// Who waits longer than it may asks for itself.
+/// A request that waits for too long fetches by itself.
 #[test]
 fn waiting_has_an_end() {
     let origin = Origin::scripted().unwrap();

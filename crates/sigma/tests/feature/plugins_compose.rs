@@ -1,4 +1,4 @@
-//! `batch-requests` and `compose`: what a request of the gateway to itself may do, and what becomes of it.
+//! `batch-requests` and `compose`: permissions and results of a request of the gateway to itself.
 
 use serde_json::{Value, json};
 use sigma_testkit::{Gateway, Message, Origin, Peer, until};
@@ -25,9 +25,9 @@ fn batch(gateway: &Gateway, fields: &str, pipeline: &Value) -> Value {
     answer.json().unwrap()
 }
 
-/// A proxy that is believed vouches for its own request, and not for what stands inside it.
+/// A trusted proxy vouches for its own request, and not for requests inside it.
 #[test]
-fn a_trusted_proxy_does_not_vouch_for_what_a_batch_asks() {
+fn a_trusted_proxy_does_not_vouch_for_requests_of_a_batch() {
     let origin = Origin::echo("a").unwrap();
     let plugins = json!({ "real-ip": { "source": "http_x_client", "trusted_addresses": ["127.0.0.0/8"] } });
     let gateway = start(json!({
@@ -50,7 +50,7 @@ fn a_trusted_proxy_does_not_vouch_for_what_a_batch_asks() {
     assert_eq!(answers[0]["status"], 403, "{answers}");
     let seen = answers[1]["body"].as_str().unwrap();
     assert!(seen.contains("192.0.2.7") && !seen.contains("10.0.0.1"), "{seen}");
-    // Who is let in is let in through a batch as well.
+    // An allowed client is allowed through a batch as well.
     let answers = batch(&gateway, "X-Client: 10.0.0.1\r\n", &asked);
     assert_eq!(answers[0]["status"], 200, "{answers}");
 }

@@ -1,4 +1,4 @@
-//! Upstreams with `scheme: kafka` and `kafka-proxy`, with brokers of the test's own, which say what they are told to.
+//! Upstreams with `scheme: kafka` and `kafka-proxy`, with brokers of the test's own, which follow a script.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -89,7 +89,7 @@ pub(crate) struct Offset {
     pub(crate) offset: i64,
 }
 
-/// What the brokers of a cluster do.
+/// The behaviour of the brokers of a cluster.
 #[derive(Default)]
 struct Orders {
     /// The broker that leads the partition, as metadata say.
@@ -338,7 +338,7 @@ fn commands_are_answered_over_both_versions() {
         assert_eq!((fetched.sequence, fetched.fetched.unwrap().messages[0].timestamp), (-3, 1000));
         let empty = Request { sequence: 4, empty: state, ..Request::default() };
         assert_eq!(asked(&mut socket, &empty), error(4, "unknown command"), "{by:?}");
-        // What is ignored, and then what is no message at all.
+        // Ignored messages, and then an invalid one.
         socket.send(masked(TEXT, b"hello"));
         socket.send(masked(BINARY, &Request { sequence: 5, ..Request::default() }.encode_to_vec()));
         let (_, answer) = socket.ask(BINARY, b"\xff");
@@ -362,7 +362,7 @@ fn commands_are_answered_over_both_versions() {
 }
 
 #[test]
-fn errors_are_told_as_apisix_tells_them() {
+fn errors_are_reported_as_in_apisix() {
     let cluster = Cluster::start(1, Some(batch(0, 2, &[b"a"])));
     let gateway = start(&cluster.ports, json!({}), json!({}));
     let mut socket = Socket::open(&gateway, By::Upgrade);
@@ -380,7 +380,7 @@ fn errors_are_told_as_apisix_tells_them() {
     let request = Request { list: place("other", 9, -1), ..Request::default() };
     let text = "failed to list offset, topic: other, partition: 9, err: UNKNOWN_TOPIC_OR_PARTITION";
     assert_eq!(asked(&mut socket, &request), error(0, text));
-    // What the broker says is no answer, again and again; the connection to the client goes on.
+    // The broker's answer is invalid, again and again; the connection to the client goes on.
     cluster.orders().batches = None;
     let said = asked(&mut socket, &fetch(2, 0)).error.unwrap().message;
     assert!(said.ends_with("err: the broker's answer cannot be read"), "{said}");
@@ -393,12 +393,12 @@ fn errors_are_told_as_apisix_tells_them() {
     assert!(said.ends_with("err: a batch is damaged: its checksum is another one"), "{said}");
 }
 
-/// Metadata lead to the leader; who is none any more says so, and the new one is found.
+/// Metadata lead to the leader; a former leader says so, and the new one is found.
 #[test]
 fn leaders_are_followed() {
     let cluster = Cluster::start(3, Some(batch(0, 0, &[b"a"])));
     (cluster.orders().leader, cluster.orders().true_leader) = (1, 1);
-    // One of the nodes is nobody.
+    // One of the nodes has no listener.
     let gateway = start(&[free_port(), cluster.ports[0]], json!({}), json!({}));
     let mut socket = Socket::open(&gateway, By::Upgrade);
     assert_eq!(values(&asked(&mut socket, &fetch(1, 0))), [(0, "a".to_owned())]);
@@ -417,14 +417,14 @@ fn leaders_are_followed() {
 }
 
 #[test]
-fn brokers_that_are_gone_are_told_and_found_again() {
+fn lost_brokers_are_reported_and_found_again() {
     let port = free_port();
     let gateway = start(&[port], json!({}), json!({ "timeout": { "connect": 1, "send": 1, "read": 1 } }));
     let mut socket = Socket::open(&gateway, By::Upgrade);
     let said = asked(&mut socket, &fetch(1, 0)).error.unwrap().message;
     assert!(said.contains("err: failed to connect to TCP server: host[127.0.0.1]"), "{said}");
     let cluster = Cluster::start(1, Some(batch(0, 0, &[b"a"])));
-    // What listens at the port hands on to the broker.
+    // The listener at the port forwards to the broker.
     let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
     let to = cluster.ports[0];
     std::thread::spawn(move || {
@@ -448,7 +448,7 @@ fn the_plugin_logs_in() {
         let mut socket = Socket::open(&gateway, By::Upgrade);
         let answer = asked(&mut socket, &fetch(1, 0));
         assert!(gateway.stderr().contains("a password is sent in cleartext"), "{}", gateway.stderr());
-        // Sessions share what is known, and connections.
+        // Sessions share metadata, and connections.
         let mut other = Socket::open(&gateway, By::Upgrade);
         asked(&mut other, &fetch(1, 0));
         let logins = cluster.orders().logins;
@@ -471,7 +471,7 @@ fn plugins_before_it_hold() {
     const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
     assert_eq!(ask(&mut gateway.connect().unwrap(), UPGRADE), 403);
-    // What is no handshake is none with the right plugins, either.
+    // An invalid handshake is invalid with the right plugins, too.
     let gateway = start(&cluster.ports, json!({}), json!({}));
     for fields in [
         "",

@@ -63,7 +63,7 @@ fn a_local_count_is_one_for_all_workers() {
 }
 
 #[test]
-fn a_reload_keeps_counts_and_a_changed_limit_begins_anew() {
+fn a_reload_keeps_counts_and_a_changed_limit_starts_again() {
     let origin = Origin::echo("a").unwrap();
     let plugins = |count: usize| format!("      limit-count: {{ count: {count}, time_window: 1000000 }}");
     let gateway = limited(&origin, &plugins(2));
@@ -193,7 +193,7 @@ fn redis_over_tls() {
         assert_eq!(status(&gateway, "/"), expected, "{further}");
     };
     check(", redis_ssl: true", 200);
-    // Nobody vouches for this certificate.
+    // This certificate is not trusted.
     check(", redis_ssl: true, redis_ssl_verify: true", 500);
     check("", 500);
 }
@@ -257,7 +257,7 @@ fn places_are_given_back_when_requests_end() {
             let held = || {
                 let mut client = gateway.connect().unwrap();
                 client.send("GET /held HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
-                // A refusal comes at once; what is held reaches the origin, which stays silent.
+                // A refusal comes at once; a held request reaches the origin, which stays silent.
                 let refused = until(Duration::from_millis(200), || !client.is_idle());
                 (!refused).then_some(client)
             };
@@ -309,12 +309,12 @@ fn no_more_places_are_taken_than_there_are() {
         let mut clients = hold(gateways, PLACES);
         let mut answered = vec![false; clients.len()];
         let mut refused = || {
-            // What was read stays with the client: it is silent when it is asked again.
+            // Read bytes stay with the client: it is silent at the next check.
             answered.iter_mut().zip(&mut clients).for_each(|(seen, client)| *seen |= !client.is_idle());
             answered.iter().filter(|seen| **seen).count()
         };
         assert!(until(PATIENCE, || refused() >= 3 * PLACES), "{} of {policy} refused", refused());
-        // Whoever is still without an answer has a place, and the origin has it.
+        // A client without an answer has a slot, and the origin has its request.
         assert!(until(PATIENCE, || origin.connections() >= PLACES), "{policy}");
         assert_eq!(refused(), 3 * PLACES, "{policy}");
         for gateway in gateways {

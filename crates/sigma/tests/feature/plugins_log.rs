@@ -1,5 +1,5 @@
-//! Plugins that tell of the traffic: `file-logger`, `http-logger`, `prometheus`; and what the
-//! program says of plugins.
+//! Plugins that tell of the traffic: `file-logger`, `http-logger`, `prometheus`; and the program's output
+//! about plugins.
 
 use std::fs;
 use std::process::Command;
@@ -90,7 +90,7 @@ fn a_file_that_cannot_be_written_is_no_trouble() {
 }
 
 #[test]
-fn http_logger_sends_lines_and_what_has_waited_long_enough() {
+fn http_logger_sends_batches_when_they_are_full_or_old() {
     let origin = Origin::echo("a").unwrap();
     let batches = Arc::<Mutex<Vec<(String, String)>>>::default();
     let got = Arc::clone(&batches);
@@ -184,7 +184,7 @@ fn http_logger_sends_batches_and_the_rest_at_the_end() {
 }
 
 #[test]
-fn http_logger_drops_what_the_server_refuses() {
+fn http_logger_drops_refused_entries() {
     let origin = Origin::echo("a").unwrap();
     let (server, batches) = log_server(500);
     let plugins = format!(
@@ -294,9 +294,9 @@ fn curl_scrapes_many_routes() {
     }
 }
 
-/// Scrapers that read slowly, or go away in the middle, hold nobody up.
+/// Scrapers that read slowly, or leave in the middle, delay nothing.
 #[test]
-fn slow_scrapers_hold_nobody_up() {
+fn slow_scrapers_delay_nothing() {
     const ASK: &str =
         "GET /apisix/prometheus/metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n";
     let origin = Origin::echo("a").unwrap();
@@ -351,7 +351,7 @@ fn more_scrapers_than_threads_are_answered() {
 }
 
 #[test]
-fn the_program_tells_of_its_plugins() {
+fn the_program_lists_its_plugins() {
     let output = |args: &[&str]| Command::new(SIGMA).args(args).output().unwrap();
     let list = String::from_utf8(output(&["plugins"]).stdout).unwrap();
     let line = list.lines().find(|line| line.starts_with("file-logger ")).unwrap();

@@ -11,7 +11,7 @@ use sigma_testkit::{Gateway, Origin, children, free_port, until};
 use crate::plugins_log_sockets::{config, lost};
 use crate::{PATIENCE, SIGMA};
 
-/// What each request makes the gateway complain of: a server of logs that is not there.
+/// The error line of each request: a log server is missing.
 const COMPLAINT: &str =
     "ERROR Batch Processor[tcp logger] exceeded the max_retry_count[0] dropping the entries";
 
@@ -82,7 +82,7 @@ fn lines_arrive_as_the_log_has_them() {
     );
 }
 
-/// What the parent says of a gateway that died is shipped by the next one.
+/// The parent's lines about a dead gateway are shipped by the next one.
 #[test]
 fn lines_of_the_parent_are_shipped_by_the_gateway() {
     let origin = Origin::echo("a").unwrap();
@@ -112,9 +112,10 @@ fn lines_of_the_parent_are_shipped_by_the_gateway() {
     assert!(parent.stop().unwrap().success());
 }
 
-/// While nobody takes lines, each of them makes the shipper complain, too; those complaints are never shipped.
+/// While the server takes no lines, each of them makes the shipper complain, too; those complaints are never
+/// shipped.
 #[test]
-fn what_it_says_itself_is_not_shipped() {
+fn its_own_complaints_are_not_shipped() {
     let (origin, port) = (Origin::echo("a").unwrap(), free_port());
     let metadata = json!({"host": "127.0.0.1", "port": port, "level": "DEBUG", "batch_max_size": 0});
     let gateway = Gateway::start(SIGMA, &config_of(&origin, &metadata)).unwrap();

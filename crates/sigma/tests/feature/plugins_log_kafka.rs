@@ -1,4 +1,4 @@
-//! `kafka-logger` with a broker of the test's own, which says what it is told to.
+//! `kafka-logger` with a broker of the test's own, which follows a script.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -31,7 +31,7 @@ struct Told {
     partitions: i32,
     /// User and password, if it asks for them.
     login: Option<(&'static str, &'static str)>,
-    /// What the next questions to produce are answered with; success, when there are no more.
+    /// The answers to the next produce requests; success, when there are no more.
     errors: Mutex<VecDeque<i16>>,
     produced: Mutex<Vec<Produced>>,
     topics: Mutex<Vec<String>>,
@@ -269,7 +269,7 @@ fn a_batch_is_a_message_in_the_partition_of_its_key() {
     assert!(broker.told.topics.lock().unwrap().iter().all(|topic| topic == "logs"));
 }
 
-/// Without a key partitions take turns; messages that nobody waits for leave together.
+/// Without a key partitions take turns; asynchronous messages leave together.
 #[test]
 fn messages_are_collected_and_partitions_take_turns() {
     let broker = Broker::start(2, None, &[]);
@@ -287,7 +287,7 @@ fn messages_are_collected_and_partitions_take_turns() {
     let mut values = broker.values();
     values.sort();
     assert_eq!(values, uris.map(entry));
-    // What still waits leaves with the process.
+    // Waiting entries leave with the process.
     client.get("/5").unwrap();
     drop(client);
     assert!(gateway.stop().unwrap().success());
@@ -295,7 +295,7 @@ fn messages_are_collected_and_partitions_take_turns() {
 }
 
 #[test]
-fn what_may_pass_is_tried_again_and_what_may_not_is_told() {
+fn temporary_errors_are_retried_and_permanent_ones_reported() {
     // The leader has moved, twice; the third error is about the message.
     let broker = Broker::start(1, None, &[6, 6, 0, 10]);
     let (_origin, gateway) = start(broker.port, json!({ "producer_type": "sync", "batch_max_size": 1 }));
@@ -313,10 +313,10 @@ fn what_may_pass_is_tried_again_and_what_may_not_is_told() {
     assert_eq!(broker.values(), [entry("/1")]);
 }
 
-/// A login is told in the error log without what is secret about it, and nothing is sent without one.
+/// A failed login is logged in the error log without its secrets, and nothing is sent without one.
 #[test]
 fn a_broker_that_asks_for_a_login_gets_it() {
-    // What is told is written by a thread of its own.
+    // Lines are written by a thread of its own.
     let check = |password: &str, told: &str| {
         let broker = Broker::start(1, Some(("jack", "jacks-password")), &[]);
         let sasl = json!({ "user": "jack", "password": password });
@@ -340,7 +340,7 @@ fn a_broker_that_asks_for_a_login_gets_it() {
 }
 
 #[test]
-fn a_broker_that_is_back_gets_what_has_waited() {
+fn a_broker_that_is_back_gets_waiting_entries() {
     let port = free_port();
     let conf = json!({ "producer_type": "sync", "batch_max_size": 1, "max_retry_count": 1_000_000 });
     let (_origin, gateway) = start(port, conf);
@@ -353,9 +353,9 @@ fn a_broker_that_is_back_gets_what_has_waited() {
     assert_eq!(lost(&gateway), 0);
 }
 
-/// Whatever is at the port instead of a broker: the gateway serves, and says what is wrong.
+/// With another server at the port instead of a broker the gateway serves, and reports the problem.
 #[test]
-fn what_is_no_broker_is_told() {
+fn other_servers_than_brokers_are_reported() {
     for (said, expected) in [
         (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], "the answer is longer than 4194304 bytes"),
         (b"\x00\x00\x00\x08\x00\x00\x00\x01\x7f\xff\xff\xff", "the broker's answer cannot be read"),
@@ -378,7 +378,7 @@ fn what_is_no_broker_is_told() {
     }
 }
 
-/// The head of a request in place of an entry.
+/// The head of a request instead of an entry.
 #[test]
 fn a_message_may_be_the_request_itself() {
     let broker = Broker::start(1, None, &[]);

@@ -1,4 +1,4 @@
-//! `rocketmq-logger` with a server of the test's own, which is name server and broker, and says what it is told to.
+//! `rocketmq-logger` with a server of the test's own, which is name server and broker, and follows a script.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read, Write};
@@ -41,7 +41,7 @@ struct Told {
     /// The topics that it knows, and their queues.
     topics: BTreeMap<&'static str, u32>,
     asks_for_account: bool,
-    /// What the next messages are answered with; success, when there are no more.
+    /// The answers to the next messages; success, when there are no more.
     codes: Mutex<VecDeque<u32>>,
     taken: Mutex<Vec<Message>>,
 }
@@ -139,7 +139,7 @@ impl Told {
         assert!(fixed.iter().all(|(name, value)| fields[*name] == *value), "{fields:?}");
         assert!(fields["g"].parse::<u64>().unwrap() > 1_000_000_000_000, "{fields:?}");
         let code = self.codes.lock().unwrap().pop_front().unwrap_or(0);
-        // Those that are there, but were not copied or written in time.
+        // Messages that are there, but were not copied or written in time.
         if matches!(code, 0 | 10..=12) {
             let properties = fields["i"].split_terminator('\u{2}').map(|one| {
                 let (name, value) = one.split_once('\u{1}').unwrap();
@@ -186,7 +186,7 @@ fn a_batch_is_a_message_and_queues_take_turns() {
     assert!(until(PATIENCE, || server.taken().len() == 1), "{}", gateway.stderr());
     client.get("/3").unwrap();
     drop(client);
-    // What still waits leaves with the process.
+    // Waiting entries leave with the process.
     assert!(gateway.stop().unwrap().success());
     let properties: BTreeMap<String, String> =
         [("KEYS", "orders"), ("TAGS", "edge"), ("WAIT", "true")].map(|(a, b)| (a.into(), b.into())).into();
@@ -200,7 +200,7 @@ fn a_batch_is_a_message_and_queues_take_turns() {
     assert_eq!(server.taken(), lists.map(of));
 }
 
-/// A topic that nobody knows has the queues of the one that brokers make topics after.
+/// An unknown topic has the queues of the one that brokers make topics after.
 #[test]
 fn a_topic_that_is_not_there_is_made_if_brokers_do_that() {
     let server = Server::start(&[("TBW102", 8)], &[]);
@@ -223,7 +223,7 @@ fn a_topic_that_is_not_there_is_made_if_brokers_do_that() {
 }
 
 #[test]
-fn what_may_pass_is_tried_again_and_what_may_not_is_told() {
+fn temporary_errors_are_retried_and_permanent_ones_reported() {
     // Busy, twice; there, but not on the disk yet; and one that no attempt helps.
     let server = Server::start(&[("logs", 1)], &[2, 14, 0, 10, 13]);
     let (_origin, gateway) = start(server.port, json!({ "batch_max_size": 1 }));
@@ -266,7 +266,7 @@ fn questions_are_signed_where_an_account_is_set() {
     assert!(told.contains("failed to send data to rocketmq topic: NO_PERMISSION"), "{told}");
 }
 
-/// The server stands behind a gateway that ends TLS, and says that the broker is there, too.
+/// The server is behind a gateway that ends TLS, and names it as the broker, too.
 #[test]
 fn connections_are_encrypted() {
     let (root, dir) = (Authority::new("Root"), tempfile::tempdir().unwrap());
@@ -290,9 +290,9 @@ fn connections_are_encrypted() {
     assert_eq!(server.bodies(), [entry("/1")]);
 }
 
-/// Whatever is at the port instead of a name server: the gateway serves, and says what is wrong.
+/// With another server at the port instead of a name server the gateway serves, and reports the problem.
 #[test]
-fn what_is_no_server_is_told() {
+fn other_servers_than_name_servers_are_reported() {
     for (said, expected) in [
         (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], "the answer is longer than 4194304 bytes"),
         (b"\x00\x00\x00\x08\x00\xff\xff\xff\x7f\xff\xff\xff", "the server's answer cannot be read"),
@@ -315,7 +315,7 @@ fn what_is_no_server_is_told() {
     }
 }
 
-/// The head of a request in place of an entry.
+/// The head of a request instead of an entry.
 #[test]
 fn a_message_may_be_the_request_itself() {
     let server = Server::start(&[("logs", 1)], &[]);

@@ -37,7 +37,7 @@ fn entry(uri: &str) -> String {
     format!("{{\"uri\":\"{uri}\",\"route_id\":\"r\"}}")
 }
 
-/// A server over TCP, and what it was sent, connection by connection.
+/// A server over TCP, and its input, connection by connection.
 struct Collector {
     port: u16,
     texts: Arc<Mutex<Vec<String>>>,
@@ -91,9 +91,9 @@ fn tcp_logger_sends_lists_and_the_rest_at_the_end() {
     assert_eq!(server.texts(), [first, format!("[{}]", entry("/3"))]);
 }
 
-/// A client's text is one value of one object, whatever it has in it.
+/// A client's text is one value of one object, with any characters.
 #[test]
-fn one_entry_is_one_object_whatever_a_client_sends() {
+fn one_entry_is_one_object_for_any_client_input() {
     let (origin, server) = (Origin::echo("a").unwrap(), Collector::start());
     let format = json!({ "batch_max_size": 1, "log_format": { "agent": "$http_user_agent" } });
     let plugins = logger("tcp-logger", server.port, format);
@@ -133,7 +133,7 @@ fn tcp_logger_tries_again_until_the_server_is_back() {
 
 /// A server that takes connections and reads nothing holds up no request, and no more than was said waits.
 #[test]
-fn what_a_stalled_server_does_not_take_is_dropped_and_counted() {
+fn entries_that_a_stalled_server_does_not_take_are_dropped_and_counted() {
     const REQUESTS: u64 = 12;
     let origin = Origin::echo("a").unwrap();
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -218,7 +218,7 @@ fn udp_logger_sends_a_batch_in_a_datagram() {
 
 /// A batch that no datagram holds leaves in several; an entry that none holds is lost, and counted.
 #[test]
-fn udp_logger_splits_what_is_too_long() {
+fn udp_logger_splits_long_batches() {
     let (origin, (socket, port)) = (Origin::echo("a").unwrap(), receiver());
     let conf = json!({ "batch_max_size": 4, "inactive_timeout": 600, "log_format": { "x": "$http_x" } });
     let plugins = logger("udp-logger", port, conf);
@@ -238,9 +238,9 @@ fn udp_logger_splits_what_is_too_long() {
     assert!(until(PATIENCE, || gateway.stderr().contains(told)), "{}", gateway.stderr());
 }
 
-/// Datagrams to nobody are no trouble, and what comes after its return arrives.
+/// Datagrams to a missing server do no harm, and later ones arrive after its return.
 #[test]
-fn udp_logger_waits_for_nobody() {
+fn udp_logger_needs_no_server() {
     let (origin, port) = (Origin::echo("a").unwrap(), free_port());
     let plugins = logger("udp-logger", port, json!({ "batch_max_size": 1 }));
     let gateway = Gateway::start(SIGMA, &config(&origin, plugins, json!({}))).unwrap();

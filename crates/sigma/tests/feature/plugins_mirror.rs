@@ -1,4 +1,5 @@
-//! `proxy-mirror` over real sockets: what copies hold, that nobody waits for them, and what is counted.
+//! `proxy-mirror` over real sockets: the content of copies, that requests never wait for them, and their
+//! counters.
 
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
@@ -23,7 +24,7 @@ fn gateway(origin: &Origin, settings: &str, plugins: &str) -> Gateway {
     .unwrap()
 }
 
-/// An origin that tells of each request, and answers it so.
+/// An origin that reports each request, and answers it so.
 fn telling(answer: &'static str) -> (Origin, Receiver<Message>) {
     let (tell, told) = mpsc::channel();
     let origin = Origin::answer(move |request| {
@@ -46,7 +47,7 @@ fn counted(gateway: &Gateway, line: &str) {
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
 #[test]
-fn copies_hold_what_the_node_gets() {
+fn copies_have_the_content_of_the_nodes_request() {
     let (origin, _at_node) = telling(OK);
     let (one, at_one) = telling("HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n");
     let (other, at_other) = telling(OK);
@@ -76,15 +77,15 @@ fn copies_hold_what_the_node_gets() {
             assert_eq!(copy.head.get(name), Some(value), "{name}");
         }
     }
-    // Who is refused has no copy: the next one that comes is of the next request.
+    // A refused request has no copy: the next copy is of the next request.
     assert_eq!(ask(&gateway, "GET /refused HTTP/1.1\nHost: h\n\n").status(), 401);
     counted(&gateway, "outcome=\"answered\"} 2");
 }
 
 #[test]
-fn a_mirror_that_hangs_holds_up_nobody() {
+fn a_mirror_that_hangs_delays_no_request() {
     let (origin, _at_node) = telling(OK);
-    // Nobody accepts its connections.
+    // It does not accept connections.
     let silent = Origin::scripted().unwrap();
     let settings = "plugin_attr: { proxy-mirror: { copies: { worker_running: 1, worker_waiting: 1, worker_bytes: 8 } } }";
     let plugins =

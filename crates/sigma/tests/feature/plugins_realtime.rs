@@ -13,7 +13,7 @@ const PONG: u8 = 0x8a;
 
 const KEY: &str = "publishers-key-1";
 
-/// The service: it does what is asked for in the query or in the message, and notes what it was asked.
+/// The service: it follows orders in the query or in the message, and notes its requests.
 struct Service {
     origin: Origin,
     seen: Arc<Mutex<Vec<Message>>>,
@@ -39,7 +39,7 @@ impl Service {
         self.seen.lock().unwrap().clone()
     }
 
-    /// What was told of these events, in its order.
+    /// Returns the reports of these events, in their order.
     fn told(&self, event: &str) -> Vec<Message> {
         let is_it = |message: &Message| message.head.get("connection-event") == Some(event);
         self.seen().into_iter().filter(is_it).collect()
@@ -172,7 +172,7 @@ fn events_of_a_websocket_are_requests() {
         socket.send(masked(TEXT, b"quiet"));
         assert!(until(PATIENCE, || service.told("message").len() == 4), "{by:?}");
         assert_eq!(socket.ask(TEXT, b"on"), text("echo on"), "{by:?}");
-        // Several at once in their order; a ping is nobody else's business.
+        // Several at once in their order; a ping is between two peers.
         socket.send(
             [masked(TEXT, b"quiet"), masked(PING, b"?"), masked(TEXT, b"1"), masked(TEXT, b"2")].concat(),
         );
@@ -188,7 +188,7 @@ fn events_of_a_websocket_are_requests() {
             assert_eq!(message.head.get("connection-id"), Some(&*id));
             assert_eq!(message.head.get("x-forwarded-for"), Some("127.0.0.1"));
             assert_eq!(message.head.get("x-forwarded-uri"), Some("/ws"));
-            // What the service wants to know again.
+            // The metadata that the service gets again.
             assert_eq!(message.head.get("meta-user"), (at > 0).then_some("42"));
         }
         let types: Vec<_> =
@@ -213,7 +213,7 @@ fn the_service_decides_who_connects() {
     assert_ne!(told.head.get("connection-id"), Some("mine"));
     assert_eq!((told.head.get("meta_user"), told.head.get("cookie")), (None, Some("c=d")));
     assert!(told.head.get("sec-websocket-key").is_none() && told.head.get("upgrade").is_none());
-    // Pages of others are refused before anybody is asked.
+    // Foreign pages are refused before the service is called.
     let before = service.seen().len();
     assert_eq!(ask(&gateway, "/ws", &format!("{UPGRADE}Origin: https://evil.example\r\n")).status(), 403);
     assert_eq!(ask(&gateway, "/ws", &UPGRADE.replace("13", "12")).status(), 400);
@@ -223,7 +223,7 @@ fn the_service_decides_who_connects() {
         (opened.status(), opened.head.get("set-cookie"), opened.head.get("x-other")),
         (101, Some("a=b"), None)
     );
-    // Nobody is there any more: that is told, too.
+    // The client is gone: that is reported, too.
     assert!(until(PATIENCE, || service.told("disconnect").len() == 1));
     assert_eq!(service.told("disconnect")[0].head.get("connection-close-code"), Some("1006"));
     let mut socket = Socket::open_path(&gateway, "ws?greet");
@@ -244,7 +244,7 @@ fn the_service_decides_who_connects() {
 }
 
 #[test]
-fn answers_that_are_none_end_the_connection() {
+fn invalid_answers_end_the_connection() {
     let service = Service::start();
     let gateway = start(&service, json!({ "max_message_bytes": 100 }), json!({}));
     for (message, code) in
@@ -289,7 +289,7 @@ fn pushes_reach_channels_and_connections() {
     assert_eq!(publish(&gateway, to_one(json!({ "ws-message": { "content-bin": "/wA=" } }))), 1);
     assert_eq!(sockets[1].frame(), (BINARY, vec![0xff, 0]));
     assert_eq!(publish(&gateway, to_one(json!({ "http-stream": { "content": "data: x" } }))), 0);
-    // Channels are left and joined by what the service says; four are enough.
+    // Channels are left and joined by the service's answers; four are enough.
     assert_eq!(sockets[0].ask(TEXT, b"leave room"), text("left"));
     let to_room = || json!({ "channel": "room", "formats": { "ws-message": { "content": "room" } } });
     assert_eq!(publish(&gateway, to_room()), 3);
@@ -314,7 +314,7 @@ fn pushes_reach_channels_and_connections() {
 }
 
 #[test]
-fn nobody_pushes_without_the_key() {
+fn pushes_without_the_key_are_refused() {
     let service = Service::start();
     let gateway = start(&service, json!({}), json!({}));
     let body = json!({ "items": [to_all("x")] }).to_string();
@@ -350,7 +350,7 @@ fn slow_readers_are_ended() {
     let slow = [listen(&gateway), listen(&gateway)];
     let _slow_socket = Socket::open(&gateway, By::Upgrade);
     let content = "x".repeat(90_000);
-    // What the kernel takes, and then what the queue does.
+    // The capacity of the kernel, and then of the queue.
     let is_ended = || publish(&gateway, to_all(&content)) == 0;
     assert!(until(PATIENCE, is_ended));
     drop(slow);
@@ -368,7 +368,7 @@ fn connections_are_counted_and_kept_alive() {
     let mut events = listen(&gateway);
     assert_eq!(ask(&gateway, "/ws", UPGRADE).status(), 503);
     assert_eq!(ask(&gateway, "/ws", "").status(), 503);
-    // Whoever answers stays, whoever does not is gone.
+    // A client that answers stays, a silent one is gone.
     for _ in 0..2 {
         assert_eq!(socket.frame(), (PING, vec![]));
         socket.send(masked(PONG, b""));
@@ -377,7 +377,7 @@ fn connections_are_counted_and_kept_alive() {
     assert_eq!(socket.end(), Ok(()));
     assert!(until(PATIENCE, || service.told("disconnect").len() == 1));
     assert_eq!((chunk(&mut events), chunk(&mut events)), ("data: first\n\n".to_owned(), ":\n\n".to_owned()));
-    // There is a place again, for what is no stream as well.
+    // There is a slot again, also for an answer that is no stream.
     let plain = ask(&gateway, "/ws?plain", "");
     assert_eq!((plain.status(), &*plain.text(), plain.head.get("x-kind")), (404, "nothing", Some("plain")));
     assert_eq!(plain.head.get("grip-channel"), None);

@@ -65,7 +65,7 @@ fn requests_are_rewritten() {
 }
 
 #[test]
-fn the_host_of_the_upstream_goes_before_that_of_the_plugin() {
+fn the_host_of_the_upstream_goes_before_the_plugins() {
     let origin = Origin::echo("a").unwrap();
     let gateway = with_routes(&format!(
         "  - uri: \"/*\"\n    plugins: {{ proxy-rewrite: {{ host: other.example }} }}\n    upstream: {{ pass_host: rewrite, upstream_host: up.example, nodes: {{ \"127.0.0.1:{}\": 1 }} }}\n",
@@ -175,7 +175,7 @@ fn files_are_streamed_in_ranges_and_whole() {
             && parts.contains("bytes 8-9/10\r\n\r\n89\r\n"),
         "{parts}"
     );
-    // What was compressed beforehand is not compressed again.
+    // A precompressed file is not compressed again.
     let accepting = ["-H", "Accept-Encoding: gzip, zstd"];
     assert_eq!(curl_text(&gateway, "/files/small.txt", &accepting), "as it stands");
     let status = ["-o", "/dev/null", "-w", "%{http_code} %{redirect_url}"];

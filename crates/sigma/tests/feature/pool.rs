@@ -1,4 +1,4 @@
-//! Connections to nodes: what is kept after a burst, and what happens when there may be no more.
+//! Connections to nodes: idle ones after a burst, and the limit of connections.
 
 use std::sync::{Arc, Barrier};
 
@@ -95,7 +95,7 @@ fn in_front_of(node: &Node, connect_s: u32) -> Gateway {
 }
 
 #[test]
-fn streams_wait_for_a_place_and_are_answered_when_there_is_none() {
+fn streams_wait_for_a_slot_and_are_answered_without_one() {
     within(async {
         let (node, gate) = Node::behind_a_gate().await;
         let (patient, hasty) = (in_front_of(&node, 100), in_front_of(&node, 1));

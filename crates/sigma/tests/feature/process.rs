@@ -1,4 +1,4 @@
-//! The process among others: logs that nobody reads, signals, descriptors, addresses that are taken.
+//! The process among others: logs without readers, signals, descriptors, addresses that are taken.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +10,7 @@ use sigma_testkit::{Gateway, Origin, Peer, free_port, until};
 
 use crate::{PATIENCE, SIGMA, catch_all, in_front_of, nodes};
 
-/// Nodes that refuse: at level debug, every request tells of another try.
+/// Nodes that refuse: at level debug, every request logs another attempt.
 const DEAD: &str = "{ \"127.0.0.1:1\": 1, \"127.0.0.2:1\": 1 }";
 
 /// A program that starts Sigma after `preparation`, commands of a shell.
@@ -47,7 +47,7 @@ fn said(output: &Output) -> String {
 }
 
 #[test]
-fn nobody_reads_the_error_log() {
+fn the_error_log_has_no_reader() {
     let dir = tempfile::tempdir().unwrap();
     let settings = "status: { address: \"{status}\" }\nerror_log: { level: debug }";
     let config = catch_all(settings, DEAD, "");
@@ -66,7 +66,7 @@ fn nobody_reads_the_error_log() {
 }
 
 #[test]
-fn a_slow_reader_of_the_error_log_is_told_what_it_missed() {
+fn a_slow_reader_of_the_error_log_learns_of_missed_lines() {
     let (dir, path) = (tempfile::tempdir().unwrap(), "unread");
     let settings = "status: { address: \"{status}\" }\nerror_log: { level: debug }";
     let config = catch_all(settings, DEAD, "");
@@ -134,7 +134,7 @@ fn a_start_and_a_reload_leave_a_line_each() {
 }
 
 #[test]
-fn an_access_log_that_nobody_reads_refuses_the_start() {
+fn an_access_log_without_a_reader_refuses_the_start() {
     let dir = tempfile::tempdir().unwrap();
     fifo(&dir.path().join("access"));
     let settings = format!("access_log: {{ path: \"{}/access\" }}", dir.path().display());
@@ -144,7 +144,7 @@ fn an_access_log_that_nobody_reads_refuses_the_start() {
 }
 
 #[test]
-fn an_access_log_that_nobody_reads_refuses_a_reload_and_nothing_else() {
+fn an_access_log_without_a_reader_refuses_only_the_reload() {
     let (dir, origin) = (tempfile::tempdir().unwrap(), Origin::echo("a").unwrap());
     fifo(&dir.path().join("access"));
     let status = "status: { address: \"{status}\" }";
@@ -161,7 +161,7 @@ fn an_access_log_that_nobody_reads_refuses_a_reload_and_nothing_else() {
 }
 
 #[test]
-fn an_access_log_whose_reader_stands_still_costs_lines_only() {
+fn an_access_log_with_a_stuck_reader_costs_lines_only() {
     let (dir, origin) = (tempfile::tempdir().unwrap(), Origin::echo("a").unwrap());
     let path = dir.path().join("access");
     fifo(&path);
@@ -195,7 +195,7 @@ fn lines_lost_on_a_full_disk_are_counted() {
 }
 
 #[test]
-fn a_second_signal_ends_what_the_first_waits_for() {
+fn a_second_signal_ends_the_wait_of_the_first() {
     let origin = Origin::serve(|mut peer| {
         // Answers nothing and keeps the exchange open.
         let _ = peer.read_request();
@@ -307,13 +307,13 @@ fn a_unix_listener_leaves_other_files_alone() {
 fn set_open_files(gateway: &Gateway, current: Option<u64>) {
     use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
     let pid = Pid::from_raw(i32::try_from(gateway.pid()).unwrap());
-    // Never above what it was started with.
+    // Never above the limit at its start.
     let maximum = getrlimit(Resource::Nofile).maximum;
     prlimit(pid, Resource::Nofile, Rlimit { current: current.or(maximum), maximum }).unwrap();
 }
 
 #[test]
-fn what_the_gateway_lacks_is_not_the_nodes_fault() {
+fn missing_resources_of_the_gateway_are_not_the_nodes_fault() {
     let origin = Origin::echo("a").unwrap();
     let checks = "      retries: 1\n      checks:\n        active: { type: http, http_path: / }\n        passive: { type: http, unhealthy: { tcp_failures: 1, timeouts: 1, http_statuses: [500], http_failures: 1 }, healthy: { http_statuses: [299], successes: 1 } }\n";
     let config = catch_all("status: { address: \"{status}\" }", &nodes(&[&origin]), checks);

@@ -8,7 +8,7 @@ use sigma_testkit::{Gateway, Message, Origin, Peer, until};
 
 use crate::{PATIENCE, SIGMA, nodes};
 
-/// What functions that serve a request are called.
+/// The prefix of functions that serve a request.
 const EXCHANGE: &str = "sigma_proxy::exchange::";
 
 fn gateway(origin: &Origin, process: &str) -> Gateway {
@@ -43,7 +43,7 @@ fn there_are_no_profiles_unless_they_are_asked_for() {
     }
 }
 
-/// What `go tool pprof` reads in a profile.
+/// Returns the content of a profile by `go tool pprof`.
 fn read(gateway: &Gateway, profile: &Message, options: &[&str]) -> String {
     let file = gateway.dir().join("profile.pb");
     std::fs::write(&file, &profile.body).unwrap();
@@ -84,7 +84,7 @@ fn a_profile_shows_what_a_worker_does() {
         let over = Over(&is_over);
         scope.spawn(|| {
             while !is_over.load(Ordering::SeqCst) {
-                // A machine that is busy may keep a client waiting, which is not what is looked at here.
+                // A busy machine may make a client wait, which is not tested here.
                 let Ok(mut client) = gateway.connect() else { continue };
                 while !is_over.load(Ordering::SeqCst) && client.get("/").is_ok() {
                     std::hint::spin_loop();
@@ -93,7 +93,7 @@ fn a_profile_shows_what_a_worker_does() {
         });
         let taken = |form: &str| asked(&gateway, &format!("/v1/profile/cpu?seconds=1&hz=200&format={form}"));
         let mut lines = String::new();
-        // Who looks at a machine that is busy sees little of one process in a second.
+        // On a busy machine one process shows little in a second.
         let is_seen = until(PATIENCE, || {
             let folded = taken("folded");
             lines = folded.text();

@@ -1,4 +1,4 @@
-//! What operators have caches forget, on every gateway of a store.
+//! Purges by operators, on every gateway of a store.
 
 use serde_json::{Value, json};
 use sigma_testkit::{EtcdServer, Gateway, Origin, Peer, until};
@@ -51,7 +51,7 @@ fn order(gateway: &Gateway, order: &Value) -> (u16, Value) {
 }
 
 #[test]
-fn answers_are_forgotten_by_what_they_are() {
+fn answers_are_purged_by_their_properties() {
     let (gateway, node) = (start(EMBEDDED), node());
     serve(&gateway, &node);
     let paths = ["/red/1", "/red/2?a=b", "/blue"];
@@ -96,7 +96,7 @@ fn every_gateway_of_a_store_forgets() {
     gateways.iter().for_each(|gateway| fill(gateway, &["/red", "/blue"]));
     let done = order(&gateways[0], &json!({"tags": ["red"]}));
     assert_eq!(done, (200, json!({"forgotten": 1, "gateways": "all"})));
-    // The other one hears of it; what is asked for again is kept again.
+    // The other one gets the order; a new answer is stored again.
     let asked = || node.requests();
     let before = asked();
     assert!(until(PATIENCE, || is_hit(&gateways[1], "/red") == Some(false)), "{}", gateways[1].stderr());

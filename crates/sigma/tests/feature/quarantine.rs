@@ -1,5 +1,5 @@
-//! What cannot be served as it was written: nothing more open is served in its place, and everybody
-//! can see what it is and why.
+//! Objects that cannot be served as they were written: nothing more open replaces them, and operators see the
+//! object and the reason.
 
 use serde_json::{Value, json};
 use sigma_testkit::{EtcdServer, Gateway, Operator, Origin, Peer, until};
@@ -11,7 +11,7 @@ use crate::{PATIENCE, SIGMA};
 /// A certificate of X.509 version 1, which no authority may be.
 const VERSION_1: &str = include_str!("version_1.pem");
 
-/// Who answers `jack`, whose key it is.
+/// Returns the status for `jack`, whose key it is.
 fn as_jack(gateway: &Gateway, target: &str) -> u16 {
     let request = format!("GET {target} HTTP/1.1\r\nHost: h\r\napikey: jack-key\r\n\r\n");
     gateway.connect().unwrap().with_deadline(PATIENCE).ask(request).unwrap().status()
@@ -74,7 +74,7 @@ fn a_plugin_that_is_not_there_closes_what_names_it() {
         await_answerer(&gateway, path, expected);
     }
     assert_eq!(as_jack(&gateway, "/keys"), 503);
-    // It is mended by whoever wrote it, and told no longer.
+    // It is repaired by its writer, and not reported any more.
     put("services/1", &json!({}));
     await_answerer(&gateway, "/service", "a");
     await_closed(&gateway, &["routes/own", "consumers/jack", "plugin_configs/1"]);
@@ -98,8 +98,8 @@ fn a_plugin_that_is_not_there_closes_what_names_it() {
     assert!(log.contains("retired-auth") && log.contains("left out"), "{log}");
 }
 
-/// Another program writes something that nobody can read: what is in force stays, and everybody is told. A
-/// gateway that starts has nothing to keep, and is closed.
+/// Another program writes something unreadable: the present state stays in force, and all gateways report it.
+/// A gateway that starts has nothing to keep, and is closed.
 #[test]
 fn a_change_that_cannot_be_read_is_not_applied() {
     let (a, b) = (Origin::echo("a").unwrap(), Origin::echo("b").unwrap());
@@ -218,9 +218,9 @@ fn a_certificate_that_cannot_be_used_keeps_its_names() {
     await_closed(&gateway, &["ssls/later", "ssls/strict"]);
 }
 
-/// What the compiler would refuse, the Admin API refuses.
+/// The Admin API refuses a resource that the compiler would refuse.
 #[test]
-fn what_could_not_be_served_is_not_stored() {
+fn unservable_objects_are_not_stored() {
     let (root, origin) = (Authority::new("Root"), Origin::echo("a").unwrap());
     let gateway = start(EMBEDDED);
     let admin = admin(&gateway);
@@ -283,7 +283,7 @@ fn an_upstream_goes_with_the_certificate_that_it_shows() {
     await_closed(&gateway, &[]);
 }
 
-/// A file with an item that has gone stale, served with `--skip-invalid`: what it guards stays closed.
+/// A file with a stale item, served with `--skip-invalid`: the paths that it guards stay closed.
 #[test]
 fn invalid_items_of_a_file_are_closed() {
     let origin = Origin::echo("a").unwrap();
@@ -312,7 +312,7 @@ fn invalid_items_of_a_file_are_closed() {
     assert_eq!(ready["quarantined"].as_array().map(Vec::len), Some(4), "{ready}");
     let log = gateway.stderr();
     assert!(log.contains("an object of the file is quarantined") && log.contains("heder"), "{log}");
-    // A rule for everything closes everything; a mended file opens what it says.
+    // A rule for everything closes everything; a repaired file opens it again.
     gateway
         .rewrite(&(file(&stale) + "global_rules:\n  - { id: 1, plugins: { retired-auth: {} } }\n"))
         .unwrap();

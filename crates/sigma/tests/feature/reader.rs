@@ -1,5 +1,5 @@
-//! A reader who does what a page says: saves its configuration, starts the gateway, types the commands
-//! and compares what comes with what the page shows.
+//! A reader who follows a page: saves its configuration, starts the gateway, types the commands and compares
+//! the output with the page.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -136,21 +136,21 @@ fn the_tutorial_does_what_it_shows() {
 }
 
 #[test]
-fn every_recipe_does_what_it_shows() {
+fn every_recipe_works_as_shown() {
     follow_sections_of(RECIPES);
 }
 
 #[test]
-fn every_policy_does_what_it_shows() {
+fn every_policy_works_as_shown() {
     follow_sections_of(POLICIES);
 }
 
 #[test]
-fn every_login_and_token_does_what_it_shows() {
+fn every_login_and_token_works_as_shown() {
     follow_sections_of(LOGINS);
 }
 
-/// The page is one configuration, and what it tells of a request.
+/// The page is one configuration, and its output for a request.
 #[test]
 fn the_way_of_a_request_is_seen() {
     let page = read(TRACING);
@@ -279,7 +279,7 @@ fn renumbered<'n>(text: &str, other: impl Fn(&str) -> Option<&'n str>) -> String
 }
 
 impl Reader {
-    /// Does what a section says, in its order: a block of `yaml` is saved and started, of `console` typed.
+    /// Follows a section, in its order: a block of `yaml` is saved and started, of `console` typed.
     fn follow(Section { name, text, start }: &Section) {
         let dir = tempfile::tempdir().unwrap();
         // A terminal would show no progress here either.
@@ -313,7 +313,7 @@ impl Reader {
         renumbered(text, |number| self.ports.iter().find(|(_, free)| *free == number).map(|(port, _)| *port))
     }
 
-    /// Starts the gateway from the shell, so that it has what was exported there.
+    /// Starts the gateway from the shell, so that it has the exported variables.
     fn start(&mut self, command: &str, config: &str) {
         fs::write(self.dir.path().join("sigma.yaml"), self.with_free_ports(config)).unwrap();
         let command = self.with_free_ports(command);
@@ -372,12 +372,12 @@ fn typed_and_shown(console: &str) -> Vec<(String, String)> {
     found
 }
 
-/// A text without the white space at the ends of its lines, which nobody sees.
+/// A text without the white space at the ends of its lines, which is invisible.
 fn without_line_ends(text: &str) -> String {
     text.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-/// Whether `told` is what a page shows, where `…` stands for any text.
+/// Whether the output matches a page's, where `…` matches any text.
 fn is_shown(shown: &str, told: &str) -> bool {
     let (told, shown) = (told.trim_end(), shown.trim_end());
     let mut pieces = shown.split('…');
@@ -394,7 +394,7 @@ fn is_shown(shown: &str, told: &str) -> bool {
 }
 
 #[test]
-fn a_page_is_compared_with_what_comes() {
+fn a_page_is_compared_with_the_output() {
     for (shown, told, same) in [
         ("a\n", "a\n", true),
         ("a", "ab", false),
@@ -453,7 +453,7 @@ impl Shell {
         Shell { child, input, output }
     }
 
-    /// What a command tells.
+    /// Returns the output of a command.
     fn type_in(&mut self, command: &str) -> String {
         writeln!(self.input, "{{ {command}\n}} </dev/null; printf '\\036'").unwrap();
         self.output.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no end of\n{command}"))
@@ -462,7 +462,7 @@ impl Shell {
 
 impl Drop for Shell {
     fn drop(&mut self) {
-        // What was started in the background ends with it; it may have ended by itself.
+        // Background processes end with it; they may have ended by themselves.
         let _ = writeln!(self.input, "kill $(jobs -p) 2>/dev/null; exit");
         let _ = self.child.wait();
     }

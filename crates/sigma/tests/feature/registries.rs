@@ -1,6 +1,6 @@
 //! Upstreams that take their nodes from registries.
 //!
-//! etcd is a real one; Consul is one of the test, which says what a real one says.
+//! etcd is a real one; Consul is one of the test, with the answers of a real one.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use sigma_testkit::{Dns, EtcdServer, Gateway, Message, Operator, Origin, Peer, u
 
 use crate::{PATIENCE, SIGMA};
 
-/// What a Consul of the test knows of the service `web`.
+/// A test Consul's entries of the service `web`.
 #[derive(Default)]
 struct Consul {
     state: Mutex<ConsulState>,
@@ -130,7 +130,7 @@ fn nodes_follow_consul_and_outlive_it() {
     assert!(!gateway.stderr().contains("hush"), "no secret is told");
 }
 
-/// What the page of counters says of Consul.
+/// Returns Consul's counter on the page of counters.
 fn counted(gateway: &Gateway, name: &str) -> u64 {
     let page = Peer::connect(&gateway.status_address()).unwrap().get("/status/counters").unwrap().text();
     let start = format!("sigma_discovery_{name}{{type=\"consul\",id=\"\"}} ");
@@ -139,7 +139,7 @@ fn counted(gateway: &Gateway, name: &str) -> u64 {
 }
 
 #[test]
-fn what_is_known_of_a_registry_is_shown_without_its_secrets() {
+fn the_data_of_a_registry_is_shown_without_its_secrets() {
     let (consul, origin) = Consul::start();
     consul.set(&[81]);
     let gateway = Gateway::start(SIGMA, &config(origin.port(), "")).unwrap();
@@ -199,7 +199,7 @@ fn nodes_follow_a_folder_in_etcd_and_outlive_it() {
     put(&etcd, "a", &a);
     etcd.delete("/services/web/b").unwrap();
     assert!(until(PATIENCE, || (0..4).all(|_| who(&gateway) == "a")), "{}", gateway.stderr());
-    // What etcd has forgotten is read anew.
+    // Compacted data of etcd is read again.
     etcd.kill().unwrap();
     etcd.run().unwrap();
     etcd.compact().unwrap();

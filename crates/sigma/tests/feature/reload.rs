@@ -1,4 +1,4 @@
-//! SIGHUP and SIGTERM under traffic: nobody notices.
+//! SIGHUP and SIGTERM under traffic: clients do not notice.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -98,7 +98,7 @@ fn a_file_that_changes_is_taken_over_with_watch() {
 fn an_invalid_file_keeps_the_old_configuration() {
     let origin = Origin::serve(serve("a")).unwrap();
     let gateway = in_front_of(&origin, "error_log:\n  level: info");
-    // What the document shows, what only compiling finds, and what only binding and opening find.
+    // Problems of the document, of the compilation, and of binding and opening.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let good = catch_all("", &nodes(&[&origin]), "");
     let other = format!("\"127.0.0.1:{}\"", taken.local_addr().unwrap().port());

@@ -1,4 +1,4 @@
-//! Retry policies and deadlines: what is sent again, when, how often, and until when.
+//! Retry policies and deadlines: repeated requests, their times and numbers, and their end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -123,7 +123,7 @@ fn a_node_says_when_it_wants_to_be_asked_again() {
 }
 
 #[test]
-fn a_budget_bounds_what_is_sent_again() {
+fn a_budget_bounds_retries() {
     let node = always(503, "");
     let policy = json!({ "retry_on": ["5xx"], "budget": { "percent": 0, "min_concurrency": 0 } });
     let gateway = gateway(&[&node], json!({ "retries": 5, "retry_policy": policy }));
@@ -140,7 +140,7 @@ fn one_attempt_has_its_own_time() {
     for _ in 0..4 {
         assert_eq!(status_of(&gateway, "GET"), 200);
     }
-    // A node may have done what a POST asks for.
+    // A node may have carried out a POST.
     let posts = [status_of(&gateway, "POST"), status_of(&gateway, "POST")];
     assert!(posts.contains(&504) && posts.contains(&200), "{posts:?}");
 }
@@ -165,7 +165,7 @@ fn a_deadline_ends_all_attempts() {
 }
 
 #[test]
-fn a_node_is_told_the_time_that_is_left() {
+fn a_node_gets_the_remaining_time() {
     let node =
         Origin::answer(|request| answer(200, "", request.head.get("x-time-left").unwrap_or("none"))).unwrap();
     let rules = json!({ "deadline": { "timeout": 60, "header": "X-Time-Left" } });
@@ -173,7 +173,7 @@ fn a_node_is_told_the_time_that_is_left() {
     let told = |fields: &str| ask(&gateway, "GET", fields, "").1.parse::<u64>().unwrap();
     assert_eq!(told(""), 60_000);
     assert_eq!(told("X-Time-Left: 7000\r\n"), 7_000);
-    // Nobody gives himself more.
+    // A client cannot extend its own time.
     assert_eq!(told("X-Time-Left: 70000000\r\n"), 60_000);
     let mute = silent(&Arc::default());
     let rules = json!({ "deadline": { "timeout": 60, "header": "X-Time-Left" } });
@@ -281,7 +281,7 @@ fn the_second_request_is_signed_for_its_node() {
 }
 
 #[test]
-fn what_may_not_be_repeated_goes_to_one_node() {
+fn non_idempotent_requests_go_to_one_node() {
     let seen = Arc::default();
     let nodes = [silent(&seen), silent(&seen)];
     let nodes = [&nodes[0], &nodes[1]];

@@ -66,7 +66,7 @@ fn metadata_of_plugins_refer_to_secrets_too() {
         let metadata = json!({"log_format": {"who": text, "uri": "$uri"}});
         admin.put("plugin_metadata/file-logger", &metadata).unwrap();
     };
-    // Without the secret the plugin would do something else than it was told.
+    // Without the secret the plugin would not do as configured.
     put("$env://SIGMA_TEST_HAS_NO_SUCH_VARIABLE");
     let mut logged = route("/x", &origin);
     logged["plugins"] = json!({"file-logger": {"path": gateway.dir().join("entries.log")}});
@@ -89,7 +89,7 @@ fn guarded(origin: &Origin) -> Value {
     route
 }
 
-/// Puts a consumer whose key stands in Vault, a route that asks for it, and one with a text from there.
+/// Puts a consumer whose key is in Vault, a route that requires it, and one with a text from there.
 fn put_holders(admin: &Operator, origin: &Origin) {
     admin.put("routes/1", &guarded(origin)).unwrap();
     let consumer = json!({"key-auth": {"key": "$secret://vault/1/jack/key"}});
@@ -102,7 +102,7 @@ fn put_holders(admin: &Operator, origin: &Origin) {
 }
 
 #[test]
-fn a_key_stands_in_the_environment() {
+fn a_key_is_in_the_environment() {
     // Of all variables this one is there wherever a test runs.
     let key = std::env::var("PATH").unwrap();
     let origin = Origin::echo("a").unwrap();
@@ -121,7 +121,7 @@ fn a_key_stands_in_the_environment() {
 /// The consumer comes first, the access to Vault after it, and the secret changes later: each time
 /// what refers to it follows.
 #[test]
-fn a_key_stands_in_vault_and_changes_there() {
+fn a_key_is_in_vault_and_changes_there() {
     let vault = Vault::start(json!({"key": "first", "message": "slower please"}));
     let origin = Origin::echo("a").unwrap();
     let gateway = start(EMBEDDED);
@@ -136,7 +136,7 @@ fn a_key_stands_in_vault_and_changes_there() {
     };
     assert!(until(PATIENCE, || refusal().contains("slower please")), "{}", refusal());
     *vault.secret.lock().unwrap() = json!({"key": "second", "message": "much slower please"});
-    // Another access: what was looked up with the one before is no longer believed.
+    // Another access: values from the former one are no longer trusted.
     admin.put("secrets/vault/1", &vault.access(TOKENS[1])).unwrap();
     await_status(&gateway, "second", 200);
     await_status(&gateway, "first", 401);
@@ -150,10 +150,10 @@ fn a_key_stands_in_vault_and_changes_there() {
     }
 }
 
-/// What is believed of Vault for so short that a test can wait for it.
+/// Lifetimes of Vault's values that are so short that a test can wait for them.
 const BRIEF: &str = "secret_lookup: { refresh_ms: 50, keep_ms: 50, keep_failure_ms: 50, timeout_ms: 1000 }";
 
-/// Nobody writes anything: a key and a message change in Vault alone.
+/// Without a write: a key and a message change in Vault alone.
 #[test]
 fn a_rotated_secret_comes_into_force_by_itself() {
     let vault = Vault::start(json!({"key": "first", "message": "slower please"}));
@@ -175,7 +175,7 @@ fn a_rotated_secret_comes_into_force_by_itself() {
         await_status(&gateway, "first", 401);
         assert!(until(PATIENCE, || refusal().contains(&format!("{round} warning"))), "{}", refusal());
     }
-    // What Vault does not hold any more is no key; the text of the reference least of all.
+    // A removed value of Vault is no key; the text of the reference least of all.
     *vault.secret.lock().unwrap() = json!({"message": "gone"});
     await_status(&gateway, "third", 401);
     await_status(&gateway, "$secret://vault/1/jack/key", 401);

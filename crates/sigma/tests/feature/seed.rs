@@ -143,7 +143,7 @@ fn niubix_runs_as_it_did() {
     assert!(until(PATIENCE, || !pid_file.exists()));
 }
 
-/// A file with one app, whose members these are beside name and address.
+/// A file with one app, with these members in addition to name and address.
 fn niubix_app(app: &str) -> String {
     r#"{ "pid_file": "{dir}/niubix.pid", "master_log": "{dir}/master.log", "log_dir": "{dir}", "log_level": "info",
   "worker_num": 2, "apps": [ { "name": "test", "listen": "127.0.0.1:{port}", APP } ] }"#
@@ -164,12 +164,12 @@ fn niubix_json_serves_sessions() {
         ))
     };
     let gateway = Gateway::start_file(SIGMA, "niubix.json", &app(&backends, "")).unwrap();
-    // The one that nobody listens at is found out by connections, and gets no more sessions.
+    // The one without a listener is found out by connections, and gets no more sessions.
     let is_served = || gateway.connect().unwrap().read_line().is_ok_and(|line| line.trim_end() == "one");
     assert!(until(PATIENCE, || (0..8).all(|_| is_served())), "{}", gateway.stderr());
     assert_eq!(crate::streams::talk(&gateway, "hello"), ("one".to_owned(), "hello".to_owned()));
 
-    // Who the client is, and how long it may be silent.
+    // The client's address, and its idle time-out.
     let node = Origin::scripted().unwrap();
     let (backend, more) = (
         format!(r#"{{ "host": "127.0.0.1:{}" }}"#, node.port()),
@@ -226,7 +226,7 @@ fn niubix_json(version: &str, a: u16, b: u16) -> String {
     .replace("NODE_B", &b.to_string())
 }
 
-/// Who serves `count` requests, sorted.
+/// Returns the servers of `count` requests, sorted.
 fn served_by(gateway: &Gateway, count: usize) -> String {
     let mut client = gateway.connect().unwrap();
     let mut names: Vec<String> = (0..count)

@@ -36,7 +36,7 @@ use sigma_testkit::{Address, Dns, EtcdServer, Gateway, Message, Operator, Origin
 use crate::registries::who;
 use crate::{PATIENCE, SIGMA};
 
-/// What `build` makes of the folder `tests/servers/<name>` at the path that it is told, built once into
+/// The result of `build` from the folder `tests/servers/<name>` at its output path, built once into
 /// `target/tools`.
 fn built(name: &str, file: &str, build: impl FnOnce(&Path, &Path)) -> PathBuf {
     // Two builds at a time would only take turns.
@@ -53,7 +53,7 @@ fn built(name: &str, file: &str, build: impl FnOnce(&Path, &Path)) -> PathBuf {
     built
 }
 
-/// What a server at this port answers; None if it does not. `line` has no version.
+/// Returns the answer of a server at this port; None if it does not. `line` has no version.
 fn try_ask(port: u16, line: &str, fields: &str, body: &str) -> Option<Message> {
     let mut peer = Peer::connect(&Address::Tcp(([127, 0, 0, 1], port).into())).ok()?.with_deadline(PATIENCE);
     let length = if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
@@ -66,7 +66,7 @@ fn ask(port: u16, line: &str, fields: &str, body: &str) -> Message {
     try_ask(port, line, fields, body).unwrap_or_else(|| panic!("{line} is not answered"))
 }
 
-/// Somebody with cookies for one host.
+/// A client with cookies for one host.
 #[derive(Default)]
 struct Cookies(BTreeMap<String, String>);
 
@@ -119,7 +119,7 @@ fn java(name: &str, options: &[&str], port: u16, arguments: &[&str], log: &Path)
     Running::start(&mut command, log)
 }
 
-/// What tells the files in a folder apart from other ones.
+/// Returns a fingerprint of the files in a folder.
 fn fingerprint(folder: &Path) -> u64 {
     let mut entries: Vec<PathBuf> =
         std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -134,7 +134,7 @@ fn fingerprint(folder: &Path) -> u64 {
     hasher.finish()
 }
 
-/// Somebody who asks a server on this port.
+/// Returns a client of a server on this port.
 fn caller(port: u16) -> Operator {
     Operator::new(Address::Tcp(([127, 0, 0, 1], port).into()))
 }
@@ -292,7 +292,7 @@ fn nodes_follow_consul() {
     consul.kill();
     assert!(until(PATIENCE, || gateway_of_all.stderr().contains("the last one stays")));
     turns_to(&gateway_of_all, "b");
-    // It comes back with nothing, and its index begins anew.
+    // It comes back empty, and its index starts again.
     consul.run();
     assert!(until(PATIENCE, || gateway_of_all.stderr().contains("most nodes of a service are gone at once")));
     turns_to(&gateway_of_all, "503");
@@ -346,11 +346,11 @@ fn nodes_follow_the_keys_of_consul() {
     assert!(until(PATIENCE, || refused.stderr().contains("answered status 403")), "{}", refused.stderr());
 }
 
-/// What the API server says of itself in `/version`; without it that is v0.0.0.
+/// The version of the API server in `/version`; without it that is v0.0.0.
 const KUBERNETES: &str = "-X k8s.io/component-base/version.gitVersion=v1.34.1 -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=34";
 
-/// An API server of one test alone, over an etcd of its own. There are no controllers: what they would
-/// write, the test does.
+/// An API server of one test alone, over an etcd of its own. There are no controllers: the test writes their
+/// objects.
 struct Kubernetes {
     dir: tempfile::TempDir,
     etcd: EtcdServer,
@@ -610,7 +610,7 @@ impl Nacos {
         nacos
     }
 
-    /// A port whose neighbours are free as well, which it opens beside it: below those that connections get.
+    /// A port whose neighbours are free as well, which it opens too: below the ports that connections get.
     fn free_ports() -> u16 {
         let is_free = |port: u16| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok();
         // Even ones: the neighbours of two that start at the same time differ.
@@ -682,7 +682,7 @@ impl Nacos {
     }
 }
 
-/// Nobody asks at such intervals: what changes before was pushed.
+/// No poll comes at such intervals: earlier changes were pushed.
 const NEVER: u32 = 100_000;
 
 #[test]
@@ -729,7 +729,7 @@ fn users_log_in_to_nacos() {
     gateways.iter().for_each(|gateway| nacos.turns_to(gateway, &b, "b"));
     let stranger = nacos.gateway("nacos:wrong@", &json!({}));
     assert!(until(PATIENCE, || stranger.stderr().contains("cannot log in")), "{}", stranger.stderr());
-    // Who does not log in at all is refused.
+    // A client without a login is refused.
     let nobody = nacos.gateway("", &json!({}));
     assert!(until(PATIENCE, || nobody.stderr().contains("answered status 403")), "{}", nobody.stderr());
     assert!(until(PATIENCE, || nobody.stderr().contains("refuses a subscription")), "{}", nobody.stderr());

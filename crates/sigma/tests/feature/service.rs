@@ -27,7 +27,7 @@ impl Systemd {
         Systemd { socket, heard: String::new() }
     }
 
-    /// Whether a line was told that begins so; what was told before it is not looked at again.
+    /// Whether a line that begins so arrived; earlier lines are not checked again.
     fn hears(&mut self, line: &str) -> bool {
         until(PATIENCE, || {
             let mut text = [0; 4_096];
@@ -55,7 +55,7 @@ fn under_systemd(dir: &Path, settings: &str) -> (Systemd, Gateway) {
 }
 
 #[test]
-fn systemd_is_told_of_a_life() {
+fn systemd_is_notified_of_a_life() {
     let dir = tempfile::tempdir().unwrap();
     let (mut systemd, gateway) = under_systemd(dir.path(), "");
     assert!(systemd.hears("READY=1"));
@@ -164,7 +164,8 @@ routes: [{{ id: all, uri: \"/*\", upstream: {{ nodes: {nodes} }} }}]\n",
     }
 }
 
-/// Root starts it, nobody runs it: it may bind low ports, also after an upgrade, and nothing else.
+/// Root starts it, and it runs as a user without rights: it may bind low ports, also after an upgrade, and
+/// nothing else.
 #[test]
 fn rights_are_dropped_but_for_low_ports() {
     let origin = Origin::echo("a").unwrap();

@@ -43,7 +43,7 @@ fn a_unix_socket_left_behind_is_replaced() {
     let origin = Origin::echo("a").unwrap();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("gateway.sock");
-    // Bound and dropped: the file stays and nobody listens, as after a crash.
+    // Bound and dropped: the file stays without a listener, as after a crash.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let config = format!(
         "listeners:\n  - address: \"{{listen}}\"\n  - address: \"unix:{}\"\nroutes:\n  - id: a\n    uri: /*\n    upstream:\n      nodes: {{ \"127.0.0.1:{}\": 1 }}\n",

@@ -196,7 +196,7 @@ fn stream_of_a_shared_connection_serves_others_while_the_client_stalls() {
     });
 }
 
-/// A plugin that counts requests counts those of clients.
+/// A plugin that counts requests counts clients' requests.
 #[test]
 fn limit_conn_counts_until_the_client_has_its_response() {
     let origin = Origin::answer(|_| WHOLE.into()).unwrap();

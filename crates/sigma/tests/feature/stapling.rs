@@ -1,4 +1,4 @@
-//! What authorities say of certificates: fetched from a responder that OpenSSL is, stapled, and kept.
+//! OCSP answers: fetched from OpenSSL as a responder, stapled, and kept.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -25,7 +25,7 @@ pub(crate) struct Responder {
 /// How it answers.
 #[derive(Clone)]
 pub(crate) struct Manner {
-    /// The index of what was issued; None: it is away.
+    /// The index of issued certificates; None: it is away.
     pub(crate) index: Option<&'static str>,
     /// Who signs.
     pub(crate) signer: &'static str,
@@ -51,7 +51,7 @@ impl Responder {
                 count.fetch_add(1, Ordering::AcqRel);
                 until(PATIENCE, || !own.lock().unwrap().holds);
                 let manner = own.lock().unwrap().clone();
-                // Who asks may be gone.
+                // The client may be gone.
                 let _ = answer(stream, &dir, number, &manner);
             }
         });
@@ -81,7 +81,7 @@ fn answer(mut stream: TcpStream, dir: &Path, number: usize, manner: &Manner) -> 
         line.clear();
     }
     if head.is_empty() {
-        // Somebody has only looked whether the port is free.
+        // A connection has only checked whether the port is free.
         return Ok(());
     }
     assert!(head.starts_with("post /ocsp") && head.contains("application/ocsp-request"), "{head}");
@@ -114,8 +114,8 @@ fn answer(mut stream: TcpStream, dir: &Path, number: usize, manner: &Manner) -> 
     stream.write_all(&[head.as_bytes(), &der].concat())
 }
 
-/// An authority, a delegate of its, another authority, and a certificate for a.test that names the responder; with
-/// an index of what is good, and one in which the certificate was revoked.
+/// An authority, its delegate, another authority, and a certificate for a.test that names the responder; with
+/// an index of good certificates, and one in which the certificate was revoked.
 pub(crate) fn material(dir: &Path, port: u16) {
     let curve = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
     sh(
@@ -171,7 +171,7 @@ fn kept(gateway: &Gateway) -> Vec<PathBuf> {
 }
 
 #[test]
-fn what_a_responder_says_is_stapled_and_outlives_both() {
+fn a_responders_answer_is_stapled_and_outlives_both() {
     let (origin, dir) = (Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
     let responder = Responder::start(dir.path());
     material(dir.path(), responder.port);
@@ -179,20 +179,20 @@ fn what_a_responder_says_is_stapled_and_outlives_both() {
     let mut gateway = gateway(ssls, &origin, json!({}));
     becomes(&gateway, "good");
     assert!(until(PATIENCE, || kept(&gateway).len() == 1));
-    // A restart needs nobody.
+    // A restart needs no responder.
     responder.set(|manner| manner.index = None);
     gateway.kill().unwrap();
     gateway.start_again().unwrap();
     assert_eq!(stapled(&gateway), "good");
     told(&gateway, "no new answer to staple");
     assert_eq!(stapled(&gateway), "good");
-    // Nobody else can say anything, nor say too much.
+    // Others cannot sign an answer, nor an answer for too much.
     responder.set(|manner| (manner.index, manner.signer) = (Some("revoked.txt"), "other"));
     told(&gateway, "the answer is signed neither by the issuer");
     responder.set(|manner| (manner.signer, manner.excess) = ("ca", 1 << 20));
     told(&gateway, "larger than `max_bytes`");
     assert_eq!(stapled(&gateway), "good");
-    // Whose certificate was revoked does not go on telling that it is good.
+    // A revoked certificate loses its good staple.
     responder.set(|manner| manner.excess = 0);
     becomes(&gateway, "nothing");
     told(&gateway, "its authority says that this certificate was revoked");
@@ -200,7 +200,7 @@ fn what_a_responder_says_is_stapled_and_outlives_both() {
     responder.set(|manner| manner.index = None);
     gateway.start_again().unwrap();
     assert_eq!(stapled(&gateway), "nothing");
-    // A file that is damaged, or was put there by somebody else, is as none.
+    // A file that is damaged, or foreign, counts as missing.
     gateway.kill().unwrap();
     std::fs::write(&kept(&gateway)[0], b"damaged").unwrap();
     gateway.start_again().unwrap();
@@ -210,7 +210,7 @@ fn what_a_responder_says_is_stapled_and_outlives_both() {
 }
 
 #[test]
-fn an_answer_of_anybody_is_stapled_only_where_that_is_wished() {
+fn an_answer_is_stapled_only_where_it_is_wanted() {
     let (origin, dir) = (Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
     let responder = Responder::start(dir.path());
     material(dir.path(), responder.port);
@@ -222,7 +222,7 @@ fn an_answer_of_anybody_is_stapled_only_where_that_is_wished() {
 }
 
 #[test]
-fn a_certificate_that_has_to_be_stapled_and_is_not_is_told_of() {
+fn a_missing_required_staple_is_reported() {
     let (origin, dir) = (Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
     let responder = Responder::start(dir.path());
     material(dir.path(), responder.port);
@@ -237,7 +237,7 @@ fn a_certificate_that_has_to_be_stapled_and_is_not_is_told_of() {
     responder.set(|manner| manner.index = Some("good.txt"));
     becomes(&with, "good");
     told(&with, "is stapled to this certificate again");
-    // What the ssl itself says counts.
+    // The setting of the ssl itself counts.
     let off = gateway(must(json!({ "ocsp_stapling": { "enabled": false } })), &origin, by_settings);
     told(&off, "this certificate has to be stapled and is not");
     assert_eq!(stapled(&off), "nothing");

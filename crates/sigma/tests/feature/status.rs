@@ -8,7 +8,7 @@ use sigma_testkit::{Origin, Peer, until};
 use crate::{PATIENCE, SIGMA, in_front_of};
 
 #[test]
-fn status_answers_beside_the_traffic() {
+fn status_answers_independently_of_the_traffic() {
     let origin = Origin::echo("a").unwrap();
     let gateway = in_front_of(&origin, "status:\n  address: \"{status}\"");
     let mut client = gateway.connect().unwrap();
@@ -51,7 +51,7 @@ fn a_gateway_that_drains_says_that_it_is_not_ready() {
         last == "503"
     });
     assert!(is_told, "{last}");
-    // Whoever looks closer is answered as before.
+    // Other paths answer as before.
     let ask = |target| Peer::connect(&gateway.status_address()).unwrap().get(target).unwrap();
     let (ready, status) = (ask("/status/ready").json().unwrap(), ask("/status").json().unwrap());
     assert_eq!(ready["error"], "the process is stopping");
@@ -62,7 +62,7 @@ fn a_gateway_that_drains_says_that_it_is_not_ready() {
     assert!(gateway.stop().unwrap().success());
 }
 
-/// What could not start is refused by the check as well.
+/// A configuration that could not start is refused by the check as well.
 #[test]
 fn listeners_in_each_others_way_are_refused() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! What stands between a session of a stream route and its nodes: limits and queues, circuit breakers, admission
-//! control, nodes that clients keep to, and certificates that are trusted no longer.
+//! Guards between a session of a stream route and its nodes: limits and queues, circuit breakers, admission
+//! control, session affinity, and certificates that are trusted no longer.
 
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 
@@ -13,7 +13,7 @@ use crate::streams::{config, is_closed, parrot, talk, upstream};
 use crate::tls::{Authority, run, shake};
 use crate::{PATIENCE, SIGMA};
 
-/// A gateway with one worker, whose route leads to `upstream`, beside these `upstreams`.
+/// A gateway with one worker, whose route leads to `upstream`, with these `upstreams`.
 fn gateway(upstream: &Value, upstreams: Value) -> Gateway {
     let rest = json!({
         "workers": 1, "timeouts": { "half_close_ms": 100 },
@@ -70,7 +70,7 @@ fn a_session_waits_for_a_place_and_loses_nothing() {
 }
 
 #[test]
-fn who_leaves_the_queue_or_waits_too_long_gives_its_place_back() {
+fn a_session_that_leaves_the_queue_or_times_out_gives_its_slot_back() {
     let origin = parrot("one");
     let rules = |timeout: f64| json!({ "limits": { "max_requests": 1, "queue": { "length": 1, "timeout": timeout } } });
     let patient = gateway(&guarded(&[origin.port()], rules(600.0)), json!([]));
@@ -121,7 +121,7 @@ fn breaker(seconds: f64, rest: Value) -> Value {
 }
 
 #[test]
-fn connections_that_fail_open_the_breaker_and_one_that_stands_closes_it() {
+fn failed_connections_open_the_breaker_and_a_good_one_closes_it() {
     let port = sigma_testkit::free_port();
     let gateway = gateway(&guarded(&[port], breaker(0.2, json!({}))), json!([]));
     assert!(until(PATIENCE, || {
@@ -150,7 +150,7 @@ fn sessions_go_elsewhere_while_the_breaker_is_open() {
 }
 
 #[test]
-fn what_guards_cannot_do_for_sessions_is_said() {
+fn guards_that_sessions_lack_are_reported() {
     let rules = json!({
         "circuit_breaker": { "failure_status_codes": [500], "fallback": { "status": 200 } },
         "adaptive_concurrency": {}, "admission_control": {}, "stick_table": { "cookie": "a" },
@@ -227,7 +227,7 @@ fn datagrams_wait_for_a_place_too() {
     assert_eq!(second.recv(&mut bytes).unwrap(), 1);
 }
 
-/// Of the clients with a session, one's certificate is revoked, and then nobody's authority is trusted.
+/// Of the clients with a session, one's certificate is revoked, and then no authority is trusted.
 #[test]
 fn an_open_session_ends_when_its_client_is_trusted_no_longer() {
     let (root, ca, origin) = (Authority::new("Root"), authority("Clients"), parrot("one"));
@@ -253,7 +253,7 @@ fn an_open_session_ends_when_its_client_is_trusted_no_longer() {
         };
         let (mut one, mut two) = (session(1).await, session(2).await);
         std::fs::write(&file, list(&ca, 3, 2090, &[2])).unwrap();
-        // It ends as a whole: what was cut off would be an error.
+        // It ends as a whole: a cut would be an error.
         assert_eq!(two.read(&mut [0; 9]).await.unwrap(), 0);
         one.write_all(b"still here").await.unwrap();
         one.flush().await.unwrap();

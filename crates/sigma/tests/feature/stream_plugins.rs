@@ -1,4 +1,5 @@
-//! What plugins tell of sessions: metrics, and lines to syslog servers. And which plugins sessions may have.
+//! Reports of plugins about sessions: metrics, and lines to syslog servers. And which plugins sessions may
+//! have.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -90,14 +91,14 @@ fn sessions_are_shown_to_prometheus() {
     assert!(until(PATIENCE, || number(&scraped(), &active) == 0), "{}", scraped());
 }
 
-/// The parts of a line: what stands before the entry, and the entry.
+/// The parts of a line: the text before the entry, and the entry.
 fn parsed(line: &str) -> (Vec<String>, Value) {
     let mut parts = line.splitn(8, ' ');
     let head = parts.by_ref().take(7).map(str::to_owned).collect();
     (head, serde_json::from_str(parts.next().unwrap_or_default()).unwrap_or_else(|_| panic!("{line}")))
 }
 
-/// What a session is told with, whatever the way.
+/// Checks the line of a session, for any transport.
 fn check_session(line: &str, gateway: &Gateway, origin: &Origin) {
     let (head, entry) = parsed(line);
     let pid = gateway.pid().to_string();
@@ -123,8 +124,8 @@ fn syslog(port: u16, more: Value) -> Value {
     json!({ "syslog": conf })
 }
 
-/// A server over TCP, which keeps the lines that it gets. It closes a connection after so many about sessions that sent
-/// five bytes: when others are told of is not known.
+/// A server over TCP, which keeps the lines that it gets. It closes a connection after so many about sessions
+/// that sent five bytes: the times of others are not known.
 fn collector(most: usize) -> (u16, Arc<Mutex<Vec<String>>>) {
     let (server, lines) = (TcpListener::bind("127.0.0.1:0").unwrap(), Arc::<Mutex<Vec<String>>>::default());
     let (port, kept) = (server.local_addr().unwrap().port(), Arc::clone(&lines));
@@ -139,7 +140,7 @@ fn collector(most: usize) -> (u16, Arc<Mutex<Vec<String>>>) {
                         break;
                     }
                     left -= usize::from(is_of_the_session(line.trim_end()));
-                    // Whoever sees the line sees the connection closed.
+                    // A reader of the line sees the connection closed.
                     reader = reader.filter(|_| left > 0);
                     kept.lock().unwrap().push(line.trim_end().to_owned());
                 }
@@ -171,7 +172,7 @@ fn check_over_tcp(lines_of_a_connection: usize) {
 }
 
 #[test]
-fn a_syslog_server_is_told_of_sessions_over_tcp() {
+fn a_syslog_server_gets_sessions_over_tcp() {
     check_over_tcp(usize::MAX);
 }
 
@@ -182,7 +183,7 @@ fn a_syslog_server_that_went_away_is_found_again() {
 }
 
 #[test]
-fn a_syslog_server_is_told_of_sessions_over_udp() {
+fn a_syslog_server_gets_sessions_over_udp() {
     let (origin, server) = (parrot("one"), UdpSocket::bind("127.0.0.1:0").unwrap());
     server.set_read_timeout(Some(PATIENCE)).unwrap();
     // The format of the metadata is as good as one's own.
@@ -203,7 +204,7 @@ fn a_syslog_server_is_told_of_sessions_over_udp() {
     check_session(&line, &gateway, &origin);
 }
 
-/// `openssl s_server`, whose output is what it is sent.
+/// `openssl s_server`, whose output is its input.
 pub(crate) struct TlsServer {
     child: Child,
     output: std::path::PathBuf,
@@ -244,7 +245,7 @@ impl Drop for TlsServer {
 }
 
 #[test]
-fn a_syslog_server_is_told_over_tls_and_only_the_right_one_if_that_is_asked_for() {
+fn a_syslog_server_gets_lines_over_tls_and_is_verified_on_request() {
     let (origin, root, dir) = (parrot("one"), Authority::new("Root"), tempfile::tempdir().unwrap());
     let port = free_port();
     let server = TlsServer::start(port, &root.issue("logs.test").files(dir.path(), "logs"), dir.path());
@@ -267,7 +268,7 @@ fn a_syslog_server_is_told_over_tls_and_only_the_right_one_if_that_is_asked_for(
 
 /// The same plugin on requests: its lines have the Host, and the usual entry.
 #[test]
-fn a_syslog_server_is_told_of_requests() {
+fn a_syslog_server_gets_requests() {
     let (origin, server) = (Origin::echo("a").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
     server.set_read_timeout(Some(PATIENCE)).unwrap();
     let syslog = json!({
@@ -292,7 +293,7 @@ fn a_syslog_server_is_told_of_requests() {
 
 /// Without a format there is nothing to say, and the error log has it.
 #[test]
-fn no_format_is_told_and_nothing_is_sent() {
+fn without_a_format_nothing_is_sent() {
     let (origin, server) = (parrot("one"), UdpSocket::bind("127.0.0.1:0").unwrap());
     let mut plugins = syslog(server.local_addr().unwrap().port(), json!({ "sock_type": "udp" }));
     plugins["syslog"].as_object_mut().unwrap().remove("log_format");
@@ -327,7 +328,7 @@ fn sessions_may_have_the_plugins_that_are_named_for_them() {
     check(json!({ "plugins": ["cors"] }), "unknown plugin [ip-restriction]");
     check(json!({ "plugins": ["cors", { "name": "ip-restriction", "stream": true }] }), "");
     check(json!({ "plugins": ["cors"], "stream_plugins": ["ip-restriction"] }), "");
-    // And what is started is what was checked.
+    // The started configuration is the checked one.
     let limit = json!({ "ip-restriction": { "whitelist": ["192.0.2.1"] } });
     let settings = json!({ "plugins": ["cors"], "stream_plugins": ["ip-restriction"] });
     let gateway = Gateway::start(SIGMA, &with_plugins(&origin, limit, settings)).unwrap();

@@ -13,7 +13,7 @@ use crate::docs::{block, paste, text_of};
 use crate::tls::{Authority, run, shake};
 use crate::{PATIENCE, SIGMA};
 
-/// An origin that says its name, then sends back what comes, and ends when the client does.
+/// An origin that sends its name, then sends back its input, and ends when the client does.
 pub(crate) fn parrot(name: &str) -> Origin {
     let greeting = format!("{name}\r\n");
     Origin::serve(move |mut peer| {
@@ -49,7 +49,7 @@ fn greeting(gateway: &Gateway) -> String {
     gateway.connect().unwrap().read_line().unwrap_or_default()
 }
 
-/// A session's greeting, and what comes back of `sent`.
+/// A session's greeting, and the answer to `sent`.
 pub(crate) fn talk(gateway: &Gateway, sent: &str) -> (String, String) {
     let mut peer = gateway.connect().unwrap();
     let greeting = peer.read_line().unwrap();
@@ -99,7 +99,7 @@ fn nodes_that_refuse_are_passed_over_and_no_node_closes() {
     assert!(until(PATIENCE, || is_closed(&gateway)), "{}", gateway.stderr());
 }
 
-/// Databases and brokers hold their connections for days: a change of the configuration is none of theirs.
+/// Databases and brokers hold their connections for days: a change of the configuration does not end them.
 #[test]
 fn sessions_outlive_reloads_and_the_route_that_they_came_by() {
     let (one, two) = (parrot("one"), parrot("two"));
@@ -118,7 +118,7 @@ fn sessions_outlive_reloads_and_the_route_that_they_came_by() {
     assert_eq!(old.read_to_close().unwrap(), b"still here");
 }
 
-/// What was cut short must not look whole to the other side.
+/// A cut transfer must not look whole to the other side.
 #[test]
 fn a_broken_side_breaks_the_other() {
     let origin = Origin::scripted().unwrap();
@@ -177,7 +177,7 @@ fn routes_are_found_by_address_and_plugins_refuse() {
     put(json!({ "limit-conn": { "conn": 1, "burst": 0, "default_conn_delay": 0.1, "key": "remote_addr" } }));
     let mut held = gateway.connect().unwrap();
     let is_served = until(PATIENCE, || {
-        // The place of the one before is free when the gateway has seen that it left.
+        // The slot of the former one is free when the gateway has seen that it left.
         held = gateway.connect().unwrap();
         held.read_line().is_ok_and(|line| line == "one")
     });
@@ -277,7 +277,7 @@ fn real_clients_of_mqtt_meet_at_their_broker() {
             command.args(arguments).stderr(Stdio::null());
             command
         };
-        // What is kept by the broker is there for whoever comes later.
+        // A retained message of the broker is there for later subscribers.
         let publish = |version| client("mosquitto_pub", version, &["-i", "sensor", "-r", "-m", "warm"]);
         assert!(publish(version).status().unwrap().success(), "{version}");
         let seen =
@@ -313,7 +313,7 @@ fn a_database_as_the_page_says() {
     assert!(text_of(&output).contains("PONG"), "{}", text_of(&output));
 }
 
-/// `openssl s_server` with this certificate, which greets whoever comes.
+/// `openssl s_server` with this certificate, which greets each client.
 struct Server(std::process::Child);
 
 impl Server {
@@ -419,7 +419,7 @@ fn a_client_without_its_certificate_gets_no_session() {
 }
 
 #[test]
-fn the_admin_api_changes_what_is_served() {
+fn the_admin_api_changes_the_served_routes() {
     let (one, two) = (parrot("one"), parrot("two"));
     let rest = json!({
         "store": { "kind": "embedded", "path": "{dir}/store" },
@@ -434,7 +434,7 @@ fn the_admin_api_changes_what_is_served() {
     assert_eq!(talk(&gateway, "x").0, "one");
     admin.put("upstreams/db", &upstream(&[two.port()])).unwrap();
     assert!(until(PATIENCE, || greeting(&gateway) == "two"));
-    // One that cannot be served keeps its place: nobody slips past it to the next.
+    // One that cannot be served keeps its place: no session slips past it to the next.
     let answer = admin.call(
         "PUT",
         "/apisix/admin/stream_routes/1",
@@ -495,7 +495,7 @@ fn proxies_say_who_the_client_is_and_the_log_has_it() {
     assert!(until(PATIENCE, || gateway.stdout().contains(&line)), "{line} {}", gateway.stdout());
 }
 
-/// Hundreds of sessions that come and go beside each other leave nothing behind.
+/// Hundreds of sessions that come and go at the same time leave nothing behind.
 #[test]
 fn many_sessions_at_a_time() {
     let origin = parrot("one");
@@ -521,9 +521,9 @@ fn many_sessions_at_a_time() {
     assert!(until(PATIENCE, is_quiet));
 }
 
-/// A client that is not there for its first message holds nothing up for ever.
+/// A client that never sends its first message is closed after a time.
 #[test]
-fn what_is_no_tls_is_closed() {
+fn sessions_without_tls_are_closed() {
     let origin = parrot("one");
     let rest = json!({ "stream_routes": [{ "sni": "a.test", "upstream": upstream(&[origin.port()]) }] });
     let tls = json!({ "handshake_timeout_ms": 300, "hello_bytes": 1024 });
@@ -541,9 +541,9 @@ fn what_is_no_tls_is_closed() {
     assert_eq!(origin.connections(), 0);
 }
 
-/// One file has both: neither takes the place of the other, also after a reload.
+/// One file has both: neither replaces the other, also after a reload.
 #[test]
-fn requests_and_sessions_are_served_beside_each_other() {
+fn requests_and_sessions_are_served_side_by_side() {
     let (node, web) = (parrot("one"), Origin::echo("web").unwrap());
     let port = sigma_testkit::free_port();
     let with = |routes: usize| {

@@ -1,5 +1,5 @@
-//! Nothing that is written is silently without effect: a field that does not exist is refused
-//! wherever it stands, or warned of wherever a warning can be seen.
+//! No setting is silently without effect: an unknown field is refused at any place, or warned of wherever a
+//! warning can be seen.
 
 use serde_json::{Value, json};
 use sigma_testkit::{Gateway, Message, Operator, Origin, until};
@@ -26,7 +26,7 @@ fn warnings(answer: &Message) -> Vec<&str> {
     told.map(|(_, text)| text.as_str()).collect()
 }
 
-/// What the gateway is known to warn of, as `place: message`.
+/// Returns the gateway's warnings, as `place: message`.
 fn listed(gateway: &Gateway) -> Vec<String> {
     let list = revision(gateway)["warnings"].as_array().cloned().unwrap_or_default();
     let text = |warning: &Value, field: &str| warning[field].as_str().unwrap_or_default().to_owned();
@@ -90,7 +90,7 @@ fn unknown_fields_may_be_warned_of() {
     for text in in_status {
         assert!(gateway.stderr().contains(text), "{}", gateway.stderr());
     }
-    // What is mended is not told any more.
+    // A repaired problem is not reported any more.
     let mended = json!({"uri": "/a", "upstream": upstream(&origin)});
     let answer = put(&admin, "routes/1", &mended);
     assert_eq!((answer.status(), warnings(&answer).len()), (200, 0), "{}", answer.text());

@@ -1,4 +1,4 @@
-//! A parent that watches the gateway: whatever becomes of the gateway, clients are served.
+//! A parent that watches the gateway: clients are served after any failure of the gateway.
 
 use std::fs;
 use std::path::Path;
@@ -47,10 +47,10 @@ fn serves(gateway: &Gateway) -> bool {
     answer.is_ok_and(|answer| answer.status() == 200)
 }
 
-/// Five times the gateway is killed while clients connect: each of them gets through, and only what was in flight is
-/// lost.
+/// Five times the gateway is killed while clients connect: each of them is served, and only exchanges in
+/// flight are lost.
 #[test]
-fn a_gateway_that_is_killed_is_replaced_and_nobody_is_refused() {
+fn a_killed_gateway_is_replaced_and_no_client_is_refused() {
     let origin = Origin::echo("a").unwrap();
     let parent = start(SETTINGS, &origin);
     let (stop, sent, lost) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
@@ -113,7 +113,7 @@ fn orders_go_through_the_parent() {
 
 /// A listener that came by a reload is served by the next gateway too; one that went is closed by the parent as well.
 #[test]
-fn the_parent_holds_what_is_listened_on_now() {
+fn the_parent_holds_the_current_listeners() {
     let origin = Origin::echo("a").unwrap();
     let parent = start(SETTINGS, &origin);
     let further = sigma_testkit::free_port();
@@ -133,12 +133,12 @@ fn the_parent_holds_what_is_listened_on_now() {
     parent.rewrite(&catch_all(SETTINGS, &nodes(&[&origin]), "")).unwrap();
     parent.reload().unwrap();
     assert!(until(PATIENCE, || Peer::connect(&address).is_err()), "the port stays open");
-    // What listens on no more can be listened on by others.
+    // A former listener's address can be bound by others.
     assert!(until(PATIENCE, || std::net::TcpListener::bind(("127.0.0.1", further)).is_ok()));
     assert!(serves(&parent));
 }
 
-/// Whoever is about to serve may have read the file before it changed.
+/// The starting gateway may have read the file before it changed.
 #[test]
 fn a_reload_while_a_gateway_starts_is_not_lost() {
     let nodes_of = [Origin::echo("a").unwrap(), Origin::echo("b").unwrap()];
@@ -180,7 +180,7 @@ fn a_gateway_that_cannot_start_ends_the_parent_at_first_and_is_tried_again_later
     let is_tried = || parent.stderr().matches("the gateway cannot start").count() >= 3;
     assert!(until(PATIENCE, is_tried), "{}", parent.stderr());
     parent.rewrite(&good).unwrap();
-    // Whoever connects meanwhile waits, and is served.
+    // Clients that connect meanwhile wait, and are served.
     assert!(serves(&parent), "{}", parent.stderr());
     parent.rewrite("routes: 7").unwrap();
     signal(gateway_of(&parent), Signal::KILL);
@@ -190,7 +190,7 @@ fn a_gateway_that_cannot_start_ends_the_parent_at_first_and_is_tried_again_later
     parent.stop().unwrap();
 }
 
-/// The gateway stands still as a whole: it gives no sign of life.
+/// The gateway is stuck as a whole: it gives no sign of life.
 #[test]
 fn a_gateway_that_gives_no_sign_of_life_is_replaced() {
     let origin = Origin::echo("a").unwrap();
@@ -217,14 +217,14 @@ fn the_gateway_outlives_its_parent() {
     assert!(until(PATIENCE, || !serves(&parent)));
 }
 
-/// A copy of the program in the place of the one that is there.
+/// Replaces the program by a copy of it.
 fn install(program: &Path) {
     let new = program.with_extension("new");
     fs::copy(SIGMA, &new).unwrap();
     fs::rename(new, program).unwrap();
 }
 
-/// What a process runs, which is named so if another file is in its place.
+/// Returns the program of a process, which is marked if another file has replaced it.
 fn runs(pid: u32) -> String {
     fs::read_link(format!("/proc/{pid}/exe")).unwrap().display().to_string()
 }
@@ -266,7 +266,7 @@ fn the_parent_goes_on_as_the_new_program() {
         signal(gateway, Signal::KILL);
         assert!(serves(&parent), "{}", parent.stderr());
         assert!(until(PATIENCE, || gateway_of(&parent) != gateway));
-        // Who waits for the outcome of an order finds it where it was.
+        // The waiting caller of an order finds its result at the same place.
         parent.rewrite(&catch_all(SETTINGS, &nodes(&[&b]), "")).unwrap();
         told("reload");
         let before = b.requests();
@@ -284,7 +284,7 @@ fn the_parent_goes_on_as_the_new_program() {
     assert!(!file.exists(), "the pid file is its own as well");
 }
 
-/// Whatever moment a signal comes in, one of the two images follows it.
+/// In any moment of a signal, one of the two images follows it.
 #[test]
 fn a_signal_while_the_parent_changes_is_not_lost() {
     let nodes_of = [Origin::echo("a").unwrap(), Origin::echo("b").unwrap()];

@@ -1,4 +1,4 @@
-//! Taps: an operator sees exchanges of a running gateway, and nobody's secrets.
+//! Taps: an operator sees exchanges of a running gateway, without secrets.
 
 use std::process::{Command, Stdio};
 
@@ -35,8 +35,8 @@ impl Reader {
         serde_json::from_slice(&line).unwrap_or_default()
     }
 
-    /// What is seen of requests, which are sent until something is: workers learn of taps with their clocks. One that began
-    /// before has no time.
+    /// Returns the first tapped request; requests are sent until then: workers learn of taps with their
+    /// clocks. One that began before has no time.
     fn first(&mut self, send: impl Fn()) -> Value {
         let mut seen = Value::Null;
         let is_seen = until(PATIENCE, || {

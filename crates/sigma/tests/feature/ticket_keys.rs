@@ -23,7 +23,8 @@ fn shared(server: &EtcdServer, files: &Value, keyring: &str) -> Gateway {
     Gateway::start(SIGMA, &text).unwrap()
 }
 
-/// Runs `openssl s_client` with a request, after which the ticket has come; what it says of the handshake.
+/// Runs `openssl s_client` with a request, after which the ticket has come; returns its text about the
+/// handshake.
 fn openssl(gateway: &Gateway, dir: &Path, options: &str) -> String {
     let port = gateway.address().port().unwrap();
     let command = format!(
@@ -109,12 +110,12 @@ fn sessions_go_on_after_a_restart_and_under_the_same_demands_only() {
         gateway.kill().unwrap();
         gateway.start_again().unwrap();
         assert_eq!(resumed(&gateway, &alice).await, Ok(true));
-        // Other demands are made now: the session, which was good, lets nobody in.
+        // Other requirements apply now: the session, which was good, is not accepted.
         gateway.kill().unwrap();
         gateway.rewrite(&kept(&root, &origin, json!({ "ca": others.pem }), json!({}))).unwrap();
         gateway.start_again().unwrap();
         resumed(&gateway, &alice).await.unwrap_err();
-        // A session of when none were made is none now.
+        // A session of a time without client certificates is invalid now.
         gateway.kill().unwrap();
         gateway.rewrite(&kept(&root, &origin, Value::Null, json!({}))).unwrap();
         gateway.start_again().unwrap();

@@ -156,7 +156,7 @@ pub(crate) fn status(answer: &str) -> u16 {
     answer.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
-/// Whose certificate is shown for a name; the error of the handshake if there is none.
+/// Returns the issuer of the certificate for a name; the error of the handshake if there is no certificate.
 pub(crate) async fn shown(gateway: &Gateway, root: &Authority, name: &str) -> Result<Vec<u8>, String> {
     let stream = shake(gateway, &root.client(None), name).await?;
     Ok(stream.tls().unwrap().peer_chain[0].to_vec())
@@ -185,7 +185,7 @@ fn the_name_decides_which_certificate_is_shown() {
         {
             assert_eq!(shown(&gateway, &root, name).await.as_ref(), Ok(&der(expected)), "{name}");
         }
-        // Exactly one label stands in for the star: the default is shown, and is not for this name.
+        // The star matches exactly one label: the default is shown, and is not for this name.
         let refused = shown(&gateway, &root, "x.y.a.test").await.unwrap_err();
         assert!(refused.contains("certificate"), "{refused}");
     });
@@ -225,7 +225,7 @@ fn a_listener_without_a_certificate_for_a_name_says_so() {
     assert!(ok && output.contains("CN = a.test"), "{output}");
 }
 
-/// Runs `openssl s_client`; whether the handshake succeeded, and what it printed.
+/// Runs `openssl s_client`; returns whether the handshake succeeded, and its output.
 pub(crate) fn openssl(gateway: &Gateway, options: &[&str]) -> (bool, String) {
     let address = format!("127.0.0.1:{}", gateway.address().port().unwrap());
     let output = Command::new("openssl")
@@ -300,7 +300,7 @@ pub(crate) fn admin(gateway: &Gateway, method: &str, path: &str, body: &Value) -
 }
 
 #[test]
-fn certificates_change_through_the_admin_api_and_nobody_else_notices() {
+fn certificates_change_through_the_admin_api_without_effect_on_others() {
     let (root, origin) = (Authority::new("Root"), Origin::echo("a").unwrap());
     let [first, second, other] = ["a.test", "a.test", "b.test"].map(|name| root.issue(name));
     let text = json!({
@@ -405,7 +405,7 @@ fn clients_show_their_certificates() {
             (None, "open.test", "strict.test.", "/", Some(421)),
             (Some(&known), "strict.test", "lax.test", "/", Some(421)),
             (None, "lax.test", "open.test", "/closed", Some(400)),
-            // A wildcard guards what is routed by it, however deep.
+            // A wildcard guards all names that it routes, at any depth.
             (Some(&known), "a.deep.test", "a.deep.test", "/", Some(200)),
             (None, "open.test", "a.deep.test", "/", Some(421)),
             (None, "open.test", "a.b.deep.test", "/", Some(421)),
@@ -488,7 +488,7 @@ fn name_with_client_certificates_is_not_served_without_tls() {
 }
 
 #[test]
-fn nodes_are_told_of_tls_and_the_end_is_said() {
+fn nodes_get_facts_about_tls_and_the_end_is_sent() {
     let (root, origin, dir) =
         (Authority::new("Root"), Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
     let tls = json!({ "certificates": [root.issue("a.test").files(dir.path(), "own")] });
@@ -503,7 +503,7 @@ fn nodes_are_told_of_tls_and_the_end_is_said() {
 }
 
 #[test]
-fn who_dawdles_in_the_handshake_is_let_go() {
+fn a_slow_handshake_is_ended() {
     let (root, origin, dir) =
         (Authority::new("Root"), Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
     let files = root.issue("a.test").files(dir.path(), "own");
@@ -513,7 +513,7 @@ fn who_dawdles_in_the_handshake_is_let_go() {
     for bytes in [&b""[..], &[22, 3, 1], &[&[22, 3, 1, 8, 0][..], &[1, 0, 7, 252], &[0; 1100]].concat()] {
         let mut peer = gateway.connect().unwrap();
         peer.send(bytes).unwrap();
-        // Whatever alert comes, the end follows.
+        // After any alert the end follows.
         let _ = peer.read_to_close();
     }
     let failures = || {
@@ -523,7 +523,7 @@ fn who_dawdles_in_the_handshake_is_let_go() {
     assert!(until(PATIENCE, failures));
 }
 
-/// What a node saw of one connection.
+/// A node's view of one connection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) server_name: String,
@@ -531,7 +531,7 @@ pub(crate) struct Seen {
     pub(crate) alpn: String,
 }
 
-/// A node over TLS on a free port, and what it sees.
+/// A node over TLS on a free port, and its view.
 pub(crate) async fn node(issued: &Issued, clients: Option<&Authority>) -> (u16, Rc<RefCell<Vec<Seen>>>) {
     let identity = Identity {
         pairs: vec![Pair::parse(&issued.cert, &issued.key, None).unwrap()],
@@ -736,7 +736,7 @@ impl AskAfter for Peer {
 }
 
 #[test]
-fn the_header_stands_before_the_handshake() {
+fn the_header_comes_before_the_handshake() {
     let (root, origin, dir) =
         (Authority::new("Root"), Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
     let tls = json!({ "certificates": [root.issue("a.test").files(dir.path(), "own")] });
@@ -754,7 +754,7 @@ fn the_header_stands_before_the_handshake() {
 }
 
 #[test]
-fn nodes_are_told_whose_connection_it_is() {
+fn nodes_get_the_address_of_the_client() {
     for version in ["v1", "v2"] {
         let origin = Origin::scripted().unwrap();
         let mut whole: Value =

@@ -1,5 +1,5 @@
-//! Where certificates come from, and what comes with them: stapled OCSP responses, keys that stand
-//! in the environment, and the chains that clients show.
+//! The sources of certificates, and their additions: stapled OCSP responses, keys in the environment, and the
+//! chains that clients show.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use sigma_testkit::{Gateway, Origin, free_port, until};
 use crate::tls::{Authority, Issued, admin, ask, config, der, openssl, run, shake, shown, status, to_origin};
 use crate::{PATIENCE, SIGMA};
 
-/// Runs the words of `command` in `dir`; `openssl` is what they need.
+/// Runs the words of `command` in `dir`; `openssl` is the program that they need.
 pub(crate) fn sh(dir: &Path, command: &str) {
     let output = Command::new("sh").args(["-ec", command]).current_dir(dir).stdin(Stdio::null()).output();
     let output = output.unwrap();
@@ -43,7 +43,7 @@ fn material(dir: &Path) {
     );
 }
 
-/// What a client that asks for it is told of the certificate.
+/// Returns the certificate's staple, for a client that requests it.
 pub(crate) fn stapled(gateway: &Gateway) -> String {
     let (ok, output) = openssl(gateway, &["-servername", "a.test", "-status"]);
     assert!(ok, "{output}");
@@ -187,7 +187,7 @@ fn certificates_and_keys_may_stand_in_the_environment() {
     let gateway = Gateway::start(sigma.to_str().unwrap(), &text).unwrap();
     run(async { while shown(&gateway, &root, "a.test").await.as_ref() != Ok(&der(&first)) {} });
     drop(gateway);
-    // In the store, where the Admin API shows the references and nothing of what they stand for.
+    // In the store, where the Admin API shows the references without their values.
     let text = json!({
         "workers": 2,
         "listeners": [{ "address": "{listen}", "tls": true }],
@@ -198,7 +198,7 @@ fn certificates_and_keys_may_stand_in_the_environment() {
     let (code, answer) = admin(&gateway, "PUT", "ssls/b", &b);
     assert_eq!(code, 201, "{answer}");
     run(async { while shown(&gateway, &root, "b.test").await.as_ref() != Ok(&der(&second)) {} });
-    // What the environment does not have is reported, and nobody else notices.
+    // A variable that the environment lacks is reported, without effect on others.
     let none = json!({ "sni": "c.test", "cert": "$env://A_CERT", "key": "$env://SIGMA_TEST_NONE" });
     let (code, answer) = admin(&gateway, "PUT", "ssls/c", &none);
     assert_eq!(code, 201, "{answer}");

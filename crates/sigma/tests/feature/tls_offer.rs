@@ -1,5 +1,5 @@
-//! What a TLS listener offers: versions and ciphers as a scanner sees them, sessions that can be
-//! resumed, and the way to it from a listener in cleartext.
+//! The offers of a TLS listener: versions and ciphers as a scanner sees them, sessions that can be resumed,
+//! and the redirect to it from a listener in cleartext.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use crate::tls::{Authority, ask, config, openssl, run, shake, status, to_origin};
 use crate::{PATIENCE, SIGMA};
 
-/// What `sslscan` finds, an element a line.
+/// Returns the findings of `sslscan`, an element a line.
 fn sslscan(gateway: &Gateway) -> Vec<String> {
     let output = Command::new("sslscan")
         .args(["--xml=-", "--no-colour", "--sni-name=a.test"])
@@ -34,7 +34,7 @@ fn attribute<'l>(element: &'l str, name: &str) -> &'l str {
 }
 
 #[test]
-fn a_scanner_finds_nothing_weak_in_what_is_offered_by_default() {
+fn a_scanner_finds_nothing_weak_in_the_default_offer() {
     let (root, origin, dir) =
         (Authority::new("Root"), Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
     let rsa = root.issue_for("a.test", &rcgen::PKCS_RSA_SHA256).files(dir.path(), "rsa");
@@ -76,7 +76,7 @@ fn a_scanner_finds_nothing_weak_in_what_is_offered_by_default() {
     for group in elements("group") {
         assert!(attribute(group, "bits").parse::<u32>().unwrap() >= 112, "{group}");
     }
-    // What a scanner of today can be built without: compression, and signatures with SHA-1.
+    // A scanner of today can be built without this: compression, and signatures with SHA-1.
     let (ok, output) = openssl(&gateway, &["-tls1_2", "-comp"]);
     assert!(ok && output.contains("Compression: NONE"), "{output}");
     let sha1 = ["-tls1_2", "-cipher", "DEFAULT:@SECLEVEL=0", "-sigalgs", "RSA+SHA1:ECDSA+SHA1"];
@@ -158,7 +158,7 @@ fn tickets_outlive_reloads_and_end_with_their_key() {
 }
 
 #[test]
-fn who_comes_in_cleartext_is_sent_to_https() {
+fn cleartext_clients_are_redirected_to_https() {
     let (root, origin, dir) =
         (Authority::new("Root"), Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
     let tls = json!({ "certificates": [root.issue("a.test").files(dir.path(), "own")] });
@@ -202,7 +202,7 @@ async fn hello(client: &ClientTls) -> Vec<u8> {
     }
 }
 
-/// Whoever holds a place and dawdles loses it to the next who needs it, long before its time is over;
+/// A slow client that holds a slot loses it to the next one that needs it, long before its time is over;
 /// where there is room for both, both stay.
 #[test]
 fn a_handshake_that_stalls_makes_room_for_others() {
@@ -225,7 +225,7 @@ fn a_handshake_that_stalls_makes_room_for_others() {
             shake(&gateway, &client, "a.test").await.unwrap();
             if makes_room {
                 let mut rest = Vec::new();
-                // Ends with what the gateway had to say, or with a reset.
+                // Ends with the gateway's alert, or with a reset.
                 let _ = dawdler.read_to_end(&mut rest).await;
             } else {
                 assert!(dawdler.write_all(&[]).await.is_ok());

@@ -1,4 +1,4 @@
-//! Another process takes the place of the running one: no client notices, and if it fails, nothing has changed.
+//! Another process replaces the running one: clients do not notice, and if it fails, nothing has changed.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use sigma_testkit::{Address, Gateway, Operator, Origin, Peer, until};
 
 use crate::{PATIENCE, SIGMA, catch_all, nodes};
 
-/// The file that tells which process serves, and where it is asked.
+/// The file that names the serving process, and its status address.
 const SETTINGS: &str = "pid_file: \"{dir}/sigma.pid\"\nstatus: { address: \"{status}\" }";
 
 pub(crate) fn sigma_upgrade(gateway: &Gateway) -> Output {
@@ -27,7 +27,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Upgrades, and waits until the successor is the one that is told by the pid file.
+/// Upgrades, and waits until the pid file names the successor.
 pub(crate) fn upgrade(gateway: &Gateway) {
     let before = gateway.pid();
     let output = sigma_upgrade(gateway);
@@ -46,7 +46,7 @@ fn counter(gateway: &Gateway, name: &str) -> u64 {
     line.unwrap_or_else(|| panic!("{name} is missing in\n{text}")).parse().unwrap()
 }
 
-/// Puts a program in the place of the binary that the gateway was started as.
+/// Replaces the binary that the gateway was started as.
 fn install(path: &Path, text: &str) {
     let new = path.with_extension("new");
     fs::write(&new, text).unwrap();
@@ -156,7 +156,7 @@ store: { path: \"{dir}/data\" }
             assert!(until(PATIENCE, || written.load(Ordering::SeqCst) > before + 5));
         }
     });
-    // What was acknowledged is there, and is served.
+    // Acknowledged writes are there, and are served.
     let all = admin.get("/apisix/admin/routes").unwrap();
     assert_eq!(all["total"], json!(written.load(Ordering::SeqCst)));
     let last = format!("/{}", written.load(Ordering::SeqCst) - 1);
@@ -183,7 +183,7 @@ routes: [{{ id: all, uri: \"/*\", upstream: {{ nodes: {nodes} }} }}]"
         // The one before has ended, and has left the socket's file.
         assert!(until(PATIENCE, || !Path::new(&format!("/proc/{before}/stat")).exists()
             || fs::read_to_string(format!("/proc/{before}/stat")).is_ok_and(|stat| stat.contains(") Z "))));
-        // Each of the sockets that share the port has somebody who accepts.
+        // Each of the sockets that share the port has a process that accepts.
         for _ in 0..30 {
             assert_eq!(gateway.connect().unwrap().with_deadline(PATIENCE).get("/").unwrap().status(), 200);
             let mut local = Peer::connect(&socket).unwrap().with_deadline(PATIENCE);
@@ -192,7 +192,7 @@ routes: [{{ id: all, uri: \"/*\", upstream: {{ nodes: {nodes} }} }}]"
     }
 }
 
-/// What a successor cannot write when the one before has left stops it no more.
+/// A pid file that a successor cannot write when the former one has left does not stop it any more.
 #[test]
 fn a_successor_without_its_pid_file_serves() {
     let origin = Origin::echo("a").unwrap();
@@ -216,7 +216,7 @@ fn a_successor_without_its_pid_file_serves() {
     assert_eq!(status.unwrap().status(), 200);
 }
 
-/// Who has used up a limit does not get another one by an upgrade.
+/// An upgrade does not renew a used-up limit.
 #[test]
 fn limits_go_on() {
     let check = |plugin: &str, conf: serde_json::Value| {

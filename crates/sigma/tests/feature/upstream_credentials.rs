@@ -9,7 +9,7 @@ use sigma_testkit::{Gateway, Message, Origin, until};
 
 use crate::{PATIENCE, SIGMA, nodes};
 
-/// What a server of tokens answers next; `N` stands for the number of the question.
+/// The next answer of a token server; `N` is replaced by the number of the request.
 struct Tokens {
     port: u16,
     asked: Arc<Mutex<Vec<String>>>,
@@ -129,7 +129,7 @@ fn a_token_of_the_gateways_own() {
     );
     let first = told(&ask(&gateway, "/own", LIE));
     let count = tokens.asked().len();
-    // Many at once, on all workers: nobody asks again.
+    // Many at once, on all workers: no further request is sent.
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| (0..10).for_each(|_| assert_eq!(told(&ask(&gateway, "/own", LIE)), first)));
@@ -157,7 +157,7 @@ fn a_token_of_the_gateways_own() {
         asked.ends_with("\r\n\r\ngrant_type=client_credentials&client_id=g%20w&client_secret=se%3Acret"),
         "{asked}"
     );
-    // A token that ends soon is followed by another one, and nobody gets one that has ended.
+    // A token that ends soon is followed by another one, and no request gets one that has ended.
     tokens.says(200, r#"{"access_token":"sN","expires_in":1}"#);
     let first = told(&ask(&gateway, "/short", LIE));
     assert!(first.starts_with("Bearer s"), "{first}");
@@ -192,7 +192,7 @@ fn a_token_for_the_clients_token() {
         ),
         "{asked}"
     );
-    // Nobody gets the token of another one, and each worker asks once.
+    // No client gets the token of another one, and each worker sends one request.
     let jill = of("jills");
     (0..20).for_each(|_| assert!(of("jacks") != jill));
     assert!(tokens.asked().len() <= 4, "{:?}", tokens.asked());
@@ -204,7 +204,7 @@ fn a_token_for_the_clients_token() {
     assert!(!["jacks", "jills", "nobodys", "se:cret"].iter().any(|secret| logs.contains(secret)), "{logs}");
 }
 
-/// What one gateway signs another one takes: the Host that is signed is the one that the node gets.
+/// One gateway accepts the other's signatures: the signed Host is the one that the node gets.
 #[test]
 fn a_signature_between_gateways() {
     let origin = Origin::echo("a").unwrap();

@@ -1,5 +1,5 @@
-//! WebSockets (RFC 6455), opened by `Upgrade` and over HTTP/2 by extended CONNECT (RFC 8441): what
-//! is sent arrives as it was sent, for as long as both sides want it to.
+//! WebSockets (RFC 6455), opened by `Upgrade` and over HTTP/2 by extended CONNECT (RFC 8441): data arrives as
+//! it was sent, for as long as both sides want it to.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -151,7 +151,7 @@ pub(crate) enum Socket {
     Stream(Box<Stream>),
 }
 
-/// A stream and the runtime that its connection goes on in, whatever the test waits for.
+/// A stream and the runtime that its connection runs in, during any wait of the test.
 pub(crate) struct Stream {
     runtime: Runtime,
     out: SendStream<Bytes>,
@@ -262,7 +262,7 @@ impl Socket {
         self.frame()
     }
 
-    /// Waits for the end; an error where it is none that the other side said.
+    /// Waits for the end; an error if the other side has not sent it.
     pub(crate) fn end(&mut self) -> Result<(), String> {
         match self {
             Socket::Connection(peer) => peer.expect_closed().map_err(|error| format!("{error:#}")),
@@ -294,7 +294,7 @@ impl Socket {
     }
 }
 
-/// What a client is sent waits, and what it sends does not.
+/// Data to a client waits, and data from it does not.
 #[test]
 fn a_tunnel_is_as_slow_as_its_rate() {
     let node = Node::start("a");
@@ -396,7 +396,7 @@ fn frames_of_every_kind_are_left_as_they_are() {
             (BINARY, "", Some(BINARY)),
         ] {
             let bytes = masked(first, payload.as_bytes());
-            // Byte by byte: nobody waits for a whole frame.
+            // Byte by byte: no side waits for a whole frame.
             bytes.iter().for_each(|byte| socket.send(vec![*byte]));
             sent.push(bytes);
             if let Some(answer) = answer {
@@ -559,7 +559,7 @@ fn websockets_are_counted_while_they_are_open() {
 
 /// A reset of the node is no orderly end, and must not look like one.
 #[test]
-fn a_node_that_breaks_off_is_told_from_one_that_closes() {
+fn a_node_that_breaks_off_differs_from_one_that_closes() {
     let origin = Origin::serve(|mut peer: Peer| {
         let Ok(request) = peer.read_request() else { return };
         let accept = accept_of(request.head.get("sec-websocket-key").unwrap(), false);

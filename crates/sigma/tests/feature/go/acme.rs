@@ -108,7 +108,7 @@ impl Pebble {
         acme
     }
 
-    /// A client that trusts what it issues.
+    /// Returns a client that trusts its certificates.
     fn client(&self) -> sigma_net::tls::ClientTls {
         let url = format!("https://127.0.0.1:{}/roots/0", self.management);
         let root = Command::new("curl").args(["-sSk", &url]).output().unwrap();
@@ -141,14 +141,14 @@ pub(crate) fn config(pebble: &Pebble, origin: &Origin, acme: Value, tls: Value, 
     whole.to_string()
 }
 
-/// How the order for an ssl stands.
+/// Returns the state of the order for an ssl.
 fn standing(gateway: &Gateway, ssl: &str) -> Value {
     let answer = Peer::connect(&gateway.control_address()).and_then(|mut peer| peer.get("/v1/acme"));
     let all: Value = serde_json::from_slice(&answer.unwrap().body).unwrap();
     all.as_array().unwrap().iter().find(|one| one["ssl"] == ssl).cloned().unwrap_or_default()
 }
 
-/// Waits until the order for an ssl stands like this.
+/// Waits until the order for an ssl has this state.
 pub(crate) fn await_state(gateway: &Gateway, ssl: &str, state: &str) -> Value {
     let reached = until(PATIENCE, || standing(gateway, ssl)["state"] == state);
     assert!(reached, "{}\n{}", standing(gateway, ssl), gateway.stderr());
@@ -193,7 +193,7 @@ fn a_certificate_is_ordered_kept_and_renewed() {
     assert!(until(PATIENCE, || ask_by(&gateway, &pebble, "a.test").map(|serial| first = serial).is_ok()));
     assert_eq!(ask_by(&gateway, &pebble, "b.test").as_ref(), Ok(&first));
     assert!(ask_by(&gateway, &pebble, "c.test").unwrap_err().contains("UnrecognisedName"));
-    // It is kept where nobody else can read it.
+    // It is in a private file.
     use std::os::unix::fs::PermissionsExt;
     assert_eq!(std::fs::metadata(kept(&gateway, "1")).unwrap().permissions().mode() & 0o777, 0o600);
     gateway.kill().unwrap();
@@ -256,9 +256,10 @@ fn an_account_is_bound_to_one_elsewhere() {
     assert!(!gateway.stderr().contains(KEY));
 }
 
-/// What is refused is tried again later and later, over restarts too; who asks meanwhile sees no other certificate.
+/// A refused order is tried again later and later, over restarts too; clients see no other certificate
+/// meanwhile.
 #[test]
-fn what_was_refused_is_remembered() {
+fn refused_orders_are_remembered() {
     let (pebble, origin) = (Pebble::start(json!({})), Origin::echo("a").unwrap());
     let ssls = json!({ "ssls": [
         { "id": "bad", "type": "acme", "sni": "blocked.test" },
@@ -280,7 +281,7 @@ fn what_was_refused_is_remembered() {
     }
 }
 
-/// The commands of the page about certificates do what it says.
+/// The commands of the page about certificates work as described.
 #[test]
 fn the_page_is_true() {
     const PAGE: &str = "docs/certificates.md";
@@ -322,7 +323,7 @@ fn the_page_is_true() {
         at_control("sigma ctl acme order other.test --control http://127.0.0.1:9090")
             .contains("no certificate is ordered")
     );
-    // The key is in no answer, nor in what the gateway says.
+    // The key is in no answer, nor in the gateway's messages.
     let kept = read(&kept(&gateway, "shop"));
     let secret = kept["key"].as_str().unwrap().lines().nth(1).unwrap();
     let dump = paste(gateway.dir(), "sigma ctl get ssls shop; sigma ctl dump", &variables);

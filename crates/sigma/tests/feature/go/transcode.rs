@@ -6,7 +6,7 @@ use sigma_testkit::Gateway;
 use super::interop_server;
 use crate::SIGMA;
 
-/// What is needed here of gRPC's own `grpc/testing/test.proto`.
+/// The necessary part of gRPC's own `grpc/testing/test.proto`.
 const DEFINITION: &str = r#"
 syntax = "proto3";
 package grpc.testing;

@@ -1,5 +1,5 @@
-//! A detector of SafeLine, which speaks T1K as detectors do: it is written here by itself, after their recorded
-//! messages. What it says depends on the path that it is asked about.
+//! A detector of SafeLine, which speaks T1K as detectors do: it is written here by itself, after their
+//! recorded messages. Its verdict depends on the path in its request.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,7 +12,7 @@ const PASSES: &[u8] = b"\xc1\x01\0\0\0.";
 const REFUSES: &[u8] =
     b"\x41\x01\0\0\0?\x02\x03\0\0\x00405\x23\x08\0\0\0X-Waf:1\n\xa4\x17\0\0\0<!-- event_id: a1b2 -->";
 
-/// What detectors were asked: the head, the body if there is one, and the facts.
+/// Inputs of detectors: the head, the body if there is one, and the facts.
 type Asked = Arc<Mutex<Vec<(String, Option<Vec<u8>>, String)>>>;
 
 /// Reads one question; None at the end of the connection.
@@ -63,7 +63,7 @@ fn detect(mut peer: Peer, asked: &Asked) {
     }
 }
 
-/// A detector, and what it was asked.
+/// A detector, and its inputs.
 fn detector() -> (Origin, Asked) {
     let asked = Asked::default();
     let keeps = Arc::clone(&asked);
@@ -76,7 +76,7 @@ fn ask(gateway: &Gateway, line: &str, body: &str) -> Message {
     gateway.connect().unwrap().ask(request).unwrap()
 }
 
-/// What an answer says of the WAF: its verdict, the status and what is done.
+/// Returns an answer's fields about the WAF: its verdict, the status and the action.
 fn told(answer: &Message) -> (u16, [Option<String>; 3]) {
     let field = |name: &str| answer.head.get(&format!("X-APISIX-CHAITIN-WAF{name}")).map(str::to_owned);
     (answer.status(), ["", "-STATUS", "-ACTION"].map(field))
@@ -129,7 +129,7 @@ fn a_detector_decides() {
     assert_eq!(told(&answer), (200, pass.clone()));
     assert_eq!(answer.json().unwrap()["body_bytes"], 3000);
     let (head, body, facts) = asked.lock().unwrap().pop().unwrap();
-    // The detector sees what the client wrote, and the beginning of a body that the node gets whole.
+    // The detector sees the client's bytes, and the beginning of a body that the node gets whole.
     assert!(head.starts_with("POST /guarded//f%69ne?x=%20y HTTP/1.1\r\n"), "{head}");
     assert!(head.contains("\r\nHost: h.test\r\n") && head.contains("\r\nX-A: b\r\n"), "{head}");
     assert_eq!(body, Some(vec![b'b'; 1024]));
@@ -155,7 +155,7 @@ fn a_detector_decides() {
 }
 
 #[test]
-fn a_detector_that_does_not_decide_lets_nobody_pass() {
+fn a_detector_without_a_verdict_denies_every_request() {
     let ((waf, asked), origin) = (detector(), Origin::echo("a").unwrap());
     let gateway = Gateway::start(SIGMA, &config(&node(waf.port()), origin.port())).unwrap();
     for way in ["garbage", "undecided", "surplus", "huge", "broken"] {
@@ -163,7 +163,7 @@ fn a_detector_that_does_not_decide_lets_nobody_pass() {
         assert_eq!(told(&ask(&gateway, &format!("GET /guarded/{way}"), "")), (500, says("waf-err")), "{way}");
         assert_eq!(origin.requests(), before, "{way}");
         assert_eq!(told(&ask(&gateway, &format!("GET /watched/{way}"), "")), (200, says("waf-err")), "{way}");
-        // Its connection is not used again: what is left on it is no answer to the next question.
+        // Its connection is not used again: the rest on it is not an answer to the next query.
         assert_eq!(told(&ask(&gateway, "GET /guarded/fine", "")).0, 200, "{way}");
     }
     for way in ["silent", "half"] {

@@ -193,7 +193,7 @@ fn decide(http: &Http) -> Option<Decision> {
     })
 }
 
-/// The authoriser. What it was asked last is kept, and how often it was asked.
+/// The authoriser. Its last input is kept, and the number of inputs.
 #[derive(Clone, Default)]
 struct Authoriser(Arc<Mutex<Option<(String, HeaderMap, Attributes)>>>, Arc<AtomicUsize>);
 
@@ -207,7 +207,7 @@ impl Authoriser {
         *self.0.lock().unwrap() = Some((parts.uri.path().to_owned(), parts.headers, attributes));
         self.1.fetch_add(1, Ordering::SeqCst);
         let Some(decision) = decide(&http) else {
-            // Nobody waits as long as that.
+            // Longer than any wait.
             std::future::pending::<()>().await;
             return;
         };
@@ -382,13 +382,13 @@ fn an_authoriser_of_envoy_sees_bodies() {
     assert_eq!(sent("/bytes", "a=2").status(), 200);
     assert_eq!((asked().body.as_str(), asked().raw_body.as_slice()), ("", &b"a=2"[..]));
     assert_eq!(sent("/body", "123456789").status(), 413);
-    // Without the setting nobody reads it.
+    // Without the setting it is not read.
     assert_eq!(sent("/plain/x", "123456789").status(), 200);
     assert_eq!((asked().body.as_str(), asked().size), ("", 9));
 }
 
 #[test]
-fn an_authoriser_of_envoy_sees_what_it_may_see() {
+fn an_envoy_authoriser_gets_only_its_part_of_a_request() {
     let (runtime, authoriser, origin) =
         (Runtime::new().unwrap(), Authoriser::default(), Origin::echo("a").unwrap());
     let serving = authoriser.clone();
@@ -420,7 +420,7 @@ fn an_authoriser_of_envoy_sees_what_it_may_see() {
 }
 
 #[test]
-fn what_an_authoriser_of_envoy_has_said_is_remembered() {
+fn decisions_of_an_envoy_authoriser_are_cached() {
     let (runtime, authoriser, origin) =
         (Runtime::new().unwrap(), Authoriser::default(), Origin::echo("a").unwrap());
     let serving = authoriser.clone();
@@ -451,7 +451,7 @@ fn what_an_authoriser_of_envoy_has_said_is_remembered() {
             assert_eq!((answer.status(), times() - before), (status, 1), "{ask_for}");
         }
     }
-    // Without a key all that the authoriser is told counts, the client's port with it.
+    // Without a key all data for the authoriser counts, including the client's port.
     let before = times();
     let mut client = gateway.connect().unwrap();
     for (path, expected) in [("a", 1), ("a", 1), ("b", 2), ("a", 2), ("b", 2)] {

@@ -1,4 +1,4 @@
-//! Who may pass, by policies: where clients are, rules, and authorisers that are asked.
+//! Authorization by policies: locations of clients, rules, and authorisers.
 
 mod chaitin_waf;
 mod ext_authz;
@@ -7,7 +7,7 @@ use sigma_testkit::{Gateway, Message, Origin, Places, until};
 
 use crate::{PATIENCE, SIGMA};
 
-/// A field of the request as an origin that echoes it has seen it; empty if it had none.
+/// A field of the request as an origin that echoes it has seen it; empty if it was missing.
 pub(crate) fn seen(answer: &Message, name: &str) -> String {
     let told = answer.json().unwrap();
     let fields = told["headers"].as_array().into_iter().flatten();
@@ -21,7 +21,7 @@ fn country(country: &str) -> Vec<u8> {
     places.city("192.0.2.0/24", ["AS", "JP", "Japan", "13", "Tokyo", "Tokyo"]).content()
 }
 
-/// The place of a client is a variable of routes, plugins and logs, and follows the file.
+/// The location of a client is a variable of routes, plugins and logs, and follows the file.
 #[test]
 fn places_of_clients_decide_and_follow_the_file() {
     let (origin, dir) = (Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
@@ -71,11 +71,11 @@ routes:
     put(&country("FR"));
     assert!(until(PATIENCE, || status("/german") == 404), "the file is not read again: {}", gateway.stderr());
     assert_eq!(status("/not-russian"), 200);
-    // A damaged file is told of, and changes nothing.
+    // A damaged file is logged, and changes nothing.
     put(&country("DE")[..200]);
     assert!(until(PATIENCE, || gateway.stderr().contains("has changed and cannot be used")));
     assert_eq!((status("/german"), status("/not-russian")), (404, 200));
-    // Who is nowhere is neither in a country nor outside of one.
+    // A client without a location is neither in a country nor outside of one.
     put(&Places::new("Test-City").city("192.0.2.0/24", ["AS", "JP", "", "", "", ""]).content());
     assert!(until(PATIENCE, || status("/not-russian") == 404), "{}", gateway.stderr());
     put(&country("DE"));

@@ -12,8 +12,8 @@ use crate::{PATIENCE, SIGMA};
 
 const VERSION: &str = "0.4.5";
 
-/// Tests that passed when `docs/cache-storage.md` was written, of conformance and of what an optimal cache does. There it
-/// stands why the others do not.
+/// Tests that passed when `docs/cache-storage.md` was written, of conformance and of optimal behaviour. It
+/// explains why the others do not.
 const PASSED: [usize; 2] = [139, 77];
 
 /// The folder of the suite, made once in `target/tools`.
@@ -33,7 +33,7 @@ fn node(suite: &Path, script: &[&str], settings: &[(&str, String)]) -> Command {
     let mut node = Command::new("node");
     node.current_dir(suite).arg("--no-warnings").args(script);
     for (name, value) in settings {
-        // It is npm that tells scripts what it was told.
+        // npm passes its settings on to scripts.
         node.env(format!("npm_config_{name}"), value).env(format!("npm_package_config_{name}"), value);
     }
     node

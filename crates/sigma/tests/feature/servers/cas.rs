@@ -22,11 +22,12 @@ struct Cas {
 }
 
 impl Cas {
-    /// One at this port that knows `casuser`, and a service that it tells at `told` of sessions that are over.
+    /// A server at this port that knows `casuser`, and a service that gets the end of sessions at this
+    /// address.
     fn start(port: u16, told: &str) -> Cas {
         let folder = built("cas", &format!("cas-{VERSION}"), |_, draft| fetch(draft));
         let dir = tempfile::tempdir().unwrap();
-        // It looks for services beside its classes.
+        // It looks for services next to its classes.
         let services = dir.path().join("services");
         std::fs::create_dir(&services).unwrap();
         let service = json!({
@@ -61,7 +62,7 @@ impl Cas {
         cas
     }
 
-    /// What it answers to who logs in for a service.
+    /// Returns its answer to a login for a service.
     fn log_in(&self, target: &str, password: &str, there: &mut Cookies) -> Message {
         // It binds its own cookie to the browser's name.
         let browser = "User-Agent: test\r\n";
@@ -146,7 +147,7 @@ fn users_of_a_cas_server() {
     let returned = shop(&back, &mut own);
     assert_eq!((returned.status(), returned.head.get("location")), (302, Some("/orders?a=1")));
     assert_eq!(shop("/orders?a=1", &mut own).status(), 200);
-    // Who has the ticket comes too late.
+    // A thief with the ticket comes too late.
     let mut thief = Cookies::default();
     shop("/orders", &mut thief);
     assert_eq!(shop(&back, &mut thief).status(), 401);

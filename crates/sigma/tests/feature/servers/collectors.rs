@@ -1,4 +1,4 @@
-//! The real collector of OpenTelemetry and the real Zipkin take what the gateway sends: `make test-servers`.
+//! The real collector of OpenTelemetry and the real Zipkin accept the gateway's spans: `make test-servers`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -70,7 +70,7 @@ fn a_real_collector_of_opentelemetry_is_pushed_metrics() {
 }
 
 #[test]
-fn a_real_collector_of_opentelemetry_is_told_by_both_protocols() {
+fn a_real_collector_of_opentelemetry_accepts_both_protocols() {
     let program = server("otelcol", "");
     let origin = Origin::echo("a").unwrap();
     for protocol in ["http", "grpc"] {

@@ -35,7 +35,7 @@ pub(super) fn create(browser: &Browser, gateway: &Gateway, collection: &str, id:
 
 /// The modules that need no page, in Node.js.
 #[test]
-fn modules_do_what_they_say() {
+fn modules_work_as_described() {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dashboard/test/lib.test.js");
     let output = Command::new("node").arg("--test").arg(tests).output().expect("Node.js runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
@@ -100,7 +100,7 @@ fn an_operator_changes_breaks_and_repairs_a_route() {
 }
 
 #[test]
-fn an_operator_goes_back_to_a_version_and_asks_what_becomes_of_a_request() {
+fn an_operator_rolls_back_and_explains_a_request() {
     let origin = Origin::echo("a").unwrap();
     let gateway = start(EMBEDDED);
     let operator = crate::managed::admin(&gateway);
@@ -125,7 +125,7 @@ fn an_operator_goes_back_to_a_version_and_asks_what_becomes_of_a_request() {
         "[...document.querySelectorAll('dialog .added')].some((line) => line.textContent.includes('/first'))",
     );
     browser.picture("rollback");
-    // Whoever leaves the question has changed nothing.
+    // Cancelling the question changes nothing.
     browser.press("Cancel");
     browser.await_true("!document.querySelector('dialog')");
     assert_eq!(answerer(&gateway, "/second"), "a");
@@ -201,7 +201,7 @@ fn every_view_fits_a_narrow_page_and_keys_lead_there() {
     browser.keys("?");
     browser.await_text("Keyboard shortcuts");
     browser.picture("shortcuts");
-    // Nothing was asked of anybody else.
+    // No request went to another host.
     let foreign = "return performance.getEntriesByType('resource').map((one) => new URL(one.name).host).filter((host) => host !== location.host);";
     assert_eq!(browser.eval(foreign), json!([]));
     assert_eq!(browser.complaints(), [""; 0]);

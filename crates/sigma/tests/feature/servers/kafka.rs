@@ -29,7 +29,7 @@ fn class(name: &str) -> Command {
     command
 }
 
-/// A broker that keeps what it has in `dir`.
+/// A broker that keeps its data in `dir`.
 struct Broker {
     dir: tempfile::TempDir,
     /// For clients in the clear, for those over TLS that log in, and for itself.
@@ -99,7 +99,7 @@ fn all(socket: &mut Socket, topic: &str) -> Vec<Message> {
     }
 }
 
-/// The offset at a time, or what was said instead.
+/// The offset at a time, or the error.
 fn offset(socket: &mut Socket, topic: &str, timestamp: i64) -> Result<i64, String> {
     let answer = asked(socket, &Request { list: place(topic, 0, timestamp), ..Request::default() });
     answer
@@ -161,7 +161,8 @@ fn kafka_takes_entries_over_a_death_and_gives_them_to_clients() {
         broker.log()
     );
     assert_eq!(offset(&mut socket, "requests", -2), Ok(0));
-    // Killed in the middle, and back: nothing is lost. What came twice is counted, and is what was in doubt.
+    // Killed in the middle, and back: nothing is lost. Duplicates are counted, and are the messages that were
+    // in doubt.
     send(50..60);
     broker.process = None;
     send(60..100);
@@ -196,7 +197,7 @@ fn kafka_takes_entries_over_a_death_and_gives_them_to_clients() {
     assert!(refused.contains("failed to log in: SASL_AUTHENTICATION_FAILED"), "{refused}");
 }
 
-/// What producers of Kafka's own compress is read, or refused by name.
+/// Compressed batches of Kafka's own producers are read, or refused by name.
 #[test]
 fn compressed_batches_of_kafkas_own_producer_are_read() {
     let (root, origin) = (Authority::new("Root"), Origin::echo("a").unwrap());

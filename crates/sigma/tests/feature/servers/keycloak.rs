@@ -123,16 +123,16 @@ impl Keycloak {
         ask(self.port, &format!("POST {target}"), fields, form)
     }
 
-    /// What is asked for at a URL that a browser is sent to.
+    /// Returns the target of a URL that a browser is sent to.
     pub(super) fn target(&self, location: &str) -> String {
         location.strip_prefix(&format!("http://127.0.0.1:{}", self.port)).unwrap().to_owned()
     }
 
-    /// Logs a user in who was sent here; what they are answered.
+    /// Logs a user in who was sent here; returns the answer.
     pub(super) fn log_in(&self, location: &str, user: &str, cookies: &mut Cookies) -> Message {
         let mut page = ask(self.port, &format!("GET {}", self.target(location)), "", "");
         cookies.take(&page);
-        // What was left before it shows at a place of its own.
+        // It shows earlier messages on a page of its own.
         if page.status() == 302 {
             let location = self.target(page.head.get("location").unwrap());
             page = ask(self.port, &format!("GET {location}"), &cookies.field(), "");
@@ -189,7 +189,7 @@ fn fetch(draft: &Path) {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// Routes before an origin that says what it got, by their names.
+/// Routes to an origin that echoes its request, by their names.
 fn routes(keycloak: &Keycloak, origin: &Origin) -> Vec<(&'static str, Value)> {
     let plugin = |more: Value| {
         let mut conf = json!({

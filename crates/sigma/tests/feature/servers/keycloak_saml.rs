@@ -10,7 +10,7 @@ use crate::SIGMA;
 const KEY: &str = include_str!("../../../../../plugins/auth/saml/tests/fixtures/sp.key");
 const CERTIFICATE: &str = include_str!("../../../../../plugins/auth/saml/tests/fixtures/sp.pem");
 
-/// A host, and what Keycloak is told of it.
+/// A host, and its client at Keycloak.
 struct Service {
     host: &'static str,
     binding: &'static str,
@@ -71,7 +71,7 @@ impl Service {
         })
     }
 
-    /// A route that lets jack pass and nobody else.
+    /// A route that only jack may use.
     fn route(&self, keycloak: &Keycloak, origin: &Origin) -> Value {
         let realm = format!("http://127.0.0.1:{}/realms/shop", keycloak.port);
         let plugins = json!({
@@ -92,7 +92,7 @@ impl Service {
     }
 }
 
-/// The certificate of the realm, of what it says of itself.
+/// Returns the certificate of the realm, from its metadata.
 fn certificate_of(keycloak: &Keycloak) -> String {
     let described = ask(keycloak.port, "GET /realms/shop/protocol/saml/descriptor", "", "").text();
     let (_, rest) = described.split_once("X509Certificate>").unwrap();
@@ -100,7 +100,7 @@ fn certificate_of(keycloak: &Keycloak) -> String {
     format!("-----BEGIN CERTIFICATE-----\n{certificate}\n-----END CERTIFICATE-----\n")
 }
 
-/// Brings what the provider sends to the gateway: by a redirect, or by a form that the page sends off.
+/// Brings the provider's message to the gateway: by a redirect, or by a form that the page sends off.
 fn bring(sent: &Message, service: &Service) -> (String, String) {
     let path = |url: &str| url.strip_prefix(&service.url("")).unwrap_or_else(|| panic!("{url}")).to_owned();
     if let Some(location) = sent.head.get("location") {
@@ -120,7 +120,7 @@ fn bring(sent: &Message, service: &Service) -> (String, String) {
     (format!("POST {}", path(&action)), fields.collect::<Vec<_>>().join("&"))
 }
 
-/// Somebody logs in at a service, looks at a page, and logs out.
+/// A user logs in at a service, looks at a page, and logs out.
 fn user(keycloak: &Keycloak, gateway: &Gateway, service: &Service, name: &str, expected: u16) {
     let shop = |line: &str, body: &str, cookies: &mut Cookies| {
         let kind = if body.is_empty() { "" } else { "Content-Type: application/x-www-form-urlencoded\r\n" };

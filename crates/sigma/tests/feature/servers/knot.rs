@@ -1,4 +1,4 @@
-//! A name server as it is: Knot takes signed updates of its zone, and an authority believes what it says.
+//! A name server as it is: Knot accepts signed updates of its zone, and an authority trusts its answers.
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::numbered::{Numbered, dropped, lose};
 use super::*;
 
-/// Reading what it had takes it a while.
+/// Reading its data takes a while.
 const START: Duration = Duration::from_secs(120);
 
 /// Entries of a batch.
@@ -14,7 +14,7 @@ const BATCH: usize = 20;
 /// Of whom the entries are: Loki keeps its tenants apart.
 const TENANT: &str = "shop";
 
-/// Loki in one process for one test alone, which keeps what it has over a restart.
+/// Loki in one process for one test alone, which keeps its data over a restart.
 struct Loki {
     dir: tempfile::TempDir,
     port: u16,
@@ -115,7 +115,7 @@ fn loki_logger_fills_streams_over_a_kill() {
     let gateway = Gateway::start(SIGMA, &config.to_string()).unwrap();
     labels_and_times_are_right(&gateway, &server);
 
-    // Killed while requests come, and away for some more of them: nobody has to wait.
+    // Killed while requests come, and away for some more of them: no request waits.
     let kept = Numbered::begin(&gateway, "/kept");
     assert!(until(PATIENCE, || server.entries("kept").len() > 3 * BATCH), "{}", gateway.stderr());
     server.kill();
@@ -138,7 +138,7 @@ fn loki_logger_fills_streams_over_a_kill() {
     assert!(server.entries("once").is_empty());
 }
 
-/// Labels are filled in, an entry has the time of its request, and no tenant sees those of others.
+/// Labels are filled in, an entry has the time of its request, and no tenant sees another's.
 fn labels_and_times_are_right(gateway: &Gateway, server: &Loki) {
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
     let (odd, before) = ("/kept/x?a=%22%7D%0A&b=%C3%BC", now());

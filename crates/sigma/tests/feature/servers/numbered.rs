@@ -1,4 +1,4 @@
-//! Requests that can be told apart in what servers have of them.
+//! Numbered requests, to recognise them in servers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -51,7 +51,8 @@ impl Numbered {
     }
 }
 
-/// So many requests whose entries are sent once, while nobody takes them: they are lost with their batches, and counted.
+/// Sends so many requests whose entries are sent once, while the server is away: they are lost with their
+/// batches, and counted.
 pub(super) fn lose(gateway: &Gateway, path: &str, count: usize) {
     assert_eq!(dropped(gateway), 0, "{}", gateway.stderr());
     let mut client = gateway.connect().unwrap();

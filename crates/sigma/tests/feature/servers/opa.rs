@@ -109,7 +109,7 @@ routes:
     assert_eq!(ask("POST /orders", "Content-Length: 13\r\n\r\n{\"amount\":99}").status(), 200);
     assert_eq!(ask("POST /orders", "Content-Length: 14\r\n\r\n{\"amount\":100}").status(), 302);
     assert_eq!(ask("GET /team", "apikey: jacks-key\r\n\r\n").status(), 200);
-    // A rule in place of a package, and a package that is not there.
+    // A rule instead of a package, and a package that does not exist.
     assert_eq!((ask("GET /rule", "\r\n").status(), ask("GET /none", "\r\n").status()), (503, 503));
     drop(agent);
     assert_eq!(ask("GET /open?token=heron", "\r\n").status(), 403);

@@ -23,7 +23,7 @@ fn jars() -> PathBuf {
     })
 }
 
-/// A node of one test alone, which keeps what it has over a restart.
+/// A node of one test alone, which keeps its data over a restart.
 struct OpenSearch {
     dir: tempfile::TempDir,
     ports: [u16; 2],
@@ -99,7 +99,7 @@ fn elasticsearch_logger_fills_an_index_over_a_kill() {
         [json!(odd).to_string(), "200".into(), "\"127.0.0.1\"".into(), "\"kept\"".into()]
     );
 
-    // Killed while requests come, and away for some more of them: nobody has to wait.
+    // Killed while requests come, and away for some more of them: no request waits.
     let kept = Numbered::begin(&gateway, "/kept");
     assert!(until(PATIENCE, || server.entries("kept-*").len() > 3 * BATCH), "{}", gateway.stderr());
     server.kill();

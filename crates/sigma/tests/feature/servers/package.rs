@@ -1,5 +1,5 @@
-//! The Debian package, made of the program under test and installed where nothing else is: what it leaves running,
-//! what it keeps over upgrades, and what it leaves behind.
+//! The Debian package, made of the program under test and installed on a bare system: its processes, its
+//! state over upgrades, and its leftovers.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use sigma_testkit::until;
 use super::systemd::{Machine, program_of, text};
 use crate::{PATIENCE, SIGMA};
 
-/// What an administrator has instead of the shipped file.
+/// The administrator's own file instead of the shipped one.
 const OWN: &str = "listeners: [\"127.0.0.1:9080\"]\nupstream: \"http://127.0.0.1:9000\"\nprocess: { mode: supervised }\n# own\n";
 
 fn done(command: &mut Command) {
@@ -35,13 +35,13 @@ fn make(folder: &Path) {
     let fields = fs::read_to_string(&control).unwrap();
     assert!(fields.contains("-1\n"), "{fields}");
     fs::write(control, fields.replacen("-1\n", "-2\n", 1)).unwrap();
-    // Unpacked files have the time of the package: what was written now would be a newer one.
+    // Unpacked files have the time of the package: a file written now would be newer.
     let second = folder.join("second.deb");
     done(Command::new("dpkg-deb").args(["--root-owner-group", "-Znone", "-b"]).arg(&unpacked).arg(second));
     fs::remove_dir_all(unpacked).unwrap();
 }
 
-/// Runs dpkg within; what it said.
+/// Runs dpkg within; returns its output.
 fn dpkg(machine: &Machine, arguments: &[&str]) -> Output {
     let output = machine.run(&[&["dpkg"], arguments].concat());
     let (out, err) = (text(&output.stdout), text(&output.stderr));
@@ -98,7 +98,7 @@ fn is_upgraded(machine: &Machine) {
     assert_eq!(shell(machine, "stat -c '%U %G %a' /etc/sigma/sigma.yaml"), "root sigma 640");
 }
 
-/// A program that cannot serve does not take the place of one that serves.
+/// A program that cannot serve does not replace one that serves.
 fn an_upgrade_that_fails_takes_nothing_away(machine: &Machine) {
     shell(machine, "cp -p /etc/sigma/sigma.yaml /root/good; echo 'routes: 7' > /etc/sigma/sigma.yaml");
     let output = install(machine, "first");
@@ -125,7 +125,7 @@ fn the_package_installs_upgrades_and_goes() {
     is_upgraded(&machine);
     an_upgrade_that_fails_takes_nothing_away(&machine);
 
-    // What an administrator has stopped stays so.
+    // A service that an administrator has stopped stays so.
     machine.does(&["stop", "sigma"]);
     install(&machine, "first");
     assert!(is(&machine, "inactive"), "{}", machine.journal());

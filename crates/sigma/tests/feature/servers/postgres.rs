@@ -61,7 +61,7 @@ impl Postgres {
         postgres
     }
 
-    /// Ends it in the middle of whatever it does, without a word to its clients.
+    /// Kills it in the middle of its work, without a message to its clients.
     fn die(&mut self) {
         let quit = Command::new("kill").args(["-QUIT", &self.child.id().to_string()]).status().unwrap();
         assert!(quit.success());
@@ -95,7 +95,7 @@ fn psql(port: u16) -> Command {
     client
 }
 
-/// What a session of its own is answered.
+/// Returns the answer to a session of its own.
 fn ask(port: u16, query: &str) -> Result<String, String> {
     let Output { status, stdout, stderr } = psql(port).args(["-c", query]).output().unwrap();
     match status.success() {

@@ -1,4 +1,4 @@
-//! The real RocketMQ takes entries of `rocketmq-logger`, of whoever may send them.
+//! The real RocketMQ accepts entries of `rocketmq-logger`, from authorised senders.
 
 use super::*;
 
@@ -40,7 +40,7 @@ fn start(name: &str, dir: &Path, settings: &str) -> Running {
     Running::start(class(name, dir).arg("-c").arg(&file), &log)
 }
 
-/// What the topic has in it.
+/// Returns the content of the topic.
 fn messages(dir: &Path, names: u16) -> String {
     let mut tool = class("tools.command.MQAdminStartup", dir);
     let output =
@@ -92,7 +92,7 @@ fn rocketmq_logger_makes_a_topic_and_fills_it() {
     assert!(until(START, has_come), "{}\n{}\n{}", messages(dir.path(), names), gateway.stderr(), logs());
     let shown = messages(dir.path(), names);
     assert!(shown.contains("KEYS=orders") && shown.contains("TAGS=edge"), "{shown}");
-    // Whoever signs with another secret is refused.
+    // A client that signs with another secret is refused.
     gateway.connect().unwrap().get("/unknown").unwrap();
     let is_refused = || {
         gateway.stderr().contains("failed to send data to rocketmq topic:")

@@ -1,7 +1,7 @@
 //! systemd as it is: it boots in a container of its own, and has the shipped unit start the gateway.
 //!
-//! The container has the network of this machine, so clients reach the gateway as they do any other. It needs root; who
-//! is somebody else leaves the test out, which says so.
+//! The container has the network of this machine, so clients reach the gateway as they do any other. It needs
+//! root; another user leaves the test out, with a message.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ impl Machine {
         let (opt, etc) = (dir.path().join("opt"), dir.path().join("etc"));
         fs::create_dir(&opt).unwrap();
         fs::create_dir(&etc).unwrap();
-        // Whoever else is there may read them: the gateway is a user without rights.
+        // Other users may read them: the gateway is a user without rights.
         for folder in [dir.path(), &opt, &etc] {
             use std::os::unix::fs::PermissionsExt;
             fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
@@ -78,7 +78,7 @@ impl Machine {
         fs::read_to_string(self.dir.path().join("console")).unwrap_or_default()
     }
 
-    /// A copy of the program, another file each time, in the place of the one that is there.
+    /// Replaces the program by a copy of it, another file each time.
     fn install(&self) {
         let program = self.dir.path().join("opt/sigma");
         let new = program.with_extension("new");
@@ -197,7 +197,7 @@ pub(super) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What a process within runs, seen from there.
+/// Returns the program of a process within, seen from there.
 pub(super) fn program_of(machine: &Machine, pid: &str) -> PathBuf {
     let link = machine.run(&["readlink", &format!("/proc/{pid}/exe")]);
     text(&link.stdout).trim().into()
@@ -235,7 +235,7 @@ fn the_shipped_unit_starts_reloads_upgrades_and_stops() {
     }
     assert_eq!((machine.property("MainPID"), machine.property("NRestarts")), (main, "0".to_owned()));
 
-    // What nobody replaces, systemd does.
+    // Without a parent, systemd replaces it.
     machine.does(&["kill", "--kill-whom=main", "--signal=KILL", "sigma"]);
     let is_back = || machine.property("NRestarts") == "1" && machine.property("ActiveState") == "active";
     assert!(until(PATIENCE, is_back), "{}", machine.journal());

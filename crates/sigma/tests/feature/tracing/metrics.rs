@@ -60,7 +60,7 @@ fn an_agent_gets_the_lines_of_a_request_in_one_datagram() {
     }
 }
 
-/// Nobody listens: the traffic goes on, and the error log says what was lost.
+/// Without a listener: the traffic goes on, and the error log names the losses.
 #[test]
 fn an_agent_that_is_away_is_nobodys_trouble() {
     let origin = Origin::echo("a").unwrap();
@@ -117,7 +117,7 @@ routes:
     ]
     .map(|name| format!("shop.edge.route.all_orders.service.none.path._orders__.method.GET.{name}"));
     assert_eq!(lines_of(7).iter().map(shown).collect::<Vec<_>>(), names);
-    // What a client makes up is in no name.
+    // No name has a client's text.
     gateway.connect().unwrap().ask("BREW /a.b HTTP/1.1\r\nHost: evil.test\r\n\r\n").unwrap();
     for line in lines_of(6) {
         let begin = "shop.edge.route.none.service.none.path.none.method.other.";

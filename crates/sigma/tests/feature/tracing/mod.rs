@@ -1,6 +1,7 @@
-//! The way of requests as collectors are told of it: OTLP over HTTP and gRPC, Zipkin, SkyWalking, DogStatsD; and metrics over OTLP.
+//! Requests as collectors see them: OTLP over HTTP and gRPC, Zipkin, SkyWalking, DogStatsD; and metrics over
+//! OTLP.
 //!
-//! The collectors stand here: each one decodes what it gets by itself, after the same descriptions.
+//! The collectors are here: each one decodes its input by itself, after the same descriptions.
 
 mod metrics;
 mod otlp;

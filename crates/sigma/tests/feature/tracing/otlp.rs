@@ -106,7 +106,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What a collector has got: fields of the last request, and everything that was in them.
+/// A collector's input: fields of the last request, and all exports.
 #[derive(Clone, Default)]
 struct Got(Arc<Mutex<(String, Vec<Export>)>>);
 
@@ -247,7 +247,7 @@ fn a_request_and_its_attempt_reach_a_collector_and_the_logs() {
 }
 
 #[test]
-fn retries_have_spans_and_a_client_that_is_not_sampled_has_none() {
+fn retries_have_spans_except_for_an_unsampled_client() {
     let (got, origin, broken) = (Got::default(), Origin::echo("a").unwrap(), breaking());
     let collector = collector(&got, OK);
     let address = format!("address: \"http://127.0.0.1:{}\"", collector.port());
@@ -274,7 +274,7 @@ fn retries_have_spans_and_a_client_that_is_not_sampled_has_none() {
         ("200", "1")
     );
     assert_eq!(of(0, "http.response.status_code"), "200");
-    // The second node was told the second attempt.
+    // The second node got the second attempt.
     assert_eq!(seen(&answer, "traceparent"), format!("00-{TRACE}-{}-01", hex(&spans[2].id)));
     assert_ne!(spans[1].id, spans[2].id);
 }
@@ -331,7 +331,7 @@ pub(super) fn called(
 }
 
 #[test]
-fn a_collector_is_told_by_grpc() {
+fn a_collector_gets_spans_by_grpc() {
     let (got, origin, runtime) = (Got::default(), Origin::echo("a").unwrap(), Runtime::new().unwrap());
     let collector = over_grpc(&runtime, &got, "0");
     let address = format!(
@@ -379,8 +379,8 @@ fn lost(gateway: &Gateway) -> u64 {
         .unwrap_or_else(|| panic!("{page}"))
 }
 
-/// A collector that is dead, and one that refuses, cost no request anything; what is lost is counted, and what waits is
-/// bounded.
+/// A collector that is dead, and one that refuses, cost no request anything; losses are counted, and waiting
+/// spans are bounded.
 #[test]
 fn a_dead_collector_is_nobodys_trouble() {
     let (origin, runtime, refusing) = (Origin::echo("a").unwrap(), Runtime::new().unwrap(), Got::default());
@@ -410,6 +410,6 @@ fn a_dead_collector_is_nobodys_trouble() {
         assert!(until(PATIENCE, || lost(&gateway) == 40), "{} of 40\n{}", lost(&gateway), gateway.stderr());
         comes(&gateway, || gateway.stderr().contains(reason));
     }
-    // What a collector will never take is not sent again.
+    // Permanently refused spans are not sent again.
     assert!(refusing.spans().len() <= 40);
 }

@@ -146,7 +146,7 @@ const UNAVAILABLE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length:
 const REFUSED: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n\x0a\x06\x08\x02\x12\x02no";
 
 #[test]
-fn a_collector_is_pushed_what_the_page_shows() {
+fn a_collector_gets_the_metrics_of_the_page() {
     let (got, origin) = (Got::default(), Origin::echo("a").unwrap());
     let collector = collector(&got, &[OK]);
     let gateway = start(&collector, &origin);
@@ -175,13 +175,13 @@ fn a_collector_is_pushed_what_the_page_shows() {
         assert_eq!(shown(&point.attributes, "le"), "-");
     }
     assert!(metric(&got, "apisix_node_info").unwrap().gauge.is_some());
-    // It goes on, and tells of itself.
+    // It continues, and counts itself.
     comes(&gateway, || counted(&got, "apisix_otlp_pushes_total", "outcome", "taken") >= Some(2));
     assert_eq!(counted(&got, "apisix_otlp_pushes_total", "outcome", "failed"), Some(0));
 }
 
 #[test]
-fn what_a_collector_does_not_take_is_counted() {
+fn refused_pushes_are_counted() {
     let (got, origin) = (Got::default(), Origin::echo("a").unwrap());
     let collector = collector(&got, &[UNAVAILABLE, REFUSED, OK]);
     let gateway = start(&collector, &origin);
@@ -220,7 +220,7 @@ fn a_collector_is_pushed_by_grpc() {
 }
 
 #[test]
-fn what_a_collector_refuses_by_grpc_is_told() {
+fn refusals_by_grpc_are_reported() {
     let (origin, runtime) = (Origin::echo("a").unwrap(), Runtime::new().unwrap());
     let collector = called(&runtime, |_: String, _: &[u8]| {}, "14");
     let endpoint = format!("http://127.0.0.1:{}", collector.port());
@@ -229,7 +229,7 @@ fn what_a_collector_refuses_by_grpc_is_told() {
     comes(&gateway, || gateway.stderr().contains(&told));
 }
 
-/// What was counted since the push before is told when the gateway stops.
+/// Counts since the former push are sent when the gateway stops.
 #[test]
 fn the_last_push_is_at_the_end() {
     let (got, origin) = (Got::default(), Origin::echo("a").unwrap());

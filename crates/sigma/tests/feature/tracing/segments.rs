@@ -22,7 +22,7 @@ fn collector() -> (Origin, Got) {
     (origin.unwrap(), got)
 }
 
-/// What came in lists to this path, all together.
+/// Returns all elements of lists to this path.
 fn listed(got: &Got, path: &str) -> Vec<Value> {
     let got = got.lock().unwrap();
     let line = format!("POST {path} HTTP/1.1");
@@ -72,7 +72,7 @@ routes:
         (&root["tags"]["http.url"], &root["tags"]["http.status_code"]),
         (&json!("/a?b=1"), &json!("200"))
     );
-    // The node's parent is the span that it was told of.
+    // The node's parent is the span that it got.
     assert_eq!(
         (spans[1]["id"].as_str(), spans[1]["parentId"].as_str()),
         (Some(&*seen(&answer, "x-b3-spanid")), root["id"].as_str())

@@ -12,7 +12,7 @@ fn zone() -> Zone {
     Zone::start("test", "sigma", "hmac-sha256", SECRET).unwrap()
 }
 
-/// What places records in a zone.
+/// The setting that places records in a zone.
 fn update(zone: &Zone, secret: &[u8]) -> Value {
     let server = zone.address().to_string();
     json!({
@@ -24,7 +24,7 @@ fn update(zone: &Zone, secret: &[u8]) -> Value {
     })
 }
 
-/// Nobody can reach the gateway: the name server alone proves the names, of which one is delegated elsewhere.
+/// The gateway is not reachable: the name server alone proves the names, of which one is delegated elsewhere.
 #[test]
 fn a_wildcard_is_proved_by_updates_of_its_zone() {
     let (zone, origin) = (zone(), Origin::echo("a").unwrap());
@@ -40,7 +40,7 @@ fn a_wildcard_is_proved_by_updates_of_its_zone() {
     for name in ["a.test", "b.a.test", "shop.test"] {
         assert!(until(PATIENCE, || ask_by(&gateway, &pebble, name).is_ok()), "{}", gateway.stderr());
     }
-    // What is not needed any more is gone.
+    // Unneeded records are gone.
     for record in ["_acme-challenge.a.test", "_acme-challenge.shop.test", "shop.proofs.test"] {
         assert!(zone.texts(record).is_empty(), "{record}");
     }
@@ -53,7 +53,7 @@ fn a_wildcard_is_proved_by_updates_of_its_zone() {
 #[test]
 fn records_go_when_an_order_fails() {
     let (zone, origin) = (zone(), Origin::echo("a").unwrap());
-    // It asks somebody who knows of no record.
+    // It queries a server that does not know the record.
     let pebble = Pebble::start(json!({}));
     let ssls = json!({ "ssls": [{ "id": "1", "type": "acme", "sni": "*.a.test" }] });
     let settings = update(&zone, SECRET);
@@ -101,10 +101,10 @@ echo "$SIGMA_ACME_ACTION $SIGMA_ACME_DOMAIN $1" >> {1}/told
     assert_eq!(told, "present a.test a b; c\ncleanup a.test a b; c\n");
 }
 
-/// A wildcard that nothing proves is refused, in a file and in a store; whoever has the key of the Admin API
-/// cannot have a program run.
+/// An unprovable wildcard is refused, in a file and in a store; a holder of the Admin API's key cannot run a
+/// program.
 #[test]
-fn what_cannot_be_proved_is_refused() {
+fn unprovable_names_are_refused() {
     let config = json!({
         "listeners": ["{listen}"],
         "store": { "kind": "embedded", "path": "{dir}/data" },

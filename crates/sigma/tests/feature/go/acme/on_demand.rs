@@ -35,12 +35,13 @@ fn is_ordered_by(challenge: &str) {
     let mut gateway = gateway(&pebble, &origin, challenge, &names);
     let serial = ask_by(&gateway, &pebble, "b.a.test");
     let serial = serial.unwrap_or_else(|error| panic!("{error}\n{}", gateway.stderr()));
-    // Whatever case it is written in.
+    // In any spelling.
     assert_eq!(ask_by(&gateway, &pebble, "B.A.test").as_ref(), Ok(&serial));
     // A handshake may have it a moment before the order is over.
     let order = await_state(&gateway, "~b.a.test", "valid");
     assert_eq!(order["names"], json!(["b.a.test"]), "{order}");
-    // What is not in the list has nothing ordered, and what the authority refuses is not tried again and again.
+    // A name that is not in the list causes no order, and one that the authority refuses is not tried again
+    // and again.
     for name in ["a.test", "x.b.a.test", "c.test", "localhost", "blocked.test", "blocked.test"] {
         is_refused(&gateway, &pebble, name);
     }
@@ -53,7 +54,7 @@ fn is_ordered_by(challenge: &str) {
     assert_eq!(read(&kept(&gateway, "~blocked.test"))["failures"], 1, "{}", gateway.stderr());
 }
 
-/// Who asks for more names than may be ordered in an hour gets none of them.
+/// A client that requests more names than may be ordered in an hour gets none of their certificates.
 #[test]
 fn orders_are_counted() {
     let (pebble, origin) = (Pebble::start(json!({})), Origin::echo("a").unwrap());

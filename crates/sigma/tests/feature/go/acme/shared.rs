@@ -1,11 +1,12 @@
-//! Several gateways on one etcd: one of them orders, all of them answer the authority and show what it has issued.
+//! Several gateways on one etcd: one of them orders, all of them answer the authority and show the issued
+//! certificates.
 
 use sigma_testkit::EtcdServer;
 
 use super::*;
 use crate::managed::{KEY, admin, await_admin};
 
-/// A gateway on an etcd. Whoever asks for a proof meets it or another one: they listen at the same ports.
+/// A gateway on an etcd. The authority's check reaches it or another one: they listen at the same ports.
 fn gateway(pebble: &Pebble, origin: &Origin, etcd: &EtcdServer, keyring: &str) -> Gateway {
     let rest = json!({
         "listeners": [
@@ -84,7 +85,7 @@ fn one_orders_and_all_answer_and_show() {
         !all.contains("PRIVATE KEY") && !all.contains("key_pkcs8") && !all.contains(".test\",\"token"),
         "{all}"
     );
-    // One that comes later shows what was ordered, and orders nothing.
+    // One that comes later shows the ordered certificates, and orders nothing.
     let later = gateway(&pebble, &origin, &etcd, OWN);
     await_same(&[&later], &pebble, "a.test", "");
     assert_eq!(await_same(&[&later], &pebble, "shop.test", ""), first);
