@@ -1,14 +1,14 @@
 //! `cargo xtask fuzz`: the simulations with many seeds, then every target in `fuzz/` for a bounded time.
 //!
-//! The sanitizer is a nightly feature; `RUSTC_BOOTSTRAP` lets the pinned stable compiler use it, so that what is
-//! fuzzed is built by the compiler that builds the release.
+//! The sanitizer is a nightly feature; `RUSTC_BOOTSTRAP` lets the pinned stable compiler use it, so that fuzz
+//! targets are built by the compiler of the release.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-/// What to fuzz and for how long.
+/// The target to fuzz and the time.
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// Only these targets; all without one
@@ -39,7 +39,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     ensure_installed()?;
     for target in if options.targets.is_empty() { &known } else { &options.targets } {
         eprintln!("{target}: {} s", options.seconds);
-        // The first folder grows with what is found, the seeds are only read.
+        // The first folder grows with new inputs, the seeds are only read.
         let corpus = root.join("fuzz/corpus").join(target);
         unpack(root, target, &corpus)?;
         let status = cargo_fuzz()
@@ -71,18 +71,22 @@ fn kept(root: &Path, target: &str) -> PathBuf {
     root.join("fuzz/corpora").join(format!("{target}.tar.gz"))
 }
 
-/// Begins with what was found before.
+/// Begins with earlier inputs.
 fn unpack(root: &Path, target: &str, corpus: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(corpus).with_context(|| format!("cannot create {}", corpus.display()))?;
     let archive = kept(root, target);
     if archive.exists() {
         let status = Command::new("tar").arg("-xzf").arg(&archive).arg("-C").arg(corpus).status()?;
-        ensure!(status.success(), "{} cannot be unpacked: remove it to begin anew", archive.display());
+        ensure!(
+            status.success(),
+            "{} cannot be unpacked: remove it to start with an empty corpus",
+            archive.display()
+        );
     }
     Ok(())
 }
 
-/// Packs the inputs that are needed to reach what the whole corpus reaches.
+/// Packs the inputs that are needed to reach the same code as the whole corpus.
 fn keep(root: &Path, target: &str, corpus: &Path) -> anyhow::Result<()> {
     let least = root.join("fuzz/corpus").join(format!("{target}.least"));
     if least.exists() {
@@ -127,7 +131,7 @@ fn simulate(root: &Path, seeds: u32) -> anyhow::Result<()> {
     for name in SIMULATED {
         command.args(["-p", name]);
     }
-    ensure!(command.arg("simulation").status()?.success(), "a simulation failed: its seed is told above");
+    ensure!(command.arg("simulation").status()?.success(), "a simulation failed: its seed is printed above");
     Ok(())
 }
 

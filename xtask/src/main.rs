@@ -2,7 +2,7 @@
 //! `cargo xtask fuzz`, `cargo xtask stress`, `cargo xtask soak`, `cargo xtask chaos`, `cargo xtask endure` and
 //! `cargo xtask package`.
 //!
-//! They are plain code beside the code they serve, so that no script outlives what it checks.
+//! They are plain code next to the code they serve, so that no script outlives its subject.
 
 mod bench;
 mod chaos;
@@ -32,11 +32,11 @@ enum Task {
     Tidy,
     /// Write the documents that are made from code
     Docs,
-    /// Measure Sigma beside other gateways, in turns, in one run
+    /// Measure Sigma and other gateways, in turns, in one run
     Bench(bench::Options),
     /// Run the simulations with many seeds, then the fuzz targets for a bounded time
     Fuzz(fuzz::Options),
-    /// Run tests many times beside a load
+    /// Run tests many times under load
     Stress(stress::Options),
     /// Run HTTP/2 for long and with many of everything
     Soak(soak::Options),
@@ -44,7 +44,7 @@ enum Task {
     Chaos(chaos::Options),
     /// Reload, upgrade and kill a gateway under connections of every kind
     Endure(endure::Options),
-    /// Make what a release consists of: tarball, Debian package, image, list of crates and checksums
+    /// Make a release: tarball, Debian package, image, list of crates and checksums
     Package(package::Options),
 }
 

@@ -1,4 +1,4 @@
-//! `cargo xtask stress`: runs tests many times beside a load, to find those that depend on time.
+//! `cargo xtask stress`: runs tests many times under load, to find tests that depend on time.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -30,7 +30,7 @@ pub(crate) struct Options {
     load: u16,
 }
 
-/// What the runs have in common.
+/// The common state of the runs.
 struct Runs<'o> {
     options: &'o Options,
     program: PathBuf,
@@ -78,7 +78,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
         println!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     }
     println!(
-        "{} runs of `{}` in {} s, {} at a time beside {} computing threads; the slowest took {:.1} s; {} failed",
+        "{} runs of `{}` in {} s, {} at a time next to {} computing threads; the slowest took {:.1} s; {} failed",
         options.times,
         options.name,
         begin.elapsed().as_secs(),

@@ -1,7 +1,7 @@
 //! Instructions that a gateway executes, counted by valgrind's callgrind.
 //!
-//! A count does not depend on what else the machine does: repeats agree within a few per mille, so that a change of
-//! one per cent is seen where a clock would see nothing. It leaves out what the kernel executes.
+//! A count does not depend on what else the machine does: repeats agree within a few per mille, so that a
+//! change of one per cent is seen where a clock would see nothing. It leaves out the kernel's instructions.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::launch::{Launch, Running};
 /// A gateway that runs under callgrind.
 pub(super) struct Counted {
     pub(super) gateway: Running,
-    /// What callgrind writes; it puts a number behind it for each count.
+    /// The output file of callgrind, which adds a number for each count.
     file: PathBuf,
     counts: u32,
 }

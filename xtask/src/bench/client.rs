@@ -1,4 +1,4 @@
-//! A small blocking HTTP/1.1 client: what a suite asks a gateway beside the load generator.
+//! A small blocking HTTP/1.1 client: requests of a suite to a gateway in addition to the load generator's.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};

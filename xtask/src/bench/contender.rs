@@ -1,9 +1,9 @@
 //! The gateways that are measured: their configuration and how they are started.
 //!
-//! All of them do the same work: one worker, kept connections to the origin, `X-Real-IP` and `X-Forwarded-For`
-//! added (by Sigma and the bare forwarder three more fields), no access log, bodies streamed; the protocols are
-//! those of the trial's [`Edge`]. Where a default would cost a peer time that the comparison is not about (a limit
-//! of requests per connection, temporary files), it is lifted.
+//! All of them do the same work: one worker, kept connections to the origin, `X-Real-IP` and
+//! `X-Forwarded-For` added (by Sigma and the bare forwarder three more fields), no access log, bodies
+//! streamed; the protocols are the ones in the trial's [`Edge`]. Where a default would cost a peer time that
+//! the comparison is not about (a limit of requests per connection, temporary files), it is lifted.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -238,7 +238,7 @@ http {{
     )
 }
 
-/// What nginx does with a request.
+/// Returns nginx's directives for a request.
 fn nginx_pass(origin: Protocol) -> &'static str {
     match origin {
         Protocol::Http1 => {

@@ -1,4 +1,4 @@
-//! What gateways speak to their clients and to the origin in one trial.
+//! The protocols of gateways towards their clients and the origin in one trial.
 
 use std::path::Path;
 use std::process::Command;

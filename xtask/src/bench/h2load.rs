@@ -104,7 +104,7 @@ fn command(streams: &Streams, log: &Path, seconds: u32) -> Vec<String> {
     command
 }
 
-/// What h2load prints at its end.
+/// The summary of h2load at its end.
 struct Summary {
     seconds: f64,
     /// Requests answered with 2xx or 3xx.

@@ -1,4 +1,4 @@
-//! Gets the programs that a run needs: builds what is ours, installs what is missing.
+//! Provides the programs of a run: builds our own, installs missing ones.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

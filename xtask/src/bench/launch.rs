@@ -89,7 +89,7 @@ impl Launch {
         Ok((Running { process, port: self.port }, elapsed))
     }
 
-    /// Starts the gateway and waits until it accepts connections, whatever it speaks on them.
+    /// Starts the gateway and waits until it accepts connections, of any protocol.
     pub(super) fn start_listening(&self) -> anyhow::Result<Running> {
         let mut process = self.start_process()?;
         await_listening(&mut process, self.port, START_LIMIT)

@@ -1,11 +1,11 @@
-//! `cargo xtask bench [SUITE]`: Sigma beside its peers, or beside itself, in turns, in one run.
+//! `cargo xtask bench [SUITE]`: Sigma compared with its peers, or with itself, in turns, in one run.
 //!
 //! Absolute times mean nothing on a shared machine; what counts are ratios within one run. So the gateway is
-//! pinned to one core, the load generator and the origin share the other, and what is compared takes turns,
+//! pinned to one core, the load generator and the origin share the other, and the contenders take turns,
 //! round after round. Two figures are kept: requests per second, and CPU time per request, which stays steady
 //! even when the load generator is the one that cannot keep up.
 //!
-//! - [`suite`]: what is compared; a new comparison is a file there.
+//! - [`suite`]: the comparisons; a new one is a file there.
 //! - [`contender`]: which gateways run, with which configuration.
 //! - [`edge`]: which protocols they speak.
 //! - [`relay`]: which gateways run as forwarders of bytes.
@@ -41,10 +41,10 @@ use suite::Suite;
 /// insists on twice its `maxconn`. Not more than machines commonly allow without privileges.
 const OPEN_FILES: u64 = 20_000;
 
-/// What one run of the benchmarks does.
+/// The options of one run of the benchmarks.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// What to compare: gateways, tls, h2, streams, plugins, cache, observe, config or count
+    /// The comparison: gateways, tls, h2, streams, plugins, cache, observe, config or count
     #[arg(default_value = "gateways")]
     suite: String,
     /// One round of 2 seconds, printed and not written to docs/
@@ -53,7 +53,7 @@ pub(crate) struct Options {
     /// Only these trials of the suite, by comma
     #[arg(long, value_delimiter = ',', value_name = "TRIAL")]
     only: Vec<String>,
-    /// The gateways to run beside Sigma, by comma
+    /// The gateways to compare Sigma with, by comma
     #[arg(long, value_delimiter = ',', default_value = "nginx,haproxy,envoy,pingora,floor")]
     peers: Vec<String>,
     /// Length of each measurement
@@ -114,7 +114,7 @@ impl Folders {
     }
 }
 
-/// What every trial is given.
+/// The inputs of every trial.
 struct Bench<'a> {
     options: &'a Options,
     folders: &'a Folders,

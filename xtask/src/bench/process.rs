@@ -43,7 +43,7 @@ impl Pinned {
         Ok(Self { child })
     }
 
-    /// Its number: that of the command itself, as what binds it to the core becomes the command.
+    /// Returns the id of the command itself, as the program that binds it to the core becomes the command.
     pub(super) fn id(&self) -> u32 {
         self.child.id()
     }
@@ -109,7 +109,7 @@ impl Drop for Pinned {
     }
 }
 
-/// `command` bound to `core`, told to end when its parent does.
+/// Returns `command` bound to `core`, which ends when its parent does.
 pub(super) fn pinned(core: u32, command: &[String]) -> Command {
     let mut pinned = Command::new("setpriv");
     pinned.args(["--pdeathsig", "TERM", "taskset", "-c", &core.to_string()]).args(command);
@@ -131,7 +131,7 @@ fn ticks(pid: u32) -> Option<u64> {
     Some(stat_field(pid, USER_TICKS)? + stat_field(pid, SYSTEM_TICKS)?)
 }
 
-/// A loopback port that nobody listens on.
+/// Returns a free loopback port.
 pub(super) fn free_port() -> anyhow::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
@@ -155,7 +155,7 @@ pub(super) fn await_listening(process: &mut Pinned, port: u16, limit: Duration) 
         process.expect_alive()?;
         std::thread::sleep(Duration::from_millis(1));
     }
-    bail!("nobody listens on port {port} within {limit:?}")
+    bail!("no listener on port {port} within {limit:?}")
 }
 
 /// Polls `port` until a request on a new connection is answered with 200; gives the time that took.

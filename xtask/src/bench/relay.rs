@@ -13,7 +13,7 @@ use super::process::free_port;
 /// Where Debian puts nginx's module for streams.
 const NGINX_MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
 
-/// Those that forward bytes, in the order of tables.
+/// The contenders that forward bytes, in the order of tables.
 pub(super) const CONTENDERS: [Contender; 4] = [
     Contender::Sigma { routes: 1 },
     Contender::Nginx { keepalive: 512 },
@@ -71,7 +71,7 @@ fn sigma(port: u16, origin: u16) -> String {
     )
 }
 
-/// nginx passes on that one side has ended only where it is told to, which the others do of themselves.
+/// nginx passes on the end of one side only if it is configured, which the others do by default.
 fn nginx(port: u16, origin: u16) -> String {
     format!(
         "load_module {NGINX_MODULE};
@@ -96,7 +96,7 @@ stream {{
     )
 }
 
-/// What HAProxy is told to take: it does not start where it may not open as many files as that needs.
+/// The number of sessions for HAProxy: it does not start where it may not open as many files as that needs.
 fn sessions_max() -> u64 {
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     (files / 2).saturating_sub(250).min(12_000)

@@ -76,7 +76,7 @@ pub(super) fn fill_between(path: &Path, (start, end): (&str, &str), table: &str)
     fs::write(path, filled).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// What the figures were measured on and how to measure them again.
+/// Returns the machine of the figures and the command to measure them again.
 fn environment(folders: &Folders) -> String {
     let first = |program: &str, argument: &str, skip: &str| {
         let output = Command::new(program).arg(argument).output().ok()?;
@@ -174,7 +174,7 @@ fn ratio(own: f64, reference: Option<f64>) -> String {
     reference.filter(|&value| value > 0.0).map_or_else(|| "–".into(), |value| format!("{:.2}", own / value))
 }
 
-/// A row for each contender; `subject` is what they are.
+/// A row for each contender; `subject` names the contenders.
 pub(super) fn load_table(subject: &str, results: &Results) -> String {
     // A shape without peers compares its rows with the first one.
     let has_peers = results.contenders.iter().any(|(label, _)| REFERENCES.contains(&label.as_str()));

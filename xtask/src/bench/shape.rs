@@ -20,7 +20,7 @@ pub(super) enum Kind {
     StartUp,
 }
 
-/// What the load generator sends.
+/// The requests of the load generator.
 pub(super) struct Load {
     pub(super) connections: u32,
     pub(super) method: &'static str,

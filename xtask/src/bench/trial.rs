@@ -15,7 +15,7 @@ use super::launch::Running;
 use super::process::{LOAD_CORE, pinned};
 use super::shape::{self, Load, Shape};
 
-/// What one trial found.
+/// The result of one trial.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) enum Measure {
     Load(LoadMeasure),
@@ -108,7 +108,7 @@ impl Measure {
     }
 }
 
-/// What the load generator is pointed at.
+/// The target of the load generator.
 pub(super) struct Target {
     /// The name in tables and messages.
     pub(super) label: String,
@@ -122,7 +122,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// What `load` asks of `contender`.
+    /// Returns the target of `load` at `contender`.
     pub(super) fn of(contender: Contender, load: &Load) -> Self {
         Self {
             label: contender.label(),

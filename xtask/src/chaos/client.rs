@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-/// What clients have seen.
+/// The observations of clients.
 #[derive(Default)]
 pub(super) struct Tally {
     pub(super) gets: AtomicU64,

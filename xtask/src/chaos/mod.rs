@@ -46,7 +46,7 @@ pub(crate) struct Options {
 /// Shares of requests that may be in a further attempt, in percent.
 const BUDGET_PERCENT: u32 = 20;
 
-/// Runs it and prints what was counted; fails if a request is lost or wrong.
+/// Runs it and prints the counts; fails if a request is lost or wrong.
 pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     ensure!(options.failing < options.nodes, "--failing has to be less than --nodes");
     let sigma = match &options.sigma {
@@ -69,7 +69,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
         nodes.iter().for_each(|node| node.set(Mood::Good));
         for client in clients {
             if client.join().is_err() {
-                bail!("a client panicked: read what it says above");
+                bail!("a client panicked: see its message above");
             }
         }
         Ok(())

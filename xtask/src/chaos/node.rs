@@ -40,7 +40,7 @@ impl Node {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let mood = Arc::clone(&seen);
-                // One that breaks off is what the gateway has to cope with.
+                // The gateway has to cope with one that breaks off.
                 std::thread::spawn(move || drop(serve(&stream, &mood)));
             }
         });

@@ -1,4 +1,4 @@
-//! Clients of every kind, which count what they ask and what is lost.
+//! Clients of every kind, which count their requests and losses.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
@@ -11,7 +11,7 @@ use super::outcome::{Outcome, PATIENCE, expect};
 /// Between two requests of one client.
 const PAUSE: Duration = Duration::from_millis(30);
 
-/// What one kind of clients has seen.
+/// The observations of one kind of clients.
 #[derive(Default)]
 pub(super) struct Tally {
     pub(super) asked: AtomicU64,
@@ -66,7 +66,7 @@ pub(super) struct Ports {
     pub(super) udp: u16,
 }
 
-/// Asks until told to stop.
+/// Sends requests until it is ordered to stop.
 pub(super) fn run(kind: Kind, ports: Ports, stop: &AtomicBool, tally: &Tally) {
     let mut session = None;
     while !stop.load(Ordering::Relaxed) {

@@ -17,12 +17,12 @@ pub(super) const METHOD: &str = "/endure.Echo/Both";
 
 /// A message of gRPC: four bytes behind their length.
 const MESSAGE: &[u8] = b"\0\0\0\0\x04ping";
-/// Where the status of a stream stands.
+/// The field with the status of a stream.
 const STATUS: &str = "grpc-status";
-/// The status of a stream that the gateway ends (`UNAVAILABLE`): whoever made the call may make it again.
+/// The status of a stream that the gateway ends (`UNAVAILABLE`): the caller may repeat the call.
 const UNAVAILABLE: &str = "14";
 
-/// What an awaited step answers.
+/// The result of an awaited step.
 type Step<T> = Result<T, h2::Error>;
 
 /// A connection of HTTP/2.
@@ -43,7 +43,7 @@ impl Client {
             let stream = tokio::net::TcpStream::from_std(stream)?;
             let (requests, connection) = h2::client::handshake(stream).await.map_err(io::Error::other)?;
             tokio::spawn(async move {
-                // Requests tell what is wrong with it.
+                // Requests report its errors.
                 drop(connection.await);
             });
             Ok::<_, io::Error>(requests)

@@ -1,7 +1,8 @@
 //! `cargo xtask endure`: reloads, upgrades of the binary, and kills of the gateway in supervised mode, under
 //! connections of HTTP/1, HTTP/2, gRPC, WebSockets, TCP and UDP.
 //!
-//! Nothing may be lost by a reload or an upgrade. A kill loses what was in flight; nobody is refused meanwhile.
+//! Nothing may be lost by a reload or an upgrade. A kill loses exchanges in flight; no client is refused
+//! meanwhile.
 
 mod client;
 mod hostile;
@@ -56,7 +57,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Between two disturbances: time for clients to ask several times.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// Runs it and prints what was counted; fails if more is lost than may be.
+/// Runs it and prints the counts; fails if more is lost than allowed.
 pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     let sigma = match &options.sigma {
         Some(path) => path.canonicalize().with_context(|| format!("no Sigma at {}", path.display()))?,

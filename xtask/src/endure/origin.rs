@@ -1,5 +1,5 @@
-//! What the gateway stands before: a server of HTTP and WebSockets, one of gRPC, one that sends back what it gets, and
-//! the same over UDP.
+//! The origins of the gateway: a server of HTTP and WebSockets, one of gRPC, one that sends back its input,
+//! and the same over UDP.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
@@ -22,7 +22,7 @@ impl Origin {
         std::thread::spawn(move || {
             let mut bytes = [0; 2_048];
             while let Ok((len, from)) = datagrams.recv_from(&mut bytes) {
-                // Whoever has gone needs no answer.
+                // A client that has gone needs no answer.
                 drop(datagrams.send_to(&bytes[..len], from));
             }
         });

@@ -1,4 +1,4 @@
-//! What becomes of what clients ask.
+//! The results of clients' requests.
 
 use std::io;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 /// For what takes a loaded machine a while.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What becomes of a question.
+/// The result of a request.
 pub(super) enum Outcome {
     Answered,
     /// The connection is over, as its protocol says.

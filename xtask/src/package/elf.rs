@@ -1,4 +1,4 @@
-//! What a binary asks of the machine that it runs on.
+//! The needs of a binary on its machine.
 
 /// The program header of the loader (ELF-64, `PT_INTERP`).
 const INTERPRETER: u32 = 3;

@@ -10,7 +10,7 @@ use super::elf;
 /// The file with the texts of the licences of crates.
 const NOTICES: &str = "third-party-notices.txt";
 
-/// What is made for a release; everything else stands in the repository.
+/// The files that are made for a release; all others are in the repository.
 pub(super) struct Parts {
     pub(super) binary: Vec<u8>,
     /// Names and texts.
@@ -24,7 +24,7 @@ pub(super) struct Parts {
     pub(super) changelog: Vec<u8>,
 }
 
-/// Those that Debian wants packed.
+/// The documents that Debian wants packed.
 pub(super) struct Documents {
     pub(super) changelog: Vec<u8>,
     /// Of the package itself.
@@ -151,7 +151,7 @@ fn sums(entries: &[Entry]) -> String {
     lines.into_iter().map(|(_, line)| line).collect()
 }
 
-/// What the package depends on, by the binary.
+/// Returns the dependencies of the package, by the binary.
 fn depends(binary: &[u8]) -> String {
     let mut all = vec!["adduser".to_owned(), "init-system-helpers (>= 1.54~)".to_owned()];
     if let Some([major, minor]) = elf::newest_glibc(binary) {
@@ -177,7 +177,7 @@ pub(super) fn image(root: &Path, parts: &Parts, authorities: Vec<u8>) -> anyhow:
     all.push(file(NOTICES, 0o644, parts.notices.clone()));
     all.push(file("sigma", 0o755, parts.binary.clone()));
     all.push(file("sbom.cdx.json", 0o644, parts.sbom.clone()));
-    // The place of what the gateway keeps, owned by the user that it runs as.
+    // The folder for the gateway's state, owned by the user that it runs as.
     all.push(file("state/", 0o755, ""));
     all.sort_by(|one, other| one.path.cmp(&other.path));
     Ok(all)

@@ -1,9 +1,9 @@
-//! `cargo xtask package`: what a release consists of, made the same from the same commit.
+//! `cargo xtask package`: makes a release, the same from the same commit.
 //!
-//! | file | what it makes |
+//! | file | content |
 //! |---|---|
 //! | `layout` | the lists of files in the tarball, the Debian package and the folder for an image |
-//! | `elf` | what a binary asks of the machine that it runs on |
+//! | `elf` | the needs of a binary on its machine |
 //! | `notices` | the texts that the licences of these crates want handed on |
 //! | `sbom` | the list of the crates that are linked into the program |
 //! | `signing` | the signature of the sums |
@@ -32,7 +32,7 @@ use layout::{Documents, Entry, Parts};
 /// Where distributions keep the authorities that the system trusts.
 const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// Whose package it is.
+/// The maintainer of the package.
 const MAINTAINER: &str = "The Sigma Authors <authors@sigma.invalid>";
 
 #[derive(Args)]
@@ -40,19 +40,20 @@ pub(crate) struct Options {
     /// The target to build for; unset: the target of this machine
     #[arg(long)]
     target: Option<String>,
-    /// Packs this binary in the place of one that is built
+    /// Packs this binary instead of building one
     #[arg(long)]
     binary: Option<PathBuf>,
     /// Links the C library statically, which the image needs
     #[arg(long)]
     fully_static: bool,
-    /// The folder for what is made; unset: target/package
+    /// The folder for the output; unset: target/package
     #[arg(long)]
     out: Option<PathBuf>,
     /// The profile of cargo to build with
     #[arg(long, default_value = "dist")]
     profile: String,
-    /// The SSH key that signs the sums; unset: that of the variable SIGMA_SIGNING_KEY. Without one they stay unsigned
+    /// The SSH key that signs the sums; unset: the key in the variable SIGMA_SIGNING_KEY. Without one they
+    /// stay unsigned
     #[arg(long)]
     signing_key: Option<PathBuf>,
     /// Builds this package of the commit twice, in two folders, and compares the results; packs nothing
@@ -60,7 +61,7 @@ pub(crate) struct Options {
     reproduce: Option<String>,
 }
 
-/// What is packed, of which version, for which target.
+/// The program, its version and its target.
 struct Release {
     version: String,
     target: String,
@@ -148,7 +149,7 @@ impl Release {
     }
 }
 
-/// Runs a command to its end; what it wrote.
+/// Runs a command to its end; returns its output.
 fn output(command: &mut Command) -> anyhow::Result<Vec<u8>> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command
@@ -169,7 +170,7 @@ fn host() -> anyhow::Result<String> {
     Ok(host.context("`rustc -vV` names no host")?.to_owned())
 }
 
-/// The time of everything that is made: `SOURCE_DATE_EPOCH`, or that of the commit.
+/// The time of everything that is made: `SOURCE_DATE_EPOCH`, or the commit's.
 fn epoch(root: &Path) -> anyhow::Result<u64> {
     if let Ok(epoch) = std::env::var("SOURCE_DATE_EPOCH") {
         return epoch.parse().context("SOURCE_DATE_EPOCH is no number of seconds");
@@ -182,14 +183,14 @@ fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
-/// What is built, and how.
+/// The build of a package.
 struct Build<'b> {
     package: &'b str,
     fully_static: bool,
     profile: &'b str,
 }
 
-/// Builds a package in a folder of sources; the folder of what was built.
+/// Builds a package in a folder of sources; returns the folder of the result.
 fn build(root: &Path, release: &Release, how: &Build<'_>) -> anyhow::Result<PathBuf> {
     let target = &*release.target;
     let libraries = text(Command::new("rustc").args(["--print", "target-libdir", "--target", target]))?;
@@ -248,7 +249,8 @@ fn same_everywhere(command: &mut Command, root: &Path, release: &Release, fully_
     command.env("CARGO_INCREMENTAL", "0");
 }
 
-/// What to do where there is no standard library for a target: by rustup, or with the compiler of Debian.
+/// Returns the remedy where there is no standard library for a target: by rustup, or with the compiler of
+/// Debian.
 fn no_library(target: &str) -> String {
     let debian = match architecture(target) {
         Some(name) => format!(
@@ -286,7 +288,7 @@ fn cargo_metadata(root: &Path, target: &str) -> anyhow::Result<serde_json::Value
     Ok(serde_json::from_slice(&output(command.current_dir(root))?)?)
 }
 
-/// The program that says what the package has beside it.
+/// The program that lists the parts of the package.
 enum Program {
     /// The one that is packed.
     Packed(PathBuf),
@@ -345,7 +347,7 @@ fn packed(text: &[u8]) -> anyhow::Result<Vec<u8>> {
         .spawn()
         .context("`gzip` cannot be run: install it")?;
     let mut plain = gzip.stdin.take().context("gzip reads")?;
-    // Beside what is read: neither waits for the other.
+    // In parallel with reading: neither waits for the other.
     let text = text.to_owned();
     let writes = std::thread::spawn(move || plain.write_all(&text));
     let output = gzip.wait_with_output()?;
@@ -354,8 +356,8 @@ fn packed(text: &[u8]) -> anyhow::Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// The version of the package: that of the program, and the first package of it. What is before a release sorts
-/// before it.
+/// Returns the version of the package: the program's, and the first package of it. A version before a release
+/// sorts before it.
 fn debian_version(version: &str) -> String {
     format!("{}-1", version.replacen('-', "~", 1))
 }
@@ -371,7 +373,7 @@ fn debian_changes(version: &str, epoch: u64) -> anyhow::Result<String> {
     ))
 }
 
-/// Writes entries below a folder, which is made anew.
+/// Writes entries below a folder, which is made again.
 fn stage(folder: &Path, entries: &[Entry], epoch: u64) -> anyhow::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     if folder.exists() {
@@ -402,7 +404,7 @@ fn stage(folder: &Path, entries: &[Entry], epoch: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A tarball of a folder beside it.
+/// Makes a tarball of a folder next to it.
 fn archive(folder: &Path, to: &Path, epoch: u64) -> anyhow::Result<()> {
     let (parent, name) =
         (folder.parent().context("it is in a folder")?, folder.file_name().unwrap_or_default());

@@ -1,5 +1,5 @@
-//! What the licences of the linked crates want handed on with the program: their texts, and the notices of copyright
-//! that stand in them.
+//! The texts that the licences of the linked crates require with the program: their own, and their notices of
+//! copyright.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -19,7 +19,7 @@ const NAMES: [&str; 6] = ["COPYING", "COPYRIGHT", "LICENCE", "LICENSE", "NOTICE"
 pub(super) fn document(metadata: &Value) -> anyhow::Result<Vec<u8>> {
     let (mut texts, mut without) = (BTreeMap::<String, BTreeSet<String>>::new(), Vec::new());
     for package in sbom::linked_packages(metadata)? {
-        // The project's own licence stands beside this file.
+        // The project's own licence is next to this file.
         if package["source"].is_null() {
             continue;
         }

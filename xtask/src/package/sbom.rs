@@ -70,7 +70,7 @@ pub(super) fn linked_packages(metadata: &Value) -> anyhow::Result<Vec<&Value>> {
     Ok(packages.into_iter().filter(|package| id(package).is_some_and(|id| linked.contains(id))).collect())
 }
 
-/// What a crate is linked with: neither what builds it, nor what tests it.
+/// Returns the linked dependencies of a crate: neither build nor test dependencies.
 fn needs<'m>(id: &str, nodes: &BTreeMap<&'m str, &'m Value>) -> Vec<&'m str> {
     let deps = nodes.get(id).and_then(|node| node["deps"].as_array());
     let is_linked = |dep: &&Value| {

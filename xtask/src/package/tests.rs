@@ -1,4 +1,4 @@
-//! What a release has, with any file in the place of the program.
+//! The content of a release, with any file instead of the program.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -144,12 +144,12 @@ fn a_debian_package_is_one_and_is_the_same_each_time() {
     let sums = std::fs::read_to_string(sums).unwrap();
     assert_eq!(sums.lines().count(), list.lines().filter(|line| !line.ends_with('/')).count() - 1, "{sums}");
     assert!(!sums.contains("etc/"), "{sums}");
-    // What an administrator changes is kept.
+    // Changes of an administrator are kept.
     let kept = std::fs::read_to_string(root.join("packaging/debian/conffiles")).unwrap();
     assert_eq!(kept, "/etc/sigma/sigma.yaml\n");
 }
 
-/// Everything that the file for an image copies is beside it.
+/// Everything that the file for an image copies is next to it.
 #[test]
 fn an_image_is_built_from_what_is_there() {
     let root = repository().unwrap();
@@ -167,7 +167,7 @@ fn an_image_is_built_from_what_is_there() {
         }
     }
     assert!(copied >= 6, "{recipe}");
-    // Whoever runs it is the user whom the files belong to.
+    // It runs as the user whom the files belong to.
     assert!(recipe.contains("\nUSER 65532:65532\n"));
     let users = entries.iter().find(|entry| entry.path == "passwd").unwrap();
     assert!(std::str::from_utf8(&users.bytes).unwrap().contains("sigma:x:65532:65532:"));
@@ -175,7 +175,7 @@ fn an_image_is_built_from_what_is_there() {
 
 /// The paths of the unit and of the package are the same.
 #[test]
-fn the_unit_starts_what_is_installed() {
+fn the_unit_starts_the_installed_program() {
     let entries = debian_entries();
     let unit = entries.iter().find(|entry| entry.path == "lib/systemd/system/sigma.service").unwrap();
     let unit = std::str::from_utf8(&unit.bytes).unwrap();
@@ -194,7 +194,7 @@ fn the_unit_starts_what_is_installed() {
 }
 
 #[test]
-fn the_list_of_crates_is_that_of_what_is_linked() {
+fn the_list_of_crates_has_the_linked_ones() {
     let package = |id: &str, name: &str, source: Value| {
         json!({ "id": id, "name": name, "version": "1.0.0", "source": source, "license": "MIT/Apache-2.0",
             "description": "A\n  crate", "repository": "https://a.test/x" })
@@ -242,8 +242,8 @@ fn the_list_of_crates_is_that_of_what_is_linked() {
     assert_eq!(of("/a@"), json!([]));
 }
 
-/// The real one: every crate that is linked has a licence, those of a registry have a checksum, and nothing is
-/// named that is not there.
+/// The real one: every linked crate has a licence, crates of a registry have a checksum, and every named
+/// crate exists.
 #[test]
 fn the_list_of_crates_of_this_program_is_whole() {
     let root = repository().unwrap();
@@ -274,7 +274,7 @@ fn the_list_of_crates_of_this_program_is_whole() {
     }
 }
 
-/// A text that many have stands once; a crate that brings none is named with its licence.
+/// A shared text occurs once; a crate without a text is named with its licence.
 #[test]
 fn the_licences_of_crates_are_handed_on() {
     let folder = Folder::new("notices");
@@ -312,7 +312,7 @@ fn the_licences_of_crates_are_handed_on() {
 }
 
 #[test]
-fn a_binary_tells_what_it_needs() {
+fn a_binary_names_its_needs() {
     // This test runs on glibc.
     let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
     assert!(elf::interpreter(&own).unwrap().is_some_and(|loader| loader.contains("ld-")));
@@ -354,7 +354,7 @@ fn scripts_of_the_package_are_shell_and_name_no_paths_of_programs() {
         assert!(checked.status.success(), "{}: {}", script.path, String::from_utf8_lossy(&checked.stderr));
         let programs =
             text.split_whitespace().filter(|word| word.contains("/bin/") || word.contains("/sbin/"));
-        // The interpreter, and the shell of a user that nobody logs in as.
+        // The interpreter, and the shell of a user without a login.
         let others: Vec<&str> =
             programs.filter(|word| !matches!(*word, "#!/bin/sh" | "/usr/sbin/nologin")).collect();
         assert!(others.is_empty(), "{}: {others:?}", script.path);
@@ -370,10 +370,10 @@ fn a_version_before_a_release_sorts_before_it() {
     assert!(Command::new("dpkg").args(order).status().unwrap().success());
 }
 
-/// What runs here speaks for itself, and not for another version; what does not, such as a program for another
-/// machine, leaves that to the one of this machine.
+/// A program that runs here names its own version; one that does not, such as a program for another machine,
+/// leaves that to this machine's.
 #[test]
-fn a_program_that_runs_says_what_it_is() {
+fn a_program_that_runs_names_its_version() {
     use std::os::unix::fs::PermissionsExt as _;
     let (root, folder) = (repository().unwrap(), Folder::new("program"));
     let program = folder.0.join("sigma");
@@ -390,7 +390,7 @@ fn a_program_that_runs_says_what_it_is() {
 }
 
 #[test]
-fn who_cannot_build_for_a_target_is_told_what_to_install() {
+fn a_missing_target_has_a_remedy() {
     for (target, expected) in [
         (
             "aarch64-unknown-linux-gnu",

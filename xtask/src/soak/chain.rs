@@ -4,10 +4,10 @@ use std::path::Path;
 
 use super::gateway::Gateway;
 
-/// What every answer has for a body.
+/// The body of every answer.
 pub(super) const BODY: &str = "what is asked for";
 
-/// What a client may take back, and how often it may say what carries no message: more than it does.
+/// The limits of resets and of frames without a message for a client: above its use.
 const LIMITS: &str =
     "http2: { resets_per_minute: 4000000000, control_frames_per_second: 4000000000, pending_resets: 1000 }";
 

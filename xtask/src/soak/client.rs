@@ -1,7 +1,7 @@
 //! A client of HTTP/2 that is cheap, and takes requests back in any state.
 //!
-//! It sends requests in batches and waits for what is left of each: a client that never waits says nothing about
-//! what the gateway forgets.
+//! It sends requests in batches and waits for the rest of each: a client that never waits does not test that
+//! the gateway forgets.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -57,7 +57,7 @@ enum Back {
 pub(super) struct Client {
     socket: TcpStream,
     next: u32,
-    /// Requests so far, which choose what is done with each.
+    /// Requests so far, which choose the action on each.
     count: u64,
     resets_percent: u8,
     out: Vec<u8>,
@@ -112,7 +112,7 @@ impl Client {
         self.next += 2;
         self.count += 1;
         let path = PATHS[(self.count % 3) as usize];
-        // GET or POST, http, an authority and a path, as literals that nobody keeps.
+        // GET or POST, http, an authority and a path, as literals without indexing.
         let back = self.back();
         let posts = matches!(back, Some(Back::InBody));
         let mut block = vec![if posts { 0x83 } else { 0x82 }, 0x86, 0x01, 1, b'h', 0x04, path.len() as u8];
@@ -142,7 +142,7 @@ impl Client {
         })
     }
 
-    /// Reads once, and does what the frames say that are complete.
+    /// Reads once, and follows the complete frames.
     fn read(&mut self) -> anyhow::Result<()> {
         let mut room = [0; 16 * 1024];
         let bytes = self.socket.read(&mut room).context("no answer")?;

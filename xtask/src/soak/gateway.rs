@@ -1,4 +1,4 @@
-//! A gateway that runs beside its load.
+//! A gateway under load.
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

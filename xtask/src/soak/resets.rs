@@ -11,10 +11,10 @@ use super::client::Client;
 
 /// How often memory is looked at.
 const LOOK: Duration = Duration::from_millis(500);
-/// What may be more in the second half without being a leak: the allocator's own ways. A leak of a byte for each
+/// The growth in the second half that is not a leak: fluctuation of the allocator. A leak of a byte for each
 /// request would be as much after ten million.
 const MARGIN_KIB: u64 = 4 * 1024;
-/// Connections are closed and opened anew after so many batches, some of them.
+/// Some connections are closed and opened again after so many batches.
 const BATCHES_OF_SOME: u64 = 500;
 
 /// Progress of all clients.
@@ -40,7 +40,7 @@ pub(super) fn run(chain: &Chain, options: &Options) -> anyhow::Result<()> {
         for client in clients {
             match client.join() {
                 Ok(result) => result?,
-                Err(_) => bail!("a client panicked: read what it says above"),
+                Err(_) => bail!("a client panicked: see its message above"),
             }
         }
         peaks

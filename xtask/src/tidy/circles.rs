@@ -21,7 +21,7 @@ const KNOWN: &[(&str, &str, &str)] = &[
     (
         "crates/sigma-config/src/crypt.rs",
         "crates/sigma-config/src/settings.rs",
-        "keys are a setting, and what they encrypt is told by it",
+        "keys are a setting, and the setting names the encrypted fields",
     ),
     (
         "crates/sigma-schema/src/wording/pcre/class.rs",
@@ -51,7 +51,7 @@ const KNOWN: &[(&str, &str, &str)] = &[
     (
         "crates/sigma-proxy/src/compile/certificates.rs",
         "crates/sigma-proxy/src/compile/compiled.rs",
-        "a certificate is compiled of an ssl, and what is compiled of a resource may hold one",
+        "a certificate is compiled of an ssl, and a compiled resource may hold one",
     ),
     (
         "crates/sigma-proxy/src/worker.rs",
@@ -66,7 +66,7 @@ const KNOWN: &[(&str, &str, &str)] = &[
     (
         "crates/sigma-upstream/src/health/",
         "crates/sigma-upstream/src/endpoint.rs",
-        "an endpoint has its health, which is told by address",
+        "an endpoint has its health, which is reported by address",
     ),
     (
         "xtask/src/bench/process.rs",
@@ -79,7 +79,7 @@ const KNOWN: &[(&str, &str, &str)] = &[
         "xtask/src/bench/report.rs",
         "a report names its suites, and a suite writes into its report",
     ),
-    ("xtask/src/bench/install.rs", "xtask/src/bench/suite/", "what is installed is what a suite needs"),
+    ("xtask/src/bench/install.rs", "xtask/src/bench/suite/", "each suite has its programs installed"),
 ];
 
 /// A place in a crate, such as `["route", "tree"]`; empty for its root.
@@ -109,7 +109,7 @@ pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
         for circle in circles(&steps) {
             let paths: Vec<&str> = circle.iter().map(|&at| files[at].path.as_str()).collect();
             let remedy = format!(
-                "{} use each other in a ring: move what they share below them, or pass it as an argument",
+                "{} use each other in a ring: move the shared parts below them, or pass them as arguments",
                 paths.join(", ")
             );
             findings.push(Finding::new(RULE, paths[0], remedy));
@@ -178,7 +178,7 @@ fn used(code: &str, own: &[String], is_child: impl Fn(&str) -> bool) -> Vec<Path
     paths
 }
 
-/// Adds what follows `base::`, with a path for each name in braces; returns what comes after it.
+/// Adds the paths after `base::`, with a path for each name in braces; returns the rest.
 fn tree<'c>(code: &'c str, base: Path, paths: &mut Vec<Path>) -> &'c str {
     if let Some(mut rest) = code.strip_prefix('{') {
         loop {
@@ -190,7 +190,7 @@ fn tree<'c>(code: &'c str, base: Path, paths: &mut Vec<Path>) -> &'c str {
                 return after;
             }
             let after = tree(rest, base.clone(), paths);
-            // What is renamed has its new name here; anything unexpected is passed over.
+            // A renamed item has its new name here; anything unexpected is skipped.
             let end = after.find([',', '}', '{']).unwrap_or(after.len());
             rest = if after.len() == rest.len() && end == 0 { &after[1..] } else { &after[end..] };
         }
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_is_found_and_a_step_up_is_none() {
+    fn a_ring_is_found_and_a_step_up_is_no_ring() {
         check(&[("a.rs", "use crate::b::B;"), ("b.rs", "use crate::a::A;")], 1);
         check(
             &[

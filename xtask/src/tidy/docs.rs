@@ -1,4 +1,4 @@
-//! Documents and comments: the files that they cite exist, and what is generated is up to date.
+//! Documents and comments: the files that they cite exist, and generated ones are up to date.
 
 use super::source::Source;
 use super::{Finding, Repository, read};
@@ -26,7 +26,7 @@ pub(super) fn check(repository: &Repository) -> anyhow::Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// Generated documents that are not what the code generates, and such that nothing generates any more.
+/// Returns generated documents that differ from the code's output, and documents without a generator.
 fn stale(repository: &Repository) -> Vec<Finding> {
     let all = generated();
     let outdated = all
@@ -38,7 +38,7 @@ fn stale(repository: &Repository) -> Vec<Finding> {
         .iter()
         .filter(|path| path.starts_with(PLUGINS) && !all.iter().any(|document| document.path == **path))
         .map(String::as_str);
-    let remedy = || format!("it is not what the code generates: run `{COMMAND}`");
+    let remedy = || format!("it differs from the output of the code: run `{COMMAND}`");
     outdated.chain(orphans).map(|path| Finding::new("generated docs", path, remedy())).collect()
 }
 

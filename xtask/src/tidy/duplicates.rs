@@ -47,7 +47,7 @@ fn differences(lock: &str, deny: &str) -> Vec<Finding> {
     findings
 }
 
-/// Names and versions in the order of the lock file, where those of one name ascend.
+/// Returns names and versions in the order of the lock file, where versions of one name ascend.
 fn packages(lock: &str) -> impl Iterator<Item = (&str, &str)> {
     lock.split("[[package]]")
         .skip(1)
@@ -59,7 +59,7 @@ fn field<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" = \"")?.strip_suffix('"'))
 }
 
-/// What `skip` names, each with its line; a line without a reason names nothing.
+/// Returns the names in `skip`, each with its line; a line without a reason names nothing.
 fn skipped(deny: &str) -> Vec<(usize, &str)> {
     let list = deny.lines().enumerate().skip_while(|(_, line)| !line.starts_with("skip = ["));
     let list = list.skip(1).take_while(|(_, line)| !line.starts_with(']'));

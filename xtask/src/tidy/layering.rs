@@ -1,4 +1,5 @@
-//! Layering: each crate depends on lower layers only, and keeps out what it exists to keep out.
+//! Layering: each crate depends on lower layers only, and keeps out the dependencies that it exists to keep
+//! out.
 
 use super::source::{Source, words};
 use super::{Finding, Repository, read};
@@ -24,7 +25,7 @@ const MEMBERS: &[Member] = &[
         layer: 0,
         without: &["tokio", "bytes", "http", "serde", "rustix", "socket2", "mio", "tracing"],
         unnamed: &["std::fs", "std::net", "std::io", "std::thread", "Instant::now", "SystemTime::now"],
-        forbids: "it forbids the memory of bytes to know where they come from or what they mean",
+        forbids: "it forbids the memory of bytes to know the source or the meaning of the bytes",
     },
     Member {
         name: "sigma-http",

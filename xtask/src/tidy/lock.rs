@@ -1,4 +1,4 @@
-//! The lock files: what a build needs is Rust, a C compiler and make.
+//! The lock files: a build needs only Rust, a C compiler and make.
 
 use super::{Finding, Repository, read};
 
@@ -13,7 +13,7 @@ const NEEDY: &[(&str, &str)] = &[
     ("openssl-sys", "the headers of OpenSSL"),
 ];
 
-/// Checks that the trees of the gateway and of the fuzz targets have none of them.
+/// Checks that the trees of the gateway and of the fuzz targets do not contain any of them.
 pub(super) fn check(repository: &Repository) -> anyhow::Result<Vec<Finding>> {
     let mut findings = Vec::new();
     for path in ["Cargo.lock", "fuzz/Cargo.lock"] {

@@ -28,7 +28,7 @@ pub(crate) struct Finding {
     rule: &'static str,
     /// File, and line from 1 where one is known.
     place: String,
-    /// What is wrong there and what to do.
+    /// The problem there and the remedy.
     remedy: String,
 }
 

@@ -1,4 +1,4 @@
-//! The data plane: what a worker may not do, and where it is done all the same.
+//! The data plane: operations that are forbidden on a worker, and their exceptions.
 //!
 //! The lists stand here and not in `clippy.toml`, since that would hold tests and the control plane to
 //! them too, and could not say that an exception is needed no longer.
@@ -26,7 +26,7 @@ struct Ban {
     rule: &'static str,
     /// Words, and paths with `::`, that do it.
     names: &'static [&'static str],
-    /// What to do instead.
+    /// The alternative.
     remedy: &'static str,
     /// Files, and folders that end with `/`, where it does no harm, each with the reason.
     harmless: &'static [(&'static str, &'static str)],
@@ -89,7 +89,7 @@ const BANS: &[Ban] = &[
             ),
             (
                 "crates/sigma-plugin/src/legacy.rs",
-                "taken when a part is made, and when a process leaves what it has: never per request",
+                "taken when a part is made, and when a process leaves its state: never per request",
             ),
             (
                 "crates/sigma-plugin/src/env.rs",
@@ -187,7 +187,7 @@ const BANS: &[Ban] = &[
                 "crates/sigma-cache/src/shelf/",
                 "once for an answer that is written, and by the threads of the disk",
             ),
-            ("crates/sigma-cache/src/zone.rs", "once for an answer that is kept, and for what is purged"),
+            ("crates/sigma-cache/src/zone.rs", "once for a stored answer, and for a purge"),
             ("crates/sigma-net/src/signals.rs", "once for each signal"),
             ("crates/sigma-observe/src/counters.rs", "by the thread of the log alone"),
             ("crates/sigma-observe/src/error_lines.rs", "once for each line that is lost"),
@@ -209,7 +209,7 @@ const BANS: &[Ban] = &[
             ("crates/sigma-plugin-kit/src/log_throttle.rs", "only where a warning is due"),
             (
                 "crates/sigma-proxy/src/addresses.rs",
-                "once for a connection, and only where those of one address are limited over all workers",
+                "once for a connection, and only where connections of one address are limited over all workers",
             ),
             ("crates/sigma-upstream/src/endpoint.rs", "on the control thread"),
             (
@@ -227,11 +227,8 @@ const BANS: &[Ban] = &[
         names: &["Instant::now", "SystemTime::now"],
         remedy: "time is an argument: take it from the caller, who has the worker's coarse clock",
         harmless: &[
-            (
-                "crates/sigma-plugin/src/record.rs",
-                "the course of an exchange, recorded where somebody asks for it",
-            ),
-            ("crates/sigma-observe/src/moment.rs", "once in the turn of a task, where somebody asks for it"),
+            ("crates/sigma-plugin/src/record.rs", "the course of an exchange, recorded only on request"),
+            ("crates/sigma-observe/src/moment.rs", "once in the turn of a task, only on request"),
             ("crates/sigma-net/src/deadline.rs", "this is the worker's clock"),
             (
                 "crates/sigma-net/src/tls/resumption.rs",
@@ -308,12 +305,15 @@ const BANS: &[Ban] = &[
             ("crates/sigma-net/src/listen.rs", "on the control thread, when sockets are bound"),
             ("crates/sigma-net/src/memory.rs", "on the control thread, when the start is over"),
             ("crates/sigma-proxy/src/listen/fuzzing.rs", "for the fuzzer, which has no worker"),
-            ("crates/sigma-net/src/sampling.rs", "beside the control thread, while a profile is taken"),
+            (
+                "crates/sigma-net/src/sampling.rs",
+                "in parallel with the control thread, while a profile is taken",
+            ),
             ("crates/sigma-net/src/tls/connect.rs", "on the control thread, when authorities are read"),
             ("crates/sigma-net/src/worker.rs", "this is the worker itself"),
             ("crates/sigma-observe/src/log_buffer.rs", "on the thread of the log"),
             ("crates/sigma-observe/src/log_output.rs", "on the thread of the log"),
-            ("crates/sigma-observe/src/own_file.rs", "on the control thread, and on that of a log"),
+            ("crates/sigma-observe/src/own_file.rs", "on the control thread, and on the thread of a log"),
             ("plugins/auth/casbin/mod.rs", "on the control thread, when an instance is built"),
             ("plugins/log/error_log_logger/mod.rs", "on the thread that ships lines"),
             ("plugins/log/file_logger.rs", "on a thread of its own"),
@@ -334,7 +334,7 @@ const BANS: &[Ban] = &[
 const FAULT_READERS: &[(&str, &str)] = &[
     ("crates/sigma-proxy/src/exchange/reply.rs", "it decides on the answer"),
     ("crates/sigma-proxy/src/attempts.rs", "it decides on another attempt"),
-    ("crates/sigma-proxy/src/judge.rs", "it decides what is held against a node"),
+    ("crates/sigma-proxy/src/judge.rs", "it decides which faults count against a node"),
     ("crates/sigma-proxy/src/exchange/mod.rs", "a request without a route still meets the global rules"),
 ];
 
@@ -388,7 +388,7 @@ fn broken(
     findings
 }
 
-/// Whether a place of an exception covers the file.
+/// Whether the path of an exception covers the file.
 fn is_at(path: &str, place: &str) -> bool {
     path == place || (place.ends_with('/') && path.starts_with(place))
 }
@@ -401,7 +401,7 @@ fn names(line: &str, name: &str) -> bool {
     }
 }
 
-/// Whether a kind of fault stands where a pattern or a comparison does.
+/// Whether a pattern or a comparison on the line uses a kind of fault.
 fn tells_kinds_apart(line: &str) -> bool {
     line.match_indices("FaultKind::").any(|(at, path)| {
         let before = line[..at].trim_end();
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_banned_is_found_where_no_exception_covers_it() {
+    fn banned_operations_are_found_without_an_exception() {
         check("crates/sigma-proxy/src/kept/a.rs", "static A: Mutex<u8>;", &[]);
         let unused = "crates/sigma-proxy/src/kept/";
         check(
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_made_anywhere_and_told_apart_nowhere() {
+    fn faults_are_made_anywhere_and_compared_nowhere() {
         let check = |line: &str, expected: bool| assert_eq!(tells_kinds_apart(line), expected, "{line}");
         check("return Err(Fault::new(FaultKind::NoRoute, reason));", false);
         check("Invalid(reason) => Fault::new(FaultKind::BadRequest, reason),", false);

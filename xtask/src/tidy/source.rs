@@ -20,7 +20,7 @@ pub(super) struct Function {
     pub(super) name: String,
     /// From 0.
     pub(super) line: usize,
-    /// From the line of `fn` to that of the closing brace.
+    /// From the line of `fn` to the line of the closing brace.
     pub(super) length: usize,
 }
 
@@ -66,7 +66,8 @@ impl Source {
         found
     }
 
-    /// The line that closes the body of the function whose name starts at `line` and `at`; `None` if it has none.
+    /// The line that closes the body of the function whose name starts at `line` and `at`; `None` without a
+    /// body.
     fn body_end(&self, line: usize, at: usize) -> Option<usize> {
         let (mut braces, mut others) = (0_usize, 0_usize);
         for (number, text) in self.code.iter().enumerate().skip(line) {
@@ -123,7 +124,7 @@ fn blank(text: &str) -> String {
             at += 1;
         }
     }
-    // Only whole comments and literals were blanked, so what is left is UTF-8.
+    // Only whole comments and literals were blanked, so the rest is UTF-8.
     String::from_utf8_lossy(&out).into_owned()
 }
 

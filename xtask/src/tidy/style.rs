@@ -23,11 +23,11 @@ const SAFETY_REACH: usize = 6;
 const SLEEPERS: &[(&str, &str)] = &[
     (
         "crates/sigma/tests/feature/supervised.rs",
-        "a signal that comes at any moment of an exec is what is tested, and no event tells of these moments",
+        "the test is about a signal at any moment of an exec, and no event marks these moments",
     ),
     (
         "crates/sigma-net/src/deadline.rs",
-        "the clock of a thread that has nothing to do is what is tested, and only time makes it rest",
+        "the test is about the clock of an idle thread, and only time makes it rest",
     ),
     ("crates/sigma-testkit/", "the harness polls for what no event announces, up to a deadline"),
     (
@@ -40,7 +40,7 @@ const SLEEPERS: &[(&str, &str)] = &[
     ),
     (
         "crates/sigma-control/src/store/embedded/",
-        "a time to live is what is tested, and it passes while nothing runs that could tell",
+        "the test is about a time to live, which passes without an event",
     ),
     ("plugins/traffic/limit/count/tests.rs", "a Redis that is back raises no event: it is polled for"),
     ("crates/sigma-plugin-kit/src/redis/tests.rs", "a Redis that is back raises no event: it is polled for"),
@@ -69,7 +69,7 @@ pub(super) fn check(source: &Source) -> Vec<Finding> {
 
 fn module_doc(source: &Source) -> Option<Finding> {
     let first = source.lines.iter().find(|line| !line.trim().is_empty());
-    let remedy = "open the file with a //! line that says what it holds and why it exists";
+    let remedy = "open the file with a //! line about its content and its reason";
     (!first.is_some_and(|line| line.starts_with("//!")))
         .then(|| Finding::at("module doc", &source.path, 0, remedy))
 }
@@ -116,7 +116,7 @@ fn names(source: &Source, line: usize) -> Option<Finding> {
     let mut previous = "";
     for (_, word) in words(&source.code[line]) {
         if ["struct", "enum", "trait", "mod", "fn", "type"].contains(&previous) && is_empty_name(word) {
-            let remedy = format!("the name {word} explains nothing: say what it holds or does");
+            let remedy = format!("the name {word} explains nothing: name the content or the action");
             return Some(Finding::at("names", &source.path, line, remedy));
         }
         previous = word;

@@ -1,6 +1,6 @@
-//! Answers that were kept: Sigma's cache beside nginx's `proxy_cache`, which has its bodies in files.
+//! Answers that were kept: Sigma's cache compared with nginx's `proxy_cache`, which has its bodies in files.
 //!
-//! The origin ends before anything is measured: what is not answered from what was kept counts as an error.
+//! The origin ends before the measurement: an answer that does not come from the cache counts as an error.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -29,7 +29,7 @@ pub(super) const SUITE: Suite = Suite {
 /// Where the tables stand in `docs/performance.md`.
 const MARKS: (&str, &str) = ("<!-- bench:cache:start -->", "<!-- bench:cache:end -->");
 
-/// Hits of small and of large answers, and what an answer takes beside its body.
+/// Hits of small and of large answers, and the overhead of an answer.
 const TRIALS: [&str; 3] = ["hit-1k", "hit-1m", "memory"];
 
 /// Answers that are kept where memory is measured.
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_tell_what_an_answer_takes_beside_its_body() {
+    fn rows_show_the_overhead_of_an_answer() {
         let growth =
             |has_bodies| Growth { label: "Sigma".into(), before_kib: 1024, after_kib: 201_024, has_bodies };
         assert_eq!(growth(true).row(), "| Sigma | 1.0 MiB | 196.3 MiB | 2048 | 1024 |\n");

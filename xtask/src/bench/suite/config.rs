@@ -1,4 +1,4 @@
-//! What changing the configuration costs: writes through the Admin API, until every worker serves them.
+//! The cost of changes of the configuration: writes through the Admin API, until every worker serves them.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -48,9 +48,9 @@ const KEY: &str = "0123456789abcdef0123456789abcdef";
 /// Workers of the gateway: with one, "every worker" would say nothing.
 const WORKERS: u32 = 2;
 
-/// Fresh connections that must be answered in a row before a route counts as served by every worker. The status
-/// listener does not tell what a worker serves, and the kernel spreads connections: that all of them reach the
-/// same of two workers has a chance of 1 in 32,768.
+/// Fresh connections that must be answered in a row before a route counts as served by every worker. The
+/// status listener does not report the configuration of a worker, and the kernel spreads connections: that
+/// all of them reach the same of two workers has a chance of 1 in 32,768.
 const STREAK: u32 = 16;
 
 /// How long a written route may take until it is served before the run is given up.

@@ -1,4 +1,4 @@
-//! What a request costs in instructions: the baseline that a change of the request path is compared with.
+//! The cost of a request in instructions: the baseline for changes of the request path.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -27,7 +27,7 @@ pub(super) const SUITE: Suite = Suite {
     publish,
 };
 
-/// Requests of the two loads of a count. Their difference is what is counted: connecting, handshakes and the first
+/// Requests of the two loads of a count. Their difference is counted: connecting, handshakes and the first
 /// use of everything are in both.
 const LOADS: [u64; 2] = [1_000, 3_000];
 
@@ -45,7 +45,7 @@ const FOUR: &str = r#""cors": {}, "request-id": {},
 
 const NO_LOG: &str = "access_log: \"off\"\n";
 
-/// A collector that takes nothing: what is counted is the gateway's own work.
+/// A collector that accepts nothing: only the gateway's own work is counted.
 const COLLECTOR: &str = "access_log: \"off\"\n\
     plugin_metadata: [ { id: opentelemetry, collector: { address: \"127.0.0.1:9\" } } ]\n";
 
@@ -57,7 +57,7 @@ struct Shape {
     plugins: &'static str,
     /// Further settings, a line of YAML each; `{folder}` is where files may be.
     settings: &'static str,
-    /// What all requests bring.
+    /// The token of all requests.
     token: Option<&'static Token>,
     tls: bool,
     /// The bare forwarder is counted as well.

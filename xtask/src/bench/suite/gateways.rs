@@ -1,4 +1,4 @@
-//! Sigma beside other gateways, all doing the same work.
+//! Sigma compared with other gateways, all doing the same work.
 
 use super::{Outcome, Suite};
 use crate::bench::contender::{Contender, FAMILIES};

@@ -1,4 +1,4 @@
-//! Sigma beside other gateways with HTTP/2 towards clients, and with gRPC on both sides.
+//! Sigma compared with other gateways with HTTP/2 towards clients, and with gRPC on both sides.
 
 use std::path::Path;
 use std::time::Duration;
@@ -28,8 +28,8 @@ const TRIALS: [&str; 4] = ["h2c", "h2-tls", "grpc-1", "grpc-100"];
 /// Requests open at a time on each connection.
 const STREAMS: u32 = 10;
 
-/// One length-prefixed gRPC message (a zero octet for "not compressed", its length in four, and so many bytes):
-/// both what is sent and what is answered.
+/// One length-prefixed gRPC message (a zero octet for "not compressed", its length in four, and so many
+/// bytes): both the request and the answer.
 const MESSAGE: &str = "\0\0\0\0\x10sixteen bytes ok";
 
 /// Where nghttpd has the message: it tells the media type by the suffix.

@@ -1,7 +1,7 @@
 //! The suites: what `cargo xtask bench` can compare.
 //!
-//! A suite is a file here and a line in [`ALL`]. It names its trials, measures one of them at a time, keeps what
-//! it found under [`Folders::results`], and writes the section of the report that its kept results make.
+//! A suite is a file here and a line in [`ALL`]. It names its trials, measures one of them at a time, keeps
+//! its results under [`Folders::results`], and writes the section of the report from them.
 
 mod cache;
 mod config;
@@ -28,7 +28,7 @@ use super::{Bench, Folders};
 pub(super) struct Suite {
     /// The name on the command line.
     pub(super) name: &'static str,
-    /// The gateways that it runs beside Sigma, by their names on the command line.
+    /// The gateways that it compares Sigma with, by their names on the command line.
     pub(super) peers: &'static [&'static str],
     /// The other programs that it runs and the project does not build.
     pub(super) tools: &'static [&'static str],
@@ -42,7 +42,7 @@ pub(super) struct Suite {
     pub(super) publish: fn(&Folders) -> anyhow::Result<()>,
 }
 
-/// What a trial found.
+/// The result of a trial.
 pub(super) struct Outcome {
     /// Markdown.
     pub(super) section: String,

@@ -1,4 +1,5 @@
-//! What it costs to look at traffic: Sigma beside itself, with and without an access log, traces and shippers.
+//! The cost of observing traffic: Sigma compared with itself, with and without an access log, traces and
+//! shippers.
 
 use std::fmt::Write as _;
 use std::net::TcpListener;
@@ -136,7 +137,7 @@ fn start(
 
 struct Started {
     gateway: Running,
-    /// The port that tells of the gateway itself.
+    /// The port of the status listener.
     status: u16,
 }
 
@@ -217,7 +218,7 @@ fn dead_receiver(bench: &Bench<'_>) -> anyhow::Result<Outcome> {
     let Bench { options, folders, programs } = bench;
     let origin = process::origin(programs, &folders.work)?;
     let refusing = free_port()?;
-    // Its backlog takes connections that nobody reads from.
+    // Its backlog takes connections that are never read.
     let mute = TcpListener::bind("127.0.0.1:0")?;
     let shipping = |label| Variant { label, plugins: SHIPPER, ..SILENT };
     let all = [
@@ -262,7 +263,7 @@ fn dead_receiver(bench: &Bench<'_>) -> anyhow::Result<Outcome> {
     kept(bench, SUITE.name, "dead-receiver", text, errors)
 }
 
-/// What the gateway says that it has counted.
+/// Returns a counter of the gateway.
 fn counter(status: u16, name: &str) -> anyhow::Result<u64> {
     let answer = Client::connect(status)?.get("/status/counters")?;
     let text = String::from_utf8_lossy(&answer.body).into_owned();

@@ -1,4 +1,4 @@
-//! What plugins cost: Sigma beside itself, with and without them.
+//! What plugins cost: Sigma compared with itself, with and without them.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,7 +47,7 @@ const LIMIT_COUNT: &str =
     r#""limit-count": { "count": 1000000000, "time_window": 60, "key": "remote_addr" }"#;
 const PROMETHEUS: &str = r#""prometheus": {}"#;
 const KEY_AUTH: &str = r#""key-auth": {}"#;
-/// The origin itself says who may pass: `{origin}` is its address.
+/// The origin itself decides on requests: `{origin}` is its address.
 const FORWARD_AUTH: &str = r#""forward-auth": { "uri": "http://{origin}/" }"#;
 const FORWARD_AUTH_CACHED: &str =
     r#""forward-auth": { "uri": "http://{origin}/", "cache": { "ttl": 3600 } }"#;
@@ -104,7 +104,7 @@ struct Variant {
     consumers: u32,
     /// See [`Target::keys`].
     keys: u32,
-    /// What all requests bring.
+    /// The token of all requests.
     token: Option<&'static Token>,
 }
 
@@ -168,7 +168,7 @@ fn configuration(variant: &Variant, port: u16, origin: u16) -> String {
     text
 }
 
-/// What all configurations of this suite have in common.
+/// Returns the common settings of this suite.
 fn settings(port: u16, origin: u16) -> String {
     format!(
         "workers: 1\n\
@@ -354,12 +354,12 @@ fn while_scraping<T>(
 /// A reading of the metrics.
 struct Scraped {
     micros: f64,
-    /// What came over the connection.
+    /// The bytes over the connection.
     bytes: f64,
 }
 
-/// Reads the metrics as Prometheus does, which takes them compressed, and leaves the CPU to the load generator
-/// beside it.
+/// Reads the metrics as Prometheus does, which takes them compressed, and leaves the CPU to the load
+/// generator.
 fn scraped_by_curl(metrics: u16) -> anyhow::Result<Scraped> {
     let curl = ["nice", "-n", "19", "curl", "-sf", "-H", "Accept-Encoding: gzip", "-o", "/dev/null"];
     let told = ["-w", "%{time_total} %{size_download}"].map(str::to_owned);
@@ -368,7 +368,7 @@ fn scraped_by_curl(metrics: u16) -> anyhow::Result<Scraped> {
     let output = pinned(LOAD_CORE, &curl).output().context("cannot run curl: install it")?;
     ensure!(output.status.success(), "the metrics cannot be read: {}", output.status);
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    let (seconds, bytes) = told.trim().split_once(' ').context("curl told no time")?;
+    let (seconds, bytes) = told.trim().split_once(' ').context("curl reported no time")?;
     Ok(Scraped { micros: seconds.parse::<f64>()? * 1e6, bytes: bytes.parse()? })
 }
 
@@ -376,7 +376,7 @@ fn scraped_by_curl(metrics: u16) -> anyhow::Result<Scraped> {
 mod tests {
     use super::*;
 
-    /// The configurations are YAML with JSON inside; what is misspelt there would show only at the run.
+    /// The configurations are YAML with JSON inside; a typing error there would show only at the run.
     #[test]
     fn configurations_are_well_formed() {
         for variant in variants() {

@@ -1,7 +1,7 @@
-//! Sigma beside other gateways as a forwarder of bytes over TCP, and of datagrams.
+//! Sigma compared with other gateways as a forwarder of bytes over TCP, and of datagrams.
 //!
-//! CPU time is compared, by the GiB, the session and the datagram: it does not depend on what the load generator keeps
-//! up with. How many datagrams pass in a second does.
+//! CPU time is compared, by the GiB, the session and the datagram: it does not depend on the speed of the
+//! load generator. How many datagrams pass in a second does.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -29,7 +29,7 @@ pub(super) const SUITE: Suite = Suite {
     publish,
 };
 
-/// Where the table stands in `docs/performance.md`.
+/// The marks around the table in `docs/performance.md`.
 const MARKS: (&str, &str) = ("<!-- bench:streams:start -->", "<!-- bench:streams:end -->");
 
 /// Its label, in the table and among the contenders.
@@ -42,7 +42,7 @@ const SESSIONS: u64 = 16_000;
 /// Datagrams of one round, each of which is answered.
 const DATAGRAMS: u64 = 200_000;
 
-/// What a trial has its gateways do.
+/// The work of a trial.
 #[derive(Clone, Copy)]
 enum Work {
     /// Answers of 1 MiB over so many kept sessions.
@@ -51,8 +51,8 @@ enum Work {
     Sessions,
     /// So many sessions that idle after one exchange.
     Idle(u32),
-    /// Small datagrams of a few clients, each of which is answered; whether the time that passes is measured, and not
-    /// that of the CPU.
+    /// Small datagrams of a few clients, each of which is answered; whether wall time is measured, and not
+    /// CPU time.
     Datagrams { by_clock: bool },
 }
 
@@ -92,12 +92,13 @@ struct Row {
     cells: Vec<Cell>,
 }
 
-/// What a contender needs.
+/// The needs of a contender.
 #[derive(Serialize, Deserialize)]
 struct Cell {
     label: String,
     figure: f64,
-    /// Sigma's share of it: the median of those of the rounds, each of which what else the machine does is in alike.
+    /// Sigma's share of it: the median of the rounds' shares, each of which has the same disturbances of the
+    /// machine in both parts.
     share: Option<f64>,
 }
 
@@ -201,7 +202,7 @@ fn load(bench: &Bench<'_>, gateway: &Running, node: u16, work: Work, part: u64) 
     Ok(cpu.as_secs_f64() * 1e6 / units)
 }
 
-/// Lets what is started from now on open as many files as all idle sessions need, with a share for clients of less than
+/// Lets later processes open as many files as all idle sessions need, with a share for clients of less than
 /// half. Where that is not allowed the trial fails and says so.
 fn raise_open_files() {
     let most = 65_536;

@@ -1,4 +1,4 @@
-//! Sigma beside other gateways with TLS 1.3 towards clients.
+//! Sigma compared with other gateways with TLS 1.3 towards clients.
 
 use super::{EDGE_PEERS, Outcome, Suite, in_turns, kept, kept_sections};
 use crate::bench::edge::{Certificate, Edge};

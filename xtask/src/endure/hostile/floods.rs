@@ -1,5 +1,5 @@
-//! The floods. Each has one thread, keeps a bounded number of connections, and pauses between its steps: the subject is
-//! what a flood costs the gateway, and not how much of the machine attackers can take.
+//! The floods. Each has one thread, keeps a bounded number of connections, and pauses between its steps: the
+//! subject is the cost of a flood for the gateway, and not how much of the machine attackers can take.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -55,7 +55,7 @@ fn connect(from: Ipv4Addr, port: u16) -> io::Result<TcpStream> {
     let flags = SocketFlags::CLOEXEC;
     let socket: OwnedFd = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
     rustix::net::bind(&socket, &SocketAddr::from((from, 0)))?;
-    // What slow readers do not read stays with the gateway.
+    // Bytes that slow readers do not read stay with the gateway.
     rustix::net::sockopt::set_socket_recv_buffer_size(&socket, 4_096)?;
     rustix::net::connect(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
     let stream = TcpStream::from(socket);
@@ -82,9 +82,9 @@ struct Held<'b> {
     flood: u8,
     port: u16,
     most: usize,
-    /// What each sends first.
+    /// The first bytes of each.
     first: &'b [u8],
-    /// What each sends every [`SLOW`].
+    /// The bytes of each every [`SLOW`].
     next: &'b [u8],
 }
 
@@ -95,7 +95,7 @@ fn hold(held: &Held<'_>, stop: &AtomicBool, count: &AtomicU64) {
         if open.len() < most
             && let Ok(mut stream) = connect(attacker(flood, count.load(Ordering::Relaxed)), port)
         {
-            // What is not taken at once is not sent.
+            // Bytes that are not taken at once are not sent.
             drop(stream.write(first));
             count.fetch_add(1, Ordering::Relaxed);
             open.push_back((stream, Instant::now()));
@@ -116,7 +116,7 @@ fn hold(held: &Held<'_>, stop: &AtomicBool, count: &AtomicU64) {
 struct Sent<F: Fn(u32) -> Vec<u8>> {
     flood: u8,
     port: u16,
-    /// What a step counts as.
+    /// The number of events in a step.
     each: u64,
     /// The bytes of a step, by its number on its connection.
     step: F,
@@ -140,7 +140,7 @@ fn send<F: Fn(u32) -> Vec<u8>>(sent: &Sent<F>, stop: &AtomicBool, count: &Atomic
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(STEP),
                     Err(_) => break,
                 }
-                // What the gateway has to say is read, or it would read no more.
+                // The gateway's output is read, or it would read no more.
                 drop(stream.read(&mut [0; 16_384]));
             }
             written = if at == bytes.len() { Ok(at) } else { written };

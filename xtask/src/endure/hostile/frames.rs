@@ -1,6 +1,6 @@
 //! Bytes that no library sends: frames of HTTP/2, and the first message of a TLS handshake.
 
-/// What a client of HTTP/2 begins with.
+/// The preface of a client of HTTP/2.
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 pub(super) const DATA: u8 = 0;

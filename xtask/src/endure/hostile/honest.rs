@@ -31,7 +31,7 @@ pub(super) const HONEST: [Honest; 5] = [
     Honest { name: "UDP, new sessions", open: udp, is_always_new: true },
 ];
 
-/// What a kind of clients has seen.
+/// The observations of a kind of clients.
 #[derive(Default)]
 pub(super) struct Record {
     pub(super) asked: u64,
@@ -78,7 +78,7 @@ fn udp(ports: Ports) -> io::Result<Session> {
     Ok(Session::Udp(socket))
 }
 
-/// Asks until told to stop.
+/// Sends requests until it is ordered to stop.
 pub(super) fn run(kind: &Honest, ports: Ports, stop: &AtomicBool) -> Record {
     let (mut record, mut kept) = (Record::default(), None);
     while !stop.load(Ordering::Relaxed) {
@@ -132,7 +132,7 @@ fn ask(session: &mut Session, number: u64) -> io::Result<Outcome> {
             let (question, mut reply) = (number.to_be_bytes(), [0; 16]);
             for _ in 0..RESENDS {
                 socket.send(&question)?;
-                // A reply to what was sent before may be late.
+                // A reply to an earlier datagram may be late.
                 while let Ok(len) = socket.recv(&mut reply) {
                     if reply[..len] == question {
                         return Ok(Outcome::Answered);

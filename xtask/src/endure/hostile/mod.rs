@@ -104,7 +104,7 @@ fn report(records: &[Record]) -> u64 {
     failed
 }
 
-/// What the gateway took.
+/// The gateway's use of the machine.
 struct Usage {
     first_kib: u64,
     peak_kib: u64,

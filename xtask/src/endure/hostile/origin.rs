@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 const HEAD_BYTES: u64 = 64 * 1024;
 /// The response to `/large`.
 const LARGE_BYTES: usize = 4 << 20;
-/// What a datagram of the flood begins with.
+/// The first byte of a datagram of the flood.
 pub(super) const FLOOD: u8 = b'!';
 
 pub(super) struct Origin {
