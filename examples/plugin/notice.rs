@@ -1,4 +1,4 @@
-//! `notice`: what a service has to say stands below every page.
+//! `notice`: a service's notice below every page.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use sigma_plugin::{
     Transform,
 };
 
-/// What the gateway, its schemas and its reference know of the plugin.
+/// The description of the plugin for the gateway, its schemas and its reference.
 pub static NOTICE: Descriptor = Descriptor {
     name: "notice",
     priority: 2990,
@@ -38,7 +38,7 @@ $ curl -s http://127.0.0.1:9080/orders | grep '"uri"'
 ```
 "#;
 
-/// Puts what a service says below every page.
+/// Puts a service's notice below every page.
 ///
 /// The service is asked while the request waits. A page goes out without the notice where the service
 /// gives none.
@@ -152,7 +152,7 @@ mod tests {
         }
     }
 
-    /// The length of what stands below a page of ten bytes; None if nothing does.
+    /// Returns the length of the notice below a page of ten bytes; None without a notice.
     fn below(service: &Service, content_type: &str) -> Option<BodyLength> {
         let conf = json!({"service": "http://bulletin/today"});
         let (node, local, consumers) =
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_get_what_the_service_says() {
+    fn pages_get_the_notice_of_the_service() {
         assert_eq!(below(&Service(200), "text/html; charset=utf-8"), Some(BodyLength::Known(22)));
         assert_eq!(below(&Service(200), "image/png"), None);
         assert_eq!(below(&Service(503), "text/html"), None);

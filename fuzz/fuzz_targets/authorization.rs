@@ -1,5 +1,5 @@
-//! Values of `Authorization` for digest-auth and hmac-auth: none panics, and an answer reads the same once it is
-//! written anew.
+//! Values of `Authorization` for digest-auth and hmac-auth: none panics, and an answer reads the same after
+//! writing.
 
 #![no_main]
 

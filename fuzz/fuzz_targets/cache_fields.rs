@@ -1,4 +1,5 @@
-//! What answers and requests say of keeping: none panics, what is forbidden is not kept, and what is kept fits its request.
+//! Cache directives of answers and requests: none panics, forbidden answers are not stored, and stored ones
+//! fit their requests.
 //!
 //! A byte for the status, fields of an answer, a zero byte, fields of a request.
 

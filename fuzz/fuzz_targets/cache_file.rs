@@ -1,4 +1,4 @@
-//! What a disk gives back: none panics, and what is read is what was written.
+//! Bytes from a disk: none panics, and read data equals written data.
 //!
 //! The head of an answer; or a byte 255 and a file.
 

@@ -1,4 +1,4 @@
-//! Certificates: none panics, and what is shown of one stays within a line.
+//! Certificates: none panics, and shown fields of one stay within a line.
 
 #![no_main]
 

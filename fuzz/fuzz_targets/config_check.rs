@@ -1,4 +1,4 @@
-//! Configuration: no text panics, and the normal form of what is accepted is accepted and means the same.
+//! Configuration: no text panics, and the normal form of an accepted text is accepted and means the same.
 
 #![no_main]
 

@@ -26,7 +26,7 @@ fn read(wire: &[u8], step: usize) -> Result<Vec<Piece>, &'static str> {
     let mut found = Vec::new();
     for piece in wire.chunks(step) {
         input = Chunk::copy_of(&[&input[..], piece].concat());
-        // What is behind the answer is nobody's.
+        // Bytes after the answer belong to no one.
         while !frames.is_over() {
             match frames.next(&mut input)? {
                 Some(piece) => found.push(piece),

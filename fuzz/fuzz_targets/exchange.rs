@@ -1,6 +1,6 @@
-//! Whole exchanges: nodes get what a second, strict reader finds in what the client sent.
+//! Whole exchanges: nodes get the requests that a second, strict reader finds in the client's bytes.
 //!
-//! What a client sends on one connection.
+//! A client's bytes on one connection.
 
 #![no_main]
 

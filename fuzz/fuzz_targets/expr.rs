@@ -1,6 +1,6 @@
 //! Expressions of `vars`: no rule and no value of a variable panics, and the same input gives the same answer.
 //!
-//! The rule is JSON up to the first zero byte; what follows is the value of every variable.
+//! The rule is JSON up to the first zero byte; the rest is the value of every variable.
 
 #![no_main]
 

@@ -11,7 +11,7 @@ use sigma_http::{Chunk, HeaderId, ResponseHead};
 const LIMITS: HeadLimits =
     HeadLimits { line_bytes: 1 << 20, head_bytes: 4096, fields: 50, tolerance: Tolerance::NONE };
 
-/// What was read: the answer, the log, and whether and how it ended.
+/// The result: the answer, the log, and whether and how it ended.
 type Found = (Vec<u8>, Vec<u8>, Option<EndKind>);
 
 fn read(wire: &[u8], step: usize) -> Result<Found, &'static str> {
@@ -24,7 +24,7 @@ fn read(wire: &[u8], step: usize) -> Result<Found, &'static str> {
                 Piece::Stdout(data) => out.extend_from_slice(&data),
                 Piece::Stderr(data) => log.extend_from_slice(&data),
                 Piece::StdoutEnd => {}
-                // What is behind it is nobody's.
+                // Bytes after it belong to no one.
                 Piece::End(kind) => return Ok((out, log, Some(kind))),
             }
         }
@@ -34,7 +34,7 @@ fn read(wire: &[u8], step: usize) -> Result<Found, &'static str> {
 
 fn check_head(text: &[u8]) {
     let Some(end) = head_end(text, 0) else { return };
-    // Whatever was looked at before, the end is where it is.
+    // From any earlier position, the end is where it is.
     for from in 0..end {
         assert_eq!(head_end(text, from.min(end - 1)), Some(end), "looked at {from}");
     }

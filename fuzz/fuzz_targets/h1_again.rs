@@ -1,5 +1,5 @@
-//! Heads through both codecs and back: what the parser accepts, the encoder writes for any body and
-//! any answer so that a second reader finds exactly that body.
+//! Heads through both codecs and back: a head that the parser accepts is written by the encoder for any body
+//! and any answer so that a second reader finds exactly that body.
 //!
 //! The first byte chooses the length of the body; the rest is a request or a response as it came.
 
@@ -12,7 +12,7 @@ use sigma_http::h1::{
 use sigma_http::{BodyLength, HeaderId, Method, RequestHead, ResponseHead};
 
 const LIMITS: HeadLimits = HeadLimits { line_bytes: 1024, head_bytes: 4096, fields: 32, tolerance: sigma_http::h1::Tolerance::NONE };
-/// What the encoder may add: the fields of framing.
+/// The fields of framing that the encoder may add.
 const LARGER: HeadLimits = HeadLimits { line_bytes: 2048, head_bytes: 8192, fields: 64, tolerance: sigma_http::h1::Tolerance::NONE };
 
 fuzz_target!(|data: &[u8]| {

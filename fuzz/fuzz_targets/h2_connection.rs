@@ -1,4 +1,5 @@
-//! A connection of HTTP/2 in either role: whatever the peer sends, what leaves are frames, and little is held.
+//! A connection of HTTP/2 in either role: for any input of the peer, the output consists of frames, and
+//! little is held.
 //!
 //! The first byte chooses the role, how many bytes come at a time, and what exchanges do. The rest are frames, each a
 //! byte for its kind, flags, stream and length and then its payload; or, in one of four runs, bytes as they are.
@@ -22,7 +23,7 @@ const CONFIG: Config = Config {
     head: HeadLimits { line_bytes: 1_024, head_bytes: 4_096, fields: 32, tolerance: Tolerance::NONE },
     flood: FloodLimits { resets_per_minute: 1_000, controls_per_second: 1_000 },
 };
-/// What is held of input that is not complete: a frame.
+/// Incomplete input is held up to a frame.
 const HEADER_BYTES: usize = 9;
 
 fuzz_target!(|data: &[u8]| {
@@ -56,7 +57,7 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(end.codec.held(), 0);
 });
 
-/// Frames of the input, behind what has to come first.
+/// Frames of the input, after the required beginning.
 fn framed(role: Role, mut data: &[u8]) -> Vec<u8> {
     let mut out = if role == Role::Server { PREFACE.to_vec() } else { Vec::new() };
     out.extend([0, 0, 0, 4, 0, 0, 0, 0, 0]);
@@ -140,7 +141,7 @@ impl End {
         }
     }
 
-    /// What leaves are whole frames, of the size that everybody takes.
+    /// The output consists of whole frames, of the size that every peer accepts.
     fn check_output(&mut self, received: usize) {
         let mut bytes = Vec::new();
         loop {

@@ -1,6 +1,6 @@
-//! HTTP/2 beside the `h2` crate: what a client says, right or wrong, both understand the same.
+//! HTTP/2 compared with the `h2` crate: both understand a client's frames, right or wrong, the same.
 //!
-//! The input chooses what the client says and how the server behaves; `sigma-http/tests/h2_oracle` makes a
+//! The input chooses the client's frames and how the server behaves; `sigma-http/tests/h2_oracle` makes a
 //! conversation of it, and runs the same comparison on fixed seeds.
 
 #![no_main]

@@ -1,4 +1,4 @@
-//! Heads with pseudo-fields: what is accepted is one well-formed HTTP/1 message, read back the same.
+//! Heads with pseudo-fields: an accepted one is one well-formed HTTP/1 message, read back the same.
 //!
 //! The input is text: method, authority, path and protocol a line each (empty for none), then fields
 //! as `name\tvalue`.
@@ -10,7 +10,7 @@ use sigma_http::h1::{HeadLimits, encode, parse_request, request_body};
 use sigma_http::{BodyLength, HeaderId, PseudoFields, RequestHead, TargetForm, Version};
 
 const LIMITS: HeadLimits = HeadLimits { line_bytes: 1024, head_bytes: 4096, fields: 32, tolerance: sigma_http::h1::Tolerance::NONE };
-/// What HTTP/1 adds to the same head: separators, and the fields of an upgrade.
+/// HTTP/1 adds to the same head: separators, and the fields of an upgrade.
 const LARGER: HeadLimits = HeadLimits { line_bytes: 2048, head_bytes: 8192, fields: 64, tolerance: sigma_http::h1::Tolerance::NONE };
 
 fuzz_target!(|data: &[u8]| {
@@ -40,7 +40,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// What is written for a body of `length` is one head, which is read back with that length.
+/// A head for a body of `length` is one head, which is read back with that length.
 fn check(before: &RequestHead, length: BodyLength, upgrade: Option<&[u8]>) {
     let mut head = before.clone();
     let mut wire = Vec::new();

@@ -1,5 +1,5 @@
-//! Field blocks: anything is decoded or refused, and what was decoded comes through an encoder and
-//! another decoder unchanged.
+//! Field blocks: anything is decoded or refused, and a decoded block comes through an encoder and another
+//! decoder unchanged.
 //!
 //! The first byte chooses the sizes of the tables; then blocks follow, each behind a byte of its length.
 

@@ -1,4 +1,4 @@
-//! Messages of a directory: none panics, and nothing that a client says is more than a value in what is asked.
+//! Messages of a directory: none panics, and a client's text is never more than a value in a request.
 
 #![no_main]
 

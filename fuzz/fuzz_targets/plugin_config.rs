@@ -1,6 +1,6 @@
-//! Configurations of plugins: none panics, and what the check of a write accepts can be built.
+//! Configurations of plugins: none panics, and one that passes the check of a write can be built.
 //!
-//! The first byte chooses the plugin, the second where the configuration stands, the rest is JSON.
+//! The first byte chooses the plugin, the second the scope of the configuration, the rest is JSON.
 
 #![no_main]
 
@@ -14,7 +14,7 @@ use sigma_config::settings::{RouterKind, UnknownFields};
 use sigma_config::{Surroundings, stored};
 use sigma_plugin::{Node, Roster};
 
-/// Whether the configuration holds what is known later: variables, references to secrets.
+/// Whether the configuration has parts that are known later: variables, references to secrets.
 fn is_open(conf: &Value) -> bool {
     conf.to_string().contains('$')
 }

@@ -1,5 +1,5 @@
-//! The PROXY protocol: no bytes panic, a header does not depend on how it is cut into reads, and
-//! what is read is written so that it reads the same.
+//! The PROXY protocol: no bytes panic, a header does not depend on how it is cut into reads, and a parsed one
+//! reads the same after writing.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Single resources: no value panics, and what the Admin API would accept can be read from a store.
+//! Single resources: no value panics, and one that the Admin API would accept can be read from a store.
 //!
 //! The first byte chooses the kind, the rest is JSON.
 

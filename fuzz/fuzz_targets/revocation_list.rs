@@ -1,4 +1,5 @@
-//! Lists of revoked certificates: none panics, and an authority makes no list of what is none.
+//! Lists of revoked certificates: none panics, and an authority does not turn an invalid list into a valid
+//! one.
 //!
 //! Two bytes of the list's length, the list, and the authority that made it.
 

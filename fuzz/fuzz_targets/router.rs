@@ -1,5 +1,5 @@
-//! The router: the tree finds what a look through all patterns finds, and one that grew route by route finds what
-//! one compiled at once finds.
+//! The router: the tree finds the same as a search through all patterns, and one that grew route by route
+//! finds the same as one compiled at once.
 //!
 //! The input is text: one pattern a line, the last line the path. Patterns with parameters are compiled and looked
 //! up too, but only plain ones and those with one `*` at their end have an answer that is plain enough to compare.

@@ -1,4 +1,4 @@
-//! Messages of SAML: none panics, and nobody has logged in of whom the provider does not say so.
+//! Messages of SAML: none panics, and a user logs in only if the provider says so.
 //!
 //! A document, or the query of a redirect or a form that brings one.
 

@@ -1,4 +1,4 @@
-//! Documents around what a provider has signed, and within: nobody else has logged in than who is signed.
+//! Documents around a signed element, and within: only the signed user logs in.
 //!
 //! A zero byte and pieces of documents, or the number of a place and its text.
 

@@ -1,5 +1,5 @@
-//! Structured fields, and HTTP message signatures in them: none panics, what is read is written so that it reads the
-//! same, and a value that is signed is one line.
+//! Structured fields, and HTTP message signatures in them: none panics, a parsed field reads the same after
+//! writing, and a value that is signed is one line.
 //!
 //! Two fields, with a zero byte between them.
 

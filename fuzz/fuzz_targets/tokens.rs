@@ -1,4 +1,5 @@
-//! JSON Web Tokens, signed or encrypted, and sets of keys: none panics, and nobody's signature is none.
+//! JSON Web Tokens, signed or encrypted, and sets of keys: none panics, and no other key verifies a
+//! signature.
 //!
 //! A token, and behind a zero byte the keys of its issuer.
 

@@ -1,5 +1,5 @@
-//! Contexts of traces in header fields: what is read is written so that it reads the same, and what is passed on is
-//! within its bounds.
+//! Contexts of traces in header fields: a parsed one reads the same after writing, and passed-on fields are
+//! within the bounds.
 //!
 //! Values, with line feeds between them.
 

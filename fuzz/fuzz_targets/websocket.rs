@@ -1,6 +1,7 @@
-//! Frames of a WebSocket: read the same in any pieces, as a second reader reads them, and followed by whoever passes them on.
+//! Frames of a WebSocket: read the same in any pieces, as a second reader reads them, and followed by a
+//! relay.
 //!
-//! The longest message, the length of pieces, and what a client sends.
+//! The longest message, the length of pieces, and a client's bytes.
 
 #![no_main]
 

@@ -1,3 +1,3 @@
-//! What the fuzz targets share: a second reading of the same rules to compare with.
+//! Shared parts of the fuzz targets: a second reading of the same rules to compare with.
 
 pub mod naive;

@@ -3,7 +3,7 @@
 //! It shares no code with `sigma-http`, so a mistake has to be made twice to stay hidden. Where the RFC leaves a
 //! choice it takes the one that `sigma-http` documents: nothing ambiguous is repaired.
 
-/// What became of the bytes.
+/// The result of a reading.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Reading<T> {
     /// A whole head and its length in bytes.

@@ -1,4 +1,5 @@
-//! Reasons of refusals whose words in APISIX are about the schema alone: the field and what it may be follow.
+//! Reasons of refusals whose words in APISIX are about the schema alone: the field and its possible values
+//! follow.
 
 use std::cell::RefCell;
 

@@ -1,5 +1,5 @@
-//! What must hold of everything that is read here, whatever it is: a function for each target in `fuzz/`, which
-//! panics where it does not.
+//! Invariants of all input of this crate: a function for each target in `fuzz/`, which panics where one is
+//! broken.
 
 use sigma_plugin::body_fields::BodyFields;
 use sigma_schema::expr::VarName;

@@ -31,8 +31,8 @@ fn bare(schema: &mut Value) {
     }
 }
 
-/// What configurations of plugins may say is promised: `schemas.json` has it, and a difference is
-/// read before it is taken over with `SIGMA_BLESS=1`.
+/// The schemas of plugins' configurations are promised: `schemas.json` has it, and a difference is read
+/// before it is taken over with `SIGMA_BLESS=1`.
 #[test]
 fn schemas_are_those_that_were_promised() {
     let roster = Roster::new(kinds(), None);
@@ -61,7 +61,7 @@ fn schemas_are_those_that_were_promised() {
     }
 }
 
-/// The paths of the fields that have a default, in a schema from which those of Sigma alone are marked.
+/// Returns the paths of the fields that have a default, in a schema from which Sigma's own fields are marked.
 fn with_default(path: &str, schema: &Value, found: &mut std::collections::BTreeSet<String>) {
     let Some(members) = schema.as_object() else { return };
     if members.contains_key(OWN_DEFAULT) {
@@ -96,7 +96,7 @@ fn with_default(path: &str, schema: &Value, found: &mut std::collections::BTreeS
 /// them: compare a difference with APISIX's schema, and mark a default of Sigma's alone with `own_default`. Then
 /// `SIGMA_BLESS=1` takes the list over.
 #[test]
-fn shown_defaults_are_those_of_apisix() {
+fn shown_defaults_equal_apisix() {
     const OWN_PLUGINS: [&str; 16] = [
         "compose",
         "digest-auth",
@@ -139,7 +139,7 @@ fn shown_defaults_are_those_of_apisix() {
     }
 }
 
-/// Defaults that APISIX does not have are shown where somebody wrote them.
+/// Defaults that APISIX does not have are shown only if they were written.
 #[test]
 fn own_defaults_are_shown_only_if_written() {
     let roster = Roster::new(kinds(), None);
@@ -226,7 +226,7 @@ fn plugins_of_auth_and_security_say_whether_they_identify_persons() {
     assert_eq!((names(true), names(false)), (identifying.to_vec(), others.to_vec()));
 }
 
-/// What a page says that an operator may set can be set.
+/// Settings on a page can be set.
 #[test]
 fn attributes_that_pages_name_exist() {
     let mut named = 0;
@@ -242,7 +242,7 @@ fn attributes_that_pages_name_exist() {
     assert!(named >= 4, "{named}");
 }
 
-/// Wherever a plugin stands, what is secret of it is encrypted at rest and hidden from viewers.
+/// Wherever a plugin is configured, its secrets are encrypted at rest and hidden from viewers.
 #[test]
 fn secrets_of_plugins_inside_plugins_are_secret() {
     let (roster, password) = (Roster::new(kinds(), None), "redis-password-1");
@@ -259,7 +259,7 @@ fn secrets_of_plugins_inside_plugins_are_secret() {
     }
     assert_eq!(keyring.decrypt_resource(Kind::Route, &mut stored, &roster), 0);
     assert_eq!(stored, plain);
-    // What is no configuration is walked all the same.
+    // An invalid configuration is walked nevertheless.
     for wrong in [json!(7), json!({"rules": 7}), json!({"rules": [7, {"actions": [[], 7, [7]]}]})] {
         let mut value =
             json!({"plugins": {"workflow": wrong, "multi-auth": {"auth_plugins": [7, {"key-auth": 7}]}}});
@@ -317,7 +317,7 @@ fn no_plugin_takes_a_field_that_does_not_exist() {
             let unread = roster.unread(name, scope, &conf);
             let unknown: Vec<&str> = unread.iter().map(|field| field.name.as_str()).collect();
             let expected = match scope {
-                // What is kept under a key carries it.
+                // An object under a key carries it.
                 PluginScope::Metadata => &["no_such_field"][..],
                 _ => &["no_such_field", "id"],
             };
@@ -339,7 +339,7 @@ fn numbers_beyond_64_bits_are_counted_as_far_as_it_goes() {
 }
 
 #[test]
-fn what_schema_and_plugin_warn_of_is_told_once() {
+fn a_warning_of_both_schema_and_plugin_comes_once() {
     let roster = Roster::new(kinds(), None);
     let (unknown, router) = (UnknownFields::Refuse, RouterKind::default());
     let around = Surroundings { plugins: &roster, unknown, router, now: 0, trusts_proxies: false };
@@ -388,7 +388,7 @@ fn profile_holds_for_configurations_of_plugins() {
 }
 
 #[test]
-fn every_plugin_says_what_it_does() {
+fn every_plugin_has_documentation() {
     for descriptor in ROSTER.iter() {
         assert!(!descriptor.documentation().trim().is_empty(), "{}", descriptor.name);
         let schema = (descriptor.schema)();
@@ -399,7 +399,7 @@ fn every_plugin_says_what_it_does() {
     }
 }
 
-/// What is parsed into a type of its own may refer to a secret all the same.
+/// A value that is parsed into a type of its own may be a reference to a secret as well.
 #[test]
 fn references_are_parsed_when_they_are_known() {
     let roster = Roster::new(kinds(), None);
@@ -438,7 +438,7 @@ fn secrets_that_everybody_holds_are_refused() {
         referring[field] = "$env://NOWHERE".into();
         assert!(refused(plugin, &referring).contains("is not known"), "{plugin}: {referring}");
     }
-    // The schema holds for what a reference stands for, and no reason tells it.
+    // The schema applies to the value of a reference, and no reason reveals it.
     let build = |conf: serde_json::Value, resolved: serde_json::Value| {
         let built =
             roster.build("ip-restriction", &Arc::new(conf), resolved, "r", &|_: &str| None, &Arc::default());
@@ -498,7 +498,7 @@ fn login_guard_knows_login_plugins_of_other_groups() {
 }
 
 #[test]
-fn settings_that_do_nothing_or_too_much_are_told() {
+fn settings_with_no_or_too_much_effect_have_warnings() {
     let check = |plugin: &str, conf: Value, expected: &[&str]| {
         assert_eq!(warned(plugin, PluginScope::Http, &conf), expected, "{conf}");
     };
