@@ -210,7 +210,7 @@ mod tests {
         check("key", json!("a\u{1}b"), "key: it has at most 8192 bytes, and no control character");
         check("tag", json!("t".repeat(LONGEST_PROPERTY + 1)), "tag: it has at most 8192 bytes");
         check("timeout", json!(0), "expected 0 to be at least 1");
-        check("access_key", json!("a"), "secret_key: what has an `access_key` is signed with it");
+        check("access_key", json!("a"), "secret_key: it is empty");
     }
 
     #[test]

@@ -220,9 +220,9 @@ mod tests {
         check("", "empty");
         check("x", "outside");
         check("<a>", "no end");
-        check("<a></b>", "ends what it does not begin");
-        check("</a>", "ends what it does not begin");
-        check("</>", "ends what it does not begin");
+        check("<a></b>", "does not close the open element");
+        check("</a>", "does not close the open element");
+        check("</>", "does not close the open element");
         check("<a/><b/>", "two outermost");
         check("<a/>x", "outside");
         check("<!DOCTYPE a [<!ENTITY e SYSTEM 'file:///etc/passwd'>]><a>&e;</a>", "declarations");
