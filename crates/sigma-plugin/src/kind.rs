@@ -25,6 +25,11 @@ pub trait Kind: Send + Sync {
     /// Returns its name in configurations.
     fn name(&self) -> &str;
 
+    /// Returns its group of plugins; empty for a plugin without a group.
+    fn group(&self) -> &str {
+        ""
+    }
+
     /// Returns its group of plugins, if the build has left the group out. Such a kind makes no instances.
     fn left_out(&self) -> Option<&str> {
         None

@@ -1,7 +1,7 @@
 //! A short description of each plugin, for lists.
 
 use serde_json::{Map, Value, json};
-use sigma_config::plugins::PluginScope;
+use sigma_schema::plugins::PluginScope;
 use sigma_plugin::docs::summary;
 use sigma_plugin::{Kind, Phase, Roster};
 

@@ -55,7 +55,7 @@ use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{Extensions, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
-use serde_json::Value;
+use serde_json::{Value, json};
 use sigma_config::Surroundings;
 use sigma_config::crypt::Keyring;
 use sigma_config::kind::Kind;
@@ -108,6 +108,8 @@ pub struct AdminState {
     pub(crate) purges: Option<Arc<Purges>>,
     /// The page of a plugin in the reference, in Markdown.
     pub documentation: Arc<Documentation>,
+    /// A short description of each plugin.
+    pub summaries: Arc<dyn Fn() -> Value + Send + Sync>,
     /// Tries a write before it is stored; None: every value that passes its check is stored.
     pub trial: Option<Trial>,
     /// The handling of unknown fields.

@@ -4,7 +4,8 @@
 //! Private keys never leave: answers hold their ciphertext, or nothing. Read-only callers see neither.
 
 use serde_json::Value;
-use sigma_config::crypt::{Keyring, MASK, is_masked, mask_resource};
+use sigma_config::crypt::{Keyring, is_masked, mask_resource};
+use sigma_schema::confidential::MASK;
 use sigma_config::kind::Kind;
 use sigma_config::settings::AdminRole;
 use sigma_schema::plugins::PluginSchemas;
