@@ -1,9 +1,9 @@
 //! A short description of each plugin, for lists.
 
 use serde_json::{Map, Value, json};
-use sigma_schema::plugins::PluginScope;
 use sigma_plugin::docs::summary;
 use sigma_plugin::{Kind, Phase, Roster};
+use sigma_schema::plugins::PluginScope;
 
 /// The places where a plugin may be configured, with their names in answers.
 const SCOPES: [(PluginScope, &str); 4] = [

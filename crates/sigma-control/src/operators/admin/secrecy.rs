@@ -5,9 +5,9 @@
 
 use serde_json::Value;
 use sigma_config::crypt::{Keyring, is_masked, mask_resource};
-use sigma_schema::confidential::MASK;
 use sigma_config::kind::Kind;
 use sigma_config::settings::AdminRole;
+use sigma_schema::confidential::MASK;
 use sigma_schema::plugins::PluginSchemas;
 
 /// Where private keys of clients stand in upstreams and in what holds one.
