@@ -1,7 +1,7 @@
-//! What FastCGI applications are told of a request: the script that it is for, and the variables of CGI (RFC 3875 §4.1).
+//! Requests for FastCGI applications: the script, and the variables of CGI (RFC 3875 §4.1).
 //!
-//! The script never follows from the path alone. PHP looks for a file in each folder of a path that it is given
-//! (`cgi.fix_pathinfo`), so that `/avatar.jpg/x.php` would run what somebody has uploaded as a picture.
+//! The path alone never decides which script runs. PHP looks for a file in each folder of a path
+//! (`cgi.fix_pathinfo`), so that `/avatar.jpg/x.php` would run an uploaded picture.
 
 use regex::bytes::Regex;
 use sigma_config::resources::{self, FastCgiHttps};
@@ -17,7 +17,7 @@ use crate::route::normalize::normalize_path;
 /// The rules of an upstream, compiled.
 #[derive(Debug)]
 pub(crate) struct FastCgi {
-    /// Without a slash at the end; empty for none.
+    /// Without a slash at the end; empty by default.
     root: Box<str>,
     file: Option<Template>,
     /// With a slash in front.
@@ -29,7 +29,7 @@ pub(crate) struct FastCgi {
     unsized_body_bytes: usize,
 }
 
-/// A script in a path, and what of the path follows it.
+/// A script in a path, and the rest of the path.
 #[derive(Debug, PartialEq, Eq)]
 struct Found {
     name: Vec<u8>,
@@ -58,7 +58,7 @@ impl FastCgi {
     pub(crate) fn new(config: &resources::FastCgi) -> FastCgi {
         let root = config.root.as_deref();
         FastCgi {
-            // The root of all has no name of its own.
+            // The root directory has no name of its own.
             root: root.map(|root| root.trim_end_matches('/')).unwrap_or_default().into(),
             file: match (&config.script_filename, root) {
                 (Some(text), _) => Some(Template::parse(text)),
@@ -75,7 +75,7 @@ impl FastCgi {
         }
     }
 
-    /// What an application is told of a request.
+    /// Returns the variables of a request.
     ///
     /// # Errors
     /// Returns an error if the request names no script that may run.
@@ -105,7 +105,7 @@ impl FastCgi {
         for (name, text) in &self.params {
             let value = text.rendered(&told);
             if value.contains(&0) {
-                // Programs would read a part of it.
+                // Programs would read only a part of it.
                 return Err(Fault::new(FaultKind::BadRequest, "a parameter for FastCGI has a zero byte"));
             }
             match value.is_empty() {
@@ -116,7 +116,7 @@ impl FastCgi {
         Ok(Terms { params, keep: self.keep, unsized_body_bytes: self.unsized_body_bytes })
     }
 
-    /// The script in a path that is normal.
+    /// Finds the script in a normal path.
     fn find(&self, mut path: Vec<u8>) -> Result<Found, Fault> {
         if self.file.is_none() {
             return Ok(Found { name: Vec::new(), info: path });
@@ -138,8 +138,7 @@ impl FastCgi {
         Ok(Found { name: name.to_vec(), info: group(2).to_vec() })
     }
 
-    /// The name that goes with a file which does not follow from the path: what is below the root of it, or its last
-    /// segment.
+    /// Returns the name of a file that does not depend on the path: its part below the root, or its last segment.
     fn name_of(&self, file: &[u8]) -> Vec<u8> {
         let below = file.strip_prefix(self.root.as_bytes()).filter(|below| below.starts_with(b"/"));
         match below {
@@ -176,7 +175,7 @@ impl FastCgi {
             ("SERVER_PORT", VarName::ServerPort),
             ("REMOTE_ADDR", VarName::RemoteAddr),
             ("REMOTE_PORT", VarName::RemotePort),
-            // Whom the gateway has made sure of, and not whom the request claims to be from.
+            // The consumer that the gateway has authenticated, and not the one that the request claims.
             ("REMOTE_USER", VarName::ConsumerName),
         ] {
             match ctx.get(&variable) {
@@ -189,13 +188,13 @@ impl FastCgi {
     }
 }
 
-/// Whether a script stands in what may be a file.
+/// Returns true if a name is that of a possible file.
 fn is_in_file(name: &[u8]) -> bool {
     let folders = name.iter().rposition(|byte| *byte == b'/').map_or(&b""[..], |at| &name[..at]);
     folders.contains(&b'.')
 }
 
-/// Whether a file has a segment that leads out of its folder, or a byte that ends its name.
+/// Returns true if a file has a segment that leads out of its folder, or a byte that ends its name.
 fn leads_astray(file: &[u8]) -> bool {
     file.iter().any(u8::is_ascii_control) || file.split(|byte| *byte == b'/').any(|segment| segment == b"..")
 }
@@ -228,7 +227,7 @@ mod tests {
         FastCgi::new(&config).terms(ctx).map(|terms| terms.params).map_err(|fault| fault.kind)
     }
 
-    /// The file, the name of the script, and what follows it.
+    /// Checks the file, the name of the script, and the rest of the path.
     fn check(config: &Value, target: &str, expected: Option<(&str, &str, &str)>) {
         let found = told(config.clone(), &context(target));
         let text = |params: &Params, name: &str| {
@@ -271,11 +270,11 @@ mod tests {
         check(&config, "/admin/", Some(("/srv/admin/index.php", "/admin/index.php", "")));
         check(&config, "/style.css", Some(("/srv/index.php", "/index.php", "")));
         check(&config, "/x/%2e%2e/b.php", Some(("/srv/b.php", "/b.php", "")));
-        // What somebody may have uploaded.
+        // An uploaded file.
         check(&config, "/upload.jpg/x.php", None);
         check(&config, "/upload.jpg%2Fx.php", None);
         check(&config, "/a.d/upload/x.php/y", None);
-        // A line that a pattern does not see as part of a path.
+        // A line break that a pattern does not see as part of a path.
         check(&config, "/a%0a.php", Some(("/srv/index.php", "/index.php", "")));
         let greedy = json!({ "root": "/srv", "split_path_info": "^(.+\\.php)(.*)$" });
         check(&greedy, "/a.php/upload/x.php", None);
@@ -296,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_else_is_told() {
+    fn variables_describe_the_request() {
         let config = json!({
             "root": "/srv",
             "params": { "SERVER_SOFTWARE": "", "APP_ENV": "prod", "REQUEST_URI": "$uri", "NONE": "$arg_none",

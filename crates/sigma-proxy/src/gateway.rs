@@ -1,4 +1,4 @@
-//! The workers and what they are told: how a snapshot comes into force.
+//! The workers and their orders: how a snapshot becomes active.
 //!
 //! Everything that can fail happens in [`Gateway::prepare`]; [`Gateway::commit`] only sends.
 
@@ -34,19 +34,19 @@ const PASSING: Duration = Duration::from_secs(1);
 /// Ticks between two looks at idle upstream connections.
 const SWEEP_TICKS: u64 = 1_000 / deadline::TICK_MS;
 
-/// What comes into force together with a snapshot whose settings differ.
+/// The changes that become active together with a snapshot whose settings differ.
 struct SettingsChange {
     listeners: Listeners,
     log: Option<LogSink>,
 }
 
-/// What a worker has yet to do: all that it was told since it looked last.
+/// The pending orders of a worker: all orders since it last looked.
 #[derive(Default)]
 struct Orders {
-    /// The newest; those between it and the one in force are nobody's concern.
+    /// The newest snapshot; those between it and the active one are skipped.
     snapshot: Option<Arc<Snapshot>>,
     change: Option<SettingsChange>,
-    /// Sessions over UDP to go on with, before anything is received.
+    /// Sessions over UDP to continue before anything is received.
     going_on: Option<Vec<Passing>>,
     /// Give all sessions over UDP away, and receive no more.
     passing: Option<mpsc::Sender<Vec<Passing>>>,
@@ -54,12 +54,12 @@ struct Orders {
     ending: Option<Ending>,
 }
 
-/// How a worker ends.
+/// The end of a worker.
 #[derive(Debug, Clone, Copy)]
 struct Ending {
-    /// Open exchanges may finish for so long.
+    /// How long open exchanges may take to finish.
     deadline: Duration,
-    /// Idle connections may bring a last request for so long.
+    /// How long idle connections may bring a last request.
     idle: Duration,
 }
 
@@ -77,7 +77,7 @@ impl Orders {
     }
 }
 
-/// What the settings say about the workers' connections.
+/// Returns the settings of the workers' connections.
 fn io_of(settings: &Settings) -> Io {
     let sizes = Sizes {
         entries: settings.io_uring.entries,
@@ -98,7 +98,7 @@ struct WorkerHandle {
     thread: JoinHandle<()>,
 }
 
-/// When a gateway that starts receives datagrams.
+/// When a started gateway begins to receive datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Receiving {
     /// At once.
@@ -110,18 +110,18 @@ pub enum Receiving {
 /// The running data plane.
 pub struct Gateway {
     workers: Vec<WorkerHandle>,
-    /// What a successor would take over.
+    /// The state that a successor would take over.
     inheritance: Inheritance,
     log: Option<LogWriter>,
     /// Another process has taken over.
     is_handed_over: bool,
-    /// Snapshots that are in force no longer, until no worker holds them: to free a large one
-    /// takes time that a worker does not have.
+    /// Snapshots that are no longer active, until no worker holds them: freeing a large one takes time that a worker
+    /// does not have.
     retired: Vec<Arc<Snapshot>>,
     current: Arc<Snapshot>,
 }
 
-/// A snapshot with all it needs, ready to come into force.
+/// A snapshot with all it needs, ready to become active.
 pub struct Prepared {
     snapshot: Arc<Snapshot>,
     bound: Bound,
@@ -129,12 +129,11 @@ pub struct Prepared {
 }
 
 impl Gateway {
-    /// Starts the workers of `inheritance`, with `snapshot` in force. They accept from the sockets that
-    /// are inherited; what else the snapshot listens on is bound. `cpus`, if not empty, are pinned to
-    /// in turn.
+    /// Starts the workers of `inheritance` with an active `snapshot`. They accept from the inherited sockets; the
+    /// other listeners of the snapshot are bound. With `cpus`, if not empty, each worker is pinned to one in turn.
     ///
     /// # Errors
-    /// Returns an error if a listener cannot be bound, or a thread not be started.
+    /// Returns an error if a listener cannot be bound, or a thread cannot be started.
     pub fn start(
         snapshot: Arc<Snapshot>,
         mut inheritance: Inheritance,
@@ -189,7 +188,7 @@ impl Gateway {
         Ok(WorkerHandle { orders, thread })
     }
 
-    /// Binds what `snapshot` listens on and this gateway does not yet.
+    /// Binds the listeners of `snapshot` that this gateway does not have yet.
     ///
     /// # Errors
     /// Returns an error if a listener cannot be bound; nothing has changed then.
@@ -198,7 +197,7 @@ impl Gateway {
         Ok(Prepared { snapshot: Arc::clone(snapshot), bound, log })
     }
 
-    /// Puts a snapshot into force that differs from the one before in its resources only.
+    /// Activates a snapshot that differs from the one before in its resources only.
     pub fn publish(&mut self, snapshot: &Arc<Snapshot>) {
         for worker in &self.workers {
             worker.tell(|orders| orders.publish(snapshot, None));
@@ -210,12 +209,12 @@ impl Gateway {
         self.retired.push(std::mem::replace(&mut self.current, Arc::clone(snapshot)));
     }
 
-    /// Frees snapshots that no worker holds any more; to be called now and then.
+    /// Frees snapshots that no worker holds any more; call it now and then.
     pub fn sweep(&mut self) {
         self.retired.retain(|snapshot| Arc::strong_count(snapshot) > 1);
     }
 
-    /// Puts a prepared snapshot into force; cannot fail.
+    /// Activates a prepared snapshot; cannot fail.
     pub fn commit(&mut self, prepared: Prepared) {
         let Prepared { snapshot, mut bound, log } = prepared;
         let changes = std::mem::take(&mut bound.changes);
@@ -231,31 +230,31 @@ impl Gateway {
         self.retire(&snapshot);
     }
 
-    /// Whether a worker thread has ended.
+    /// Returns true if a worker thread has ended.
     pub fn has_lost_a_worker(&self) -> bool {
         self.workers.iter().any(|worker| worker.thread.is_finished())
     }
 
-    /// Opens the access log anew, after it was renamed.
+    /// Opens the access log again after it was renamed.
     pub fn reopen_log(&self) {
         if let Some(log) = &self.log {
             log.reopen();
         }
     }
 
-    /// What a successor takes over.
+    /// Returns the state that a successor takes over.
     pub fn inheritance(&self) -> &Inheritance {
         &self.inheritance
     }
 
-    /// Another process goes on with the sockets. Clients are not to notice: one that has an idle connection may bring a
-    /// last request on it, while it is told to take another connection for the next.
+    /// Hands the sockets over to another process. Clients do not notice: an idle connection may bring a last request,
+    /// and its response asks the client to use another connection for the next.
     pub fn hand_over(&mut self) {
         self.inheritance.leave_files();
         self.is_handed_over = true;
     }
 
-    /// Gives away the sessions over UDP, for a process that goes on with them. From now on no datagram is received.
+    /// Gives away the sessions over UDP, for a process that continues them. From now on no datagram is received.
     pub async fn pass_sessions(&self) -> Vec<Passing> {
         let (sender, mut passed) = mpsc::channel(self.workers.len().max(1));
         for worker in &self.workers {
@@ -274,13 +273,13 @@ impl Gateway {
         all
     }
 
-    /// Goes on with sessions over UDP of the process before, and begins to receive datagrams. For one that was started
-    /// with [`Receiving::Later`].
+    /// Continues sessions over UDP of the process before, and begins to receive datagrams. For a gateway that was
+    /// started with [`Receiving::Later`].
     pub fn go_on_with(&self, sessions: Vec<Passing>) {
         let workers = self.inheritance.workers_by_socket();
         let mut parts: Vec<Vec<Passing>> = self.workers.iter().map(|_| Vec::new()).collect();
         for passing in sessions {
-            // One of a listener that is no more ends.
+            // A session of a removed listener ends.
             if let Some(worker) = workers.get(&passing.session.listening) {
                 parts[*worker].push(passing);
             }
@@ -293,7 +292,7 @@ impl Gateway {
     /// Stops accepting, lets open exchanges finish for the configured time, ends the workers.
     /// The calling thread goes on with its other tasks meanwhile.
     pub async fn drain(mut self) {
-        // The kernel is to refuse clients once the workers have closed their handles.
+        // The kernel rejects clients once the workers have closed their handles.
         self.inheritance.release_sockets();
         let timeouts = &self.current.settings.timeouts;
         let idle_ms = if self.is_handed_over { timeouts.drain_idle_ms } else { 0 };
@@ -313,7 +312,7 @@ impl Gateway {
             }
         }
         if let Some(log) = self.log.take() {
-            // One that panics has lost its lines; there is nobody left to serve.
+            // If it panics, its lines are lost; no client is left.
             let _ = tokio::task::spawn_blocking(move || log.close(Duration::from_secs(5))).await;
         }
     }
@@ -322,7 +321,7 @@ impl Gateway {
 impl WorkerHandle {
     fn tell(&self, add: impl FnOnce(&mut Orders)) {
         if !self.orders.tell(add) {
-            tracing::error!("a worker thread has ended; its connections are served no more");
+            tracing::error!("a worker thread has ended; its connections are no longer served");
         }
     }
 }
@@ -332,7 +331,7 @@ fn sink(log: Option<&LogWriter>, snapshot: &Snapshot, counters: &Arc<WorkerCount
     log.map(|writer| writer.sink(buffer, Arc::clone(counters)))
 }
 
-/// A worker's life: do what it is told until drained.
+/// Runs a worker: follows orders until it is drained.
 async fn run(
     worker: Rc<Worker>,
     mut inbox: Taker<Orders>,
@@ -387,18 +386,18 @@ async fn run(
     }
 }
 
-/// What accepts from one listener.
+/// An acceptor of one listener.
 struct Acceptor {
     task: tokio::task::JoinHandle<()>,
     stop: Rc<Notify>,
-    /// Of datagrams: who is in a session.
+    /// For datagrams: the sessions.
     hall: Option<Rc<Hall>>,
 }
 
 /// Mostly one for each listener; more where the process before had more workers.
 type Accepting = HashMap<ListenPlace, Vec<Acceptor>>;
 
-/// How long what the kernel has queued may wait for a worker that is full, once it stops.
+/// How long connections that the kernel has queued may wait for a full worker, once it stops.
 const STOP_ACCEPTING: Duration = Duration::from_millis(100);
 
 fn open(worker: &Rc<Worker>, accepting: &mut Accepting, listeners: Listeners) {
@@ -438,7 +437,7 @@ fn close(accepting: &mut Accepting, place: &ListenPlace) {
     }
 }
 
-/// Goes on with sessions that are over sockets of this worker.
+/// Continues sessions that are over sockets of this worker.
 fn take_in(worker: &Rc<Worker>, accepting: &Accepting, sessions: Vec<Passing>) {
     let halls = accepting.values().flatten().filter_map(|acceptor| acceptor.hall.as_ref());
     let halls: HashMap<u64, &Rc<Hall>> = halls.filter_map(|hall| Some((hall.number()?, hall))).collect();
@@ -449,7 +448,7 @@ fn take_in(worker: &Rc<Worker>, accepting: &Accepting, sessions: Vec<Passing>) {
     }
 }
 
-/// Gives all sessions away, unless nobody waits for them any more.
+/// Gives all sessions away, unless the receiver has stopped waiting.
 fn pass(accepting: &Accepting, passing: &mpsc::Sender<Vec<Passing>>) {
     if passing.is_closed() {
         return;
@@ -465,7 +464,7 @@ fn pass(accepting: &Accepting, passing: &mpsc::Sender<Vec<Passing>>) {
     let _ = passing.try_send(sessions);
 }
 
-/// These ticks have passed. Returns how many more may pass at once in a worker that has nothing to do.
+/// Handles the ticks that have passed. Returns how many more may pass at once in an idle worker.
 fn on_tick(worker: &Worker, ticks: Range<u64>, late_ms: u64) -> u64 {
     let is_due = |each: u64| ticks.start / each != ticks.end / each;
     worker.tick(late_ms);
@@ -488,10 +487,10 @@ fn on_tick(worker: &Worker, ticks: Range<u64>, late_ms: u64) -> u64 {
     flush_ticks - ticks.end % flush_ticks
 }
 
-/// How long what is open at the deadline has for its last words.
+/// How long connections that are open at the deadline have for their last bytes.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// Idle connections end when their time is over, those with an exchange when that is, all at the deadline.
+/// Ends idle connections when their time is over, those with an exchange after it, and all at the deadline.
 async fn drain(worker: &Rc<Worker>, accepting: Accepting, ending: Ending) {
     // Before the listeners go: the idle connections of one that a reload takes away end at once, these do not.
     worker.drain.begin(&worker.view().snapshot.settings.timeouts);
@@ -502,10 +501,10 @@ async fn drain(worker: &Rc<Worker>, accepting: Accepting, ending: Ending) {
         }
     }
     let end = Instant::now() + ending.deadline;
-    // Tasks that were just accepted get to begin before the idle ones are told.
+    // Newly accepted tasks begin before the idle ones are notified.
     tokio::task::yield_now().await;
     if !ending.idle.is_zero() {
-        // HTTP/2 tells its clients at once.
+        // HTTP/2 notifies its clients at once.
         deadline::wake_all();
         all_gone(worker, ending.idle.min(ending.deadline)).await;
     }
@@ -519,7 +518,7 @@ async fn drain(worker: &Rc<Worker>, accepting: Accepting, ending: Ending) {
     worker.log.replace(None);
 }
 
-/// Waits until nothing is open; false if that takes too long.
+/// Waits until nothing is open; returns false if that takes too long.
 async fn all_gone(worker: &Worker, patience: Duration) -> bool {
     let gone = async {
         while worker.is_busy() {

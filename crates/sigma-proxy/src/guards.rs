@@ -1,6 +1,6 @@
-//! What stands in front of an upstream: limits, a circuit breaker, admission control, adaptive concurrency.
-//! The process has one of each, or each worker has, as `sigma_upstream::overload` says. What they know outlives
-//! a change of the upstream: who adds a node must not forget that the others were failing.
+//! The guards of an upstream: limits, a circuit breaker, admission control, adaptive concurrency. The process has one
+//! of each, or each worker has, as `sigma_upstream::overload` says. Their knowledge outlives a change of the
+//! upstream: a new node must not make them forget that the others were failing.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -23,7 +23,7 @@ pub(crate) struct Guards {
     pub(crate) concurrency: Option<AdaptiveConcurrency>,
 }
 
-/// The bounds on requests at a time.
+/// The bounds on concurrent requests.
 #[derive(Debug)]
 pub(crate) struct Limit {
     gate: Arc<Gate>,
@@ -32,7 +32,7 @@ pub(crate) struct Limit {
     /// Of each node.
     per_node: Option<u32>,
     pub(crate) queue_length: u32,
-    /// How long a request waits; None if none does.
+    /// How long a request waits in the queue. None without a queue.
     pub(crate) queue_ms: Option<u64>,
     pub(crate) priority: Option<VarName>,
     pub(crate) dry_run: bool,
@@ -48,7 +48,7 @@ pub(crate) struct Way<'g> {
 #[derive(Debug)]
 pub(crate) struct BreakerRules {
     pub(crate) breaker: Arc<Breaker>,
-    /// What it judges by.
+    /// The rules that it judges by.
     judging: resources::CircuitBreaker,
     pub(crate) slow_ms: Option<f64>,
     pub(crate) failures: Box<[u16]>,
@@ -56,7 +56,7 @@ pub(crate) struct BreakerRules {
     pub(crate) dry_run: bool,
 }
 
-/// What is served while a breaker is open.
+/// The replacement while a breaker is open.
 #[derive(Debug)]
 pub(crate) enum Fallback {
     /// The upstream with this key.
@@ -69,7 +69,8 @@ pub(crate) enum Fallback {
 }
 
 impl Guards {
-    /// The guards that an upstream has; None if it has none. They know what those knew that it had `before`.
+    /// Returns the guards of an upstream. None without any. They keep the knowledge of the guards that it had
+    /// `before`.
     pub(crate) fn of(upstream: &resources::Upstream, before: Option<&Guards>) -> Option<Box<Guards>> {
         let (limit, breaker) =
             before.map_or((None, None), |before| (before.limit.as_ref(), before.breaker.as_ref()));
@@ -86,7 +87,7 @@ impl Guards {
         any.then(|| Box::new(guards))
     }
 
-    /// Whether one of them judges by the time that an answer took.
+    /// Returns true if one of them judges by the time of a response.
     pub(crate) fn asks_for_time(&self) -> bool {
         self.concurrency.is_some() || self.breaker.as_ref().is_some_and(|breaker| breaker.slow_ms.is_some())
     }
@@ -106,18 +107,18 @@ impl Limit {
         }
     }
 
-    /// The way to the upstream; None if it has no bound as a whole.
+    /// Returns the way to the upstream. None without a bound for the whole upstream.
     pub(crate) fn to_upstream(&self) -> Option<Way<'_>> {
         let bounds = Bounds { inside: self.max?, waiting: self.queue_length };
         Some(Way { gate: &self.gate, bounds })
     }
 
-    /// Whether each node has a bound of its own.
+    /// Returns true if each node has a bound of its own.
     pub(crate) fn is_per_node(&self) -> bool {
         self.per_node.is_some()
     }
 
-    /// The way to one node; None if nodes have no bound of their own.
+    /// Returns the way to one node. None without bounds for nodes.
     pub(crate) fn to_node<'g>(&self, node: &'g Endpoint) -> Option<Way<'g>> {
         let inside = node.health.bounded(self.per_node?);
         Some(Way { gate: node.health.gate(), bounds: Bounds { inside, waiting: self.queue_length } })
@@ -171,7 +172,8 @@ pub(crate) struct OwnGuards {
 }
 
 impl OwnGuards {
-    /// That of `guards`; what it was with the guards `before` goes on where its rules are the same.
+    /// Returns the own part of `guards`; the part that belonged to the guards `before` is kept if its rules are the
+    /// same.
     pub(crate) fn new(guards: &Guards, before: Option<(&Guards, &OwnGuards)>) -> OwnGuards {
         let admission = before.filter(|(before, _)| {
             let judging = |rules: AdmissionControl| AdmissionControl { dry_run: false, ..rules };

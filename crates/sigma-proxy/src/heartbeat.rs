@@ -1,19 +1,19 @@
-//! Signs of life of the workers, looked at now and then.
+//! Signs of life of the workers, checked now and then.
 
 use std::sync::Arc;
 
 use sigma_observe::counters::WorkerCounters;
 
-/// What was seen of the workers. Looks are counted, not time: a machine that was asleep is not taken for a worker
-/// that stands still.
+/// The progress of the workers at the last checks. Checks are counted, not time: after a machine was asleep no worker
+/// counts as blocked.
 #[derive(Debug, Default)]
 pub struct Heartbeat {
-    /// For each worker, what moves, and the looks since it did.
+    /// For each worker, its counter, and the checks since it changed.
     seen: Vec<(u64, u32)>,
 }
 
 impl Heartbeat {
-    /// Looks at the workers. Returns the number of one that has not moved for so many looks.
+    /// Checks the workers. Returns the number of a worker that has not moved for so many checks.
     pub fn look(&mut self, workers: &[Arc<WorkerCounters>], looks: u32) -> Option<usize> {
         self.seen.resize(workers.len(), (0, 0));
         for (worker, (beats, still)) in workers.iter().zip(&mut self.seen) {

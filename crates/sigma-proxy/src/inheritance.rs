@@ -1,8 +1,8 @@
 //! The state that outlives a generation of workers and passes to the next one.
 //!
-//! Listening sockets, the keys of TLS tickets, counters and health are one value. A start, a reload and
-//! whatever takes the place of workers are the same two steps over it: [`Inheritance::bind`] what is
-//! missing, which may fail and changes nothing, then [`Inheritance::take_over`], which cannot fail.
+//! Listening sockets, the keys of TLS tickets, counters and health are one value. A start, a reload and any
+//! replacement of workers are the same two steps: [`Inheritance::bind`] binds the missing sockets, which may fail and
+//! changes nothing, then [`Inheritance::take_over`], which cannot fail, activates them.
 
 use std::collections::HashMap;
 use std::io;
@@ -24,7 +24,7 @@ use crate::live::LiveReporter;
 use crate::snapshot::Snapshot;
 use crate::tap::TapBoard;
 
-/// An error that names the listener, and what may be done.
+/// An error that names the listener, and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}: {source}{remedy}")]
 pub struct BindError {
@@ -96,8 +96,8 @@ struct Held {
 }
 
 impl Held {
-    /// Whether its sockets are those that `wanted` asks for. Those of UDP are, whatever else changed: what a socket
-    /// is sent while another one takes its place would be lost, and none of the options is about the socket.
+    /// Returns true if its sockets are those that `wanted` asks for. Sockets of UDP always are: datagrams to a socket
+    /// that is being replaced would be lost, and none of the options is about the socket.
     fn serves(&self, wanted: &Listener) -> bool {
         let place = wanted.place();
         self.listener == *wanted || matches!(place, ListenPlace::Udp(_)) && self.listener.place() == place
@@ -113,7 +113,7 @@ pub struct Inheritance {
     node: Arc<Node>,
     live: LiveReporter,
     taps: Arc<TapBoard>,
-    /// Those that are bound already.
+    /// The sockets that are bound already.
     found: Arc<Sockets>,
 }
 
@@ -126,30 +126,30 @@ pub(crate) struct Bound {
 }
 
 impl Inheritance {
-    /// That of a first generation with so many workers: nothing is counted, nobody listens. `health`
-    /// is where workers report to, `node` what plugins share.
+    /// Returns the state of a first generation with so many workers: no counts, no listeners. `health` receives the
+    /// reports of workers, `node` is shared by plugins.
     pub fn new(workers: usize, health: HealthReporter, node: Arc<Node>) -> Inheritance {
         let counters = (0..workers).map(|_| Arc::default()).collect();
         let (live, taps, found) = (LiveReporter::default(), Arc::default(), Arc::default());
         Inheritance { listening: Vec::new(), sessions: None, counters, health, node, live, taps, found }
     }
 
-    /// The same with workers that tell what requests are like while somebody looks.
+    /// Adds a reporter of request figures, for an operator who watches.
     #[must_use]
     pub fn watched(mut self, live: LiveReporter) -> Inheritance {
         self.live = live;
         self
     }
 
-    /// The same with sockets that another process has bound: they are listened on before any others.
+    /// Adds sockets that another process has bound: they are used before any others.
     #[must_use]
     pub fn with_sockets(mut self, found: Arc<Sockets>) -> Inheritance {
         self.found = found;
         self
     }
 
-    /// Goes on with keys of tickets that another process has made, the newest first, which is of this age: clients
-    /// resume the sessions that they began there. Keys that cannot be used are left.
+    /// Continues with the keys of tickets that another process has made, the newest first, which has this age:
+    /// clients resume the sessions that they began there. Keys that cannot be used are left.
     pub fn resume_tickets(snapshot: &Snapshot, keys: &[SharedKey], age: Duration) {
         let ours = snapshot.sessions.as_deref().and_then(Sessions::ticket_keys);
         if let (Some(ours), Some(newest)) = (ours, keys.first())
@@ -175,33 +175,33 @@ impl Inheritance {
         Compiler::new(roster, Arc::clone(&self.node)).resuming(self.sessions.clone())
     }
 
-    /// The place where workers report what they see of nodes.
+    /// Returns the reporter for observations of nodes.
     pub(crate) fn health(&self) -> &HealthReporter {
         &self.health
     }
 
-    /// The place where workers tell what requests are like.
+    /// Returns the reporter of request figures.
     pub(crate) fn live(&self) -> &LiveReporter {
         &self.live
     }
 
-    /// Where operators say which exchanges they want to see.
+    /// Returns the board where operators open taps.
     pub fn taps(&self) -> &Arc<TapBoard> {
         &self.taps
     }
 
-    /// The data that plugins of all workers share.
+    /// Returns the data that plugins of all workers share.
     pub fn node(&self) -> &Arc<Node> {
         &self.node
     }
 
-    /// Binds what `wanted` has and this does not.
+    /// Binds the sockets of `wanted` that are missing here.
     ///
     /// # Errors
     /// Returns an error if a listener cannot be bound; nothing has changed then.
     pub(crate) fn bind(&self, wanted: &[Listener]) -> Result<Bound, BindError> {
         let is_held = |listener: &&Listener| self.listening.iter().any(|held| held.serves(listener));
-        // Unix sockets first: whoever gets through to a port may count on them.
+        // Unix sockets first: a client that reaches a port may rely on them.
         let mut missing: Vec<(&Listener, ListenPlace)> =
             wanted.iter().filter(|l| !is_held(l)).map(|listener| (listener, listener.place())).collect();
         missing.sort_by_key(|(_, place)| !matches!(place, ListenPlace::Unix(_)));
@@ -222,7 +222,7 @@ impl Inheritance {
         Ok(Bound { added, closed, changes })
     }
 
-    /// The sockets that are found bound for a listener, and new ones for the workers that are left.
+    /// Returns the sockets that are already bound for a listener, and new ones for the remaining workers.
     fn sockets_of(&self, listener: &Listener, place: &ListenPlace) -> io::Result<Vec<BoundSocket>> {
         let mut sockets = match place {
             ListenPlace::Tcp(addr) => self.found.tcp(*addr, Some(listener.backlog))?,
@@ -241,20 +241,20 @@ impl Inheritance {
         Ok(sockets)
     }
 
-    /// Whether this is to be the only one on a listener's port. Where it listens already, with other
-    /// options or on another address, its own sockets would be in the way of the new ones.
+    /// Returns whether this must be the only process on a listener's port. If it listens there already, with other
+    /// options or on another address, its own sockets would conflict with the new ones.
     fn claim(&self, listener: &Listener) -> Claim {
         let of = |listener: &Listener| port_of(&listener.place()).map(|(addr, of)| (addr.port(), of));
         let is_own = self.listening.iter().any(|held| of(&held.listener) == of(listener));
         if listener.shared || is_own { Claim::Further } else { Claim::First }
     }
 
-    /// What was bound is in use, and `snapshot` in force.
+    /// Activates the bound sockets and `snapshot`.
     pub(crate) fn take_over(&mut self, bound: Bound, snapshot: &Snapshot) {
-        // By place: one that is bound with other options takes that of the one before.
+        // By place: a listener that is bound with other options replaces the one before.
         self.listening.retain(|held| !bound.closed.contains(&held.listener.place()));
         self.listening.extend(bound.added);
-        // What nobody listens on is closed.
+        // Sockets without a listener are closed.
         self.found = Arc::default();
         self.sessions.clone_from(&snapshot.sessions);
     }
@@ -295,7 +295,7 @@ impl Inheritance {
         self.listening.iter_mut().filter_map(|held| held.file.take()).for_each(SocketFile::leave);
     }
 
-    /// Keeps no socket open any more: those of the workers are the last ones.
+    /// Closes its own handles of the sockets: those of the workers are the last ones.
     pub(crate) fn release_sockets(&mut self) {
         self.listening.iter_mut().for_each(|held| held.sockets.clear());
     }
@@ -313,7 +313,7 @@ fn handles(held: &[Held], workers: usize) -> Result<Vec<Listeners>, BindError> {
     Ok(handles)
 }
 
-/// The port of a place, and what it is of.
+/// Returns the port of a place, and its transport.
 fn port_of(place: &ListenPlace) -> Option<(SocketAddr, Transport)> {
     match place {
         ListenPlace::Tcp(addr) => Some((*addr, Transport::Tcp)),
@@ -345,7 +345,7 @@ mod tests {
         checked.config.settings.listeners[0].clone()
     }
 
-    /// A socket of UDP stays whatever becomes of its listener's name, and is another one than that of TCP.
+    /// A socket of UDP stays even if its listener is renamed, and differs from the socket of TCP.
     #[test]
     fn sockets_of_datagrams_stay() {
         let health = sigma_upstream::health::passive_channel(1).0;
@@ -353,7 +353,7 @@ mod tests {
         let compiler = inheritance.compiler(Arc::new(Roster::new([], None)));
         let config = sigma_config::Config::default();
         let snapshot = alone(|sources| compiler.compile(&config, 0, sources)).unwrap().1;
-        // Free for TCP as well, and given to nobody else by the system.
+        // Free for TCP as well, and not given to another program by the system.
         let is_free = |port: &u16| BoundSocket::udp(([127, 0, 0, 1], *port).into(), Claim::First).is_ok();
         let plain = tcp(std::iter::repeat_with(sigma_testkit::free_port).find(is_free).unwrap());
         let stream = Some(sigma_config::settings::StreamListener::Udp);
@@ -420,7 +420,7 @@ mod tests {
         let again = inheritance.bind(std::slice::from_ref(&listener)).unwrap();
         assert!(again.changes.iter().all(|change| change.open.is_empty() && change.close.is_empty()));
         inheritance.take_over(again, &snapshot);
-        // Whoever succeeds has a socket for each worker without binding any.
+        // A successor has a socket for each worker without binding any.
         assert!(inheritance.handles().unwrap().iter().all(|worker| worker.open.len() == 1));
         let gone = inheritance.bind(&[]).unwrap();
         assert!(gone.changes.iter().all(|change| change.close.len() == 1));

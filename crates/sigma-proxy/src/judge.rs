@@ -1,5 +1,4 @@
-//! Judging nodes by what attempts on them have shown, for passive health checks and
-//! outlier detection.
+//! Judges nodes by their attempts, for passive health checks and outlier detection.
 
 use std::sync::Arc;
 
@@ -12,31 +11,30 @@ use sigma_upstream::health::{NodeState, Standing, outlier};
 use crate::snapshot::Upstream;
 use crate::worker::Worker;
 
-/// Tells the health checks of one upstream what was seen of its nodes.
+/// The judge of one upstream, which reports to its health checks.
 pub(crate) struct Judge<'a> {
     worker: &'a Worker,
     upstream: &'a Upstream,
 }
 
-/// An attempt that failed, as far as it may be held against its node.
+/// An attempt that failed, with the facts that matter for its node.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seen {
     pub(crate) fault: Fault,
-    /// The node had all that it could wait for: neither the client's slowness nor the end of the
-    /// client's own time made the attempt fail.
+    /// The node had everything that it could wait for: neither the client's slowness nor the end of the client's own
+    /// time made the attempt fail.
     pub(crate) request_sent: bool,
-    /// The status that the client is answered for it; None if another attempt follows, or if the client
-    /// has an answer already.
+    /// The status of the client's response. None if another attempt follows, or if the client has a response already.
     pub(crate) status: Option<u16>,
 }
 
 impl<'a> Judge<'a> {
-    /// The judge of an upstream's nodes.
+    /// Returns the judge of an upstream's nodes.
     pub(crate) fn new(worker: &'a Worker, upstream: &'a Upstream) -> Judge<'a> {
         Judge { worker, upstream }
     }
 
-    /// The answer of a node counts as this status; None if it says nothing about the node.
+    /// Counts the response of a node with this status. None if it says nothing about the node.
     pub(crate) fn answered(&self, node: &Endpoint, status: Option<u16>) {
         let Some(checks) = &self.upstream.checks else { return };
         if let Some(traffic) = &checks.traffic {
@@ -49,8 +47,8 @@ impl<'a> Judge<'a> {
         self.compare(node, checks, outlier::Seen::Answer(status));
     }
 
-    /// An attempt on a node failed. What happened on the connection counts, and, as for any other answer,
-    /// the status that it comes to.
+    /// Counts a failed attempt on a node. The event on the connection counts, and, as for any other response, the
+    /// resulting status.
     pub(crate) fn failed(&self, node: &Endpoint, seen: Seen) {
         let Some(checks) = &self.upstream.checks else { return };
         let Seen { fault, request_sent, status } = seen;
@@ -64,7 +62,7 @@ impl<'a> Judge<'a> {
         if let Some(event @ Event::HttpFailure) = status.and_then(|status| by_status(checks, status)) {
             self.worker.health.report(&node.health, event, checks);
         }
-        // What came on a connection that stood was an answer, though not one in HTTP.
+        // Bytes on an open connection were a response, though not one in HTTP.
         let seen = happened.map_or(outlier::Seen::Answer(502), |_| outlier::Seen::LocalOriginFailure);
         self.compare(node, checks, seen);
     }
@@ -79,15 +77,15 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// Whether a fault is the node's doing. What the client brought about is not: its slowness, the end of its own
-/// time. Nor is that a node went out: why it did is known already.
+/// Returns true if a fault is caused by the node. Faults of the client are not: its slowness, the end of its own
+/// time. Nor is the withdrawal of a node: its reason is known already.
 pub(crate) fn is_to_blame(fault: Fault, request_sent: bool) -> bool {
     fault.kind != FaultKind::NodeWithdrawn
         && fault.side() == Side::Upstream
         && (request_sent || verdict(fault, request_sent).is_some())
 }
 
-/// Why no node may be used although there are some and none was tried.
+/// Returns why no node may be used although there are some and none was tried.
 pub(crate) fn out_of_service(nodes: &[Endpoint]) -> &'static str {
     let standings = || nodes.iter().map(|node| node.health.standing());
     let is_in_maintenance =
@@ -95,20 +93,19 @@ pub(crate) fn out_of_service(nodes: &[Endpoint]) -> &'static str {
     if standings().all(is_in_maintenance) {
         "all nodes are in maintenance"
     } else if standings().all(|standing| !standing.is_in_service()) {
-        "all nodes are in drain or maintenance"
+        "all nodes are draining or in maintenance"
     } else {
         "no node of the upstream may be used"
     }
 }
 
-/// The verdict of passive checks on a status.
+/// Returns the verdict of passive checks on a status.
 fn by_status(checks: &Plan, status: u16) -> Option<Event> {
     checks.passive.as_ref()?.judge(status)
 }
 
-/// The verdict of the fault on the node. A node that had not got the whole request may have waited for
-/// the client, so its patience says nothing about it. Nothing that the client or the gateway did wrong
-/// ever counts here.
+/// Returns the verdict of the fault on the node. A node without the whole request may have waited for the client, so
+/// its silence says nothing about it. Mistakes of the client or the gateway never count here.
 fn verdict(fault: Fault, request_sent: bool) -> Option<Event> {
     match fault.kind {
         FaultKind::ConnectRefused
@@ -130,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_held_against_a_node() {
+    fn only_faults_of_the_node_count_against_it() {
         let check = |kind, request_sent, expected| {
             assert_eq!(verdict(Fault::new(kind, ""), request_sent), expected, "{kind:?} {request_sent}");
         };

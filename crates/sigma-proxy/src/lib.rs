@@ -1,28 +1,9 @@
 //! The data plane: listen, route, exchange.
 //!
-//! The ten steps of a request, which `ARCHITECTURE.md` draws, and the files of each:
-//!
-//! - **Accept**: `listen`; limits: `admit`, `addresses`.
-//! - **Decode**: `sigma-wire`; the facts about the connection: `connection`.
-//! - **Open**: `exchange/mod`; forged fields: `exchange/sanitize`; progress: `exchange/stage`.
-//! - **Route**: methods and paths: `exchange/target`, `route/normalize`, `route/ambiguous`; candidates by host and
-//!   path: `route/tree`; conditions: `route/candidate`; variables: `exchange/request`; load shedding: `pressure`.
-//! - **Rewrite and access**: plugins: `exchange/phases`; their calls to services: `outbound`; calls to this
-//!   gateway: `exchange/ask`; fields for the node: `exchange/headers`; HTTP cache: `exchange/cache`,
-//!   `exchange/fetch`.
-//! - **Balance**: attempts: `exchange/forward`, `attempts`; retry policy: `retry`; hedging: `exchange/hedge`;
-//!   deadlines: `time_limit`; upstreams of several others: `exchange/among`; limits and circuit breakers of an
-//!   upstream: `guards`, `passage`, `exchange/guarded`.
-//! - **Forward**: both directions: `exchange/transfer`; request body: `exchange/upload`; after a 101:
-//!   `exchange/upgrade`, `exchange/tunnel`; FastCGI, Dubbo and nodes without HTTP: `fastcgi`, `exchange/dubbo`,
-//!   `exchange/bridge`.
-//! - **Response**: `exchange/response`, `exchange/delivery`; after the node has finished: `exchange/remainder`;
-//!   local replies: `exchange/local_reply`.
-//! - **Fault?**: `attempts`, `judge`, `exchange/reply`.
-//! - **Finish**: `exchange/finish`; operators who watch: `live`, `tap`.
-//!
-//! A listener with `stream` gives its connections to `flow` after Accept. The end of a worker is `drain`.
-//! `inheritance` is the state that passes to the next generation of workers, or to the next process.
+//! The steps of a request and their modules: accept (`listen`) → decode (`sigma-wire`) → open (`exchange`) → route
+//! (`route`) → rewrite and access (`exchange`) → balance and forward (`attempts`, `exchange/forward`) → transfer
+//! (`exchange/transfer`) → response (`exchange/response`, `exchange/delivery`) → fault (`attempts`, `exchange/reply`)
+//! → finish (`exchange/finish`). Sessions of other protocols than HTTP branch off after the accept, to `flow`.
 
 mod addresses;
 mod admit;

@@ -32,7 +32,7 @@ use streams::multiplexed;
 /// Pause after a failed accept: the usual reason, no free file descriptor, needs time to pass.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Between two equal lines in the log of one listener.
+/// The time between two equal lines in the log of one listener.
 const LINE_MS: u64 = 10_000;
 
 /// When a listener last logged something that it logs once in [`LINE_MS`].
@@ -40,7 +40,7 @@ const LINE_MS: u64 = 10_000;
 struct LastLine(Option<u64>);
 
 impl LastLine {
-    /// Whether the line is due; then it counts as written.
+    /// Returns true if the line is due; then it counts as written.
     fn is_due(&mut self) -> bool {
         let now_ms = deadline::now_ms();
         let is_due = self.0.is_none_or(|then| now_ms.saturating_sub(then) >= LINE_MS);
@@ -51,8 +51,8 @@ impl LastLine {
     }
 }
 
-/// Accepts until told to stop; then takes what the kernel has queued, so that no client that was let
-/// in is shut out, and ends. `place` and `name` are the listener's in the settings.
+/// Accepts until stopped; then accepts the connections that the kernel has queued, so that none is lost, and ends.
+/// `place` and `name` are the listener's in the settings.
 pub(crate) async fn accept_loop(
     worker: Rc<Worker>,
     listening: Rc<Listening>,
@@ -64,7 +64,7 @@ pub(crate) async fn accept_loop(
     let open = Open::default();
     let mut crowded = false;
     let [mut address_line, mut full_line, mut descriptor_line] = [(); 3].map(|()| LastLine::default());
-    // What sessions through it are counted in, from the first one on.
+    // The traffic that its sessions are counted in, from the first one on.
     let mut traffic: Option<Arc<Traffic>> = None;
     loop {
         wait_for_room(&worker, &mut full_line).await;
@@ -120,11 +120,11 @@ pub(crate) async fn accept_loop(
     }
 }
 
-/// Its address has as many connections as it may have: this many.
+/// The address has reached this limit of connections.
 struct TooMany(u32);
 
-/// Counts a connection for its address; None where that is not limited: by the settings, for those that bring the
-/// connections of others, and by default for this machine and for peers that send a PROXY header.
+/// Counts a connection for its address. None without a limit: by the settings, for peers that bring the connections
+/// of others, and by default for this machine and for peers that send a PROXY header.
 fn counted(
     worker: &Worker,
     view: &View,
@@ -142,7 +142,7 @@ fn counted(
     }
 }
 
-/// The most connections of an address by the settings; None for no limit.
+/// Returns the most connections of an address by the settings. None for no limit.
 fn most_of(limits: &Limits, ip: IpAddr, introduces: impl FnOnce() -> bool) -> Option<u32> {
     let setting = limits.connections_per_address;
     let counts_loopback = limits.count_loopback.unwrap_or(setting.is_some());
@@ -174,18 +174,18 @@ fn complain(TooMany(most): TooMany, peer: Peer, line: &mut LastLine) {
         tracing::warn!(
             most,
             ?peer,
-            "an address has all connections that it may have; further ones are closed (limits.connections_per_address; proxies in front belong into trusted_addresses)"
+            "an address has reached its limit of connections; further ones are closed (limits.connections_per_address; proxies in front belong in trusted_addresses)"
         );
     }
 }
 
-/// The connection ended before it was accepted; nothing is wrong here.
+/// Returns true if the connection ended before it was accepted, which is no error here.
 fn is_peers_fault(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{ConnectionAborted, ConnectionReset, InvalidInput, NotConnected};
     matches!(error.kind(), ConnectionAborted | ConnectionReset | InvalidInput | NotConnected)
 }
 
-/// Waits until the worker may have another connection; logs now and then that it may not.
+/// Waits until the worker may have another connection; logs now and then that it waits.
 async fn wait_for_room(worker: &Worker, line: &mut LastLine) {
     loop {
         let most = worker.view().snapshot.settings.limits.connections_per_worker;
@@ -195,25 +195,26 @@ async fn wait_for_room(worker: &Worker, line: &mut LastLine) {
         if line.is_due() {
             tracing::warn!(
                 most,
-                "a worker has all connections that it may have; new ones wait until one ends (limits.connections_per_worker)"
+                "a worker has reached its limit of connections; new ones wait until one ends (limits.connections_per_worker)"
             );
         }
         worker.released.notified().await;
     }
 }
 
-/// Clients leave descriptors to others: to connections to nodes, to operators, to health checks.
+/// Waits until clients may use more descriptors: the rest is for connections to nodes, for operators and health
+/// checks.
 async fn wait_for_descriptors(worker: &Worker, listening: &Listening, line: &mut LastLine) {
     if listening.has_room() {
         return;
     }
     if line.is_due() {
         tracing::warn!(
-            "clients have all descriptors that they may have; those that come now wait (RLIMIT_NOFILE)"
+            "clients have used up their share of descriptors; new connections wait (RLIMIT_NOFILE)"
         );
     }
     while !listening.has_room() {
-        // What other workers give back is not told to this one.
+        // This worker is not notified when other workers release some.
         tokio::select! {
             () = worker.released.notified() => {}
             () = tokio::time::sleep(ACCEPT_PAUSE) => {}
@@ -233,7 +234,7 @@ impl Default for Open {
 impl Drop for Open {
     fn drop(&mut self) {
         self.0.set(false);
-        // Those that idle have to look.
+        // Idle connections check the flag.
         deadline::wake_all();
     }
 }
@@ -246,7 +247,7 @@ async fn serve_admitted(
     listener: Arc<ListenerOptions>,
     open: Rc<Cell<bool>>,
 ) {
-    // Boxed, so that what a handshake takes is free again when it is over.
+    // Boxed, so that the memory of a handshake is free again when it is over.
     let admitted = Box::pin(admit(&entered.0, stream, origin, &listener)).await;
     drop(listener);
     let Some(admitted) = admitted else { return };
@@ -265,7 +266,7 @@ async fn serve_admitted(
 /// The fault of a request in cleartext on a listener of TLS, in the words of nginx.
 const MISPLACED: Fault = Fault::new(FaultKind::BadRequest, "The plain HTTP request was sent to HTTPS port");
 
-/// Refuses the request of a client that sent it in cleartext to a listener of TLS, and ends the connection.
+/// Rejects a cleartext request to a listener of TLS, and ends the connection.
 async fn answer_misplaced(entered: Entered, admitted: Admitted, open: Rc<Cell<bool>>) {
     let Admitted { stream, early, origin, .. } = admitted;
     let worker = &entered.0;
@@ -361,7 +362,7 @@ mod simulation;
 mod tests {
     use super::*;
 
-    /// The room that the future of a function with these arguments takes.
+    /// Returns the size of the future of a function with these arguments.
     fn room<'a, F: Future>(_: fn(&'a mut Conversation) -> F) -> usize {
         size_of::<F>()
     }
@@ -402,8 +403,8 @@ mod tests {
         assert!(size_of::<Conversation>() <= 448, "{} bytes", size_of::<Conversation>());
     }
 
-    /// It is moved into its box once for every request: what is seldom needed has a box of its own. Up to 1,024 bytes
-    /// the allocator takes its short path; the account of held bytes is 8 bytes more.
+    /// Moved into its box once for every request: rarely needed state has a box of its own. Up to 1,024 bytes the
+    /// allocator takes its short path; the count of held bytes takes 8 bytes more.
     #[test]
     fn an_exchange_needs_little_room() {
         assert!(room(exchange) <= 1032, "{} bytes", room(exchange));

@@ -1,7 +1,7 @@
-//! What requests are like right now, by route and by node: counted while somebody looks, and for nobody else.
+//! Live figures of requests, by route and by node: counted only while an operator watches.
 //!
-//! Each worker has a table of its own, which it gives to the control thread once a second and begins anew. While
-//! nobody looks there is no table, and an exchange pays one branch.
+//! Each worker has a table of its own, which it gives to the control thread once a second and starts again. Without a
+//! watcher there is no table, and an exchange pays one branch.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -16,35 +16,35 @@ use sigma_plugin::context::RouteFacts;
 use sigma_plugin::record::Record;
 use tokio::sync::mpsc;
 
-/// Tables that may be on their way. A worker whose table finds no room goes on with it.
+/// Tables that may be on their way. A worker whose table does not fit in the queue goes on with it.
 const TABLES: usize = 64;
 
-/// What one worker has seen in about a second.
+/// The figures of one worker over about a second.
 #[derive(Debug, Default)]
 pub struct Table {
-    /// All exchanges, those without a route too.
+    /// All exchanges, including those without a route.
     pub total: Figures,
-    /// By route; the address of the facts, which the table keeps alive, stands for the route.
+    /// The figures by route; the key is the address of the facts, which the table keeps alive.
     routes: HashMap<usize, (Arc<RouteFacts>, Figures)>,
     nodes: HashMap<NodeAddr, (String, Figures)>,
-    /// Exchanges and attempts for whose route or node there was no room.
+    /// Exchanges and attempts whose route or node did not fit in.
     pub unlisted: u64,
 }
 
 impl Table {
-    /// The routes that exchanges had, with their figures.
+    /// Returns the routes of the exchanges, with their figures.
     pub fn routes(&self) -> impl Iterator<Item = (&RouteFacts, &Figures)> {
         self.routes.values().map(|(facts, figures)| (&**facts, figures))
     }
 
-    /// The nodes that were asked, each with its host as it was configured. Each attempt counts; its time is the
-    /// one until the head of the node's answer.
+    /// Returns the nodes of the attempts, each with its host as it was configured. Each attempt counts; its time ends
+    /// at the head of the node's response.
     pub fn nodes(&self) -> impl Iterator<Item = (&NodeAddr, &str, &Figures)> {
         self.nodes.iter().map(|(addr, (host, figures))| (addr, &**host, figures))
     }
 
     fn note(&mut self, route: Option<&Arc<RouteFacts>>, record: &Record, room: Room) {
-        // What changed its protocol took as long as both sides wished.
+        // A changed protocol lasts as long as both sides like.
         let timed = record.started.filter(|_| record.status != 101);
         let latency = timed.map(|at: Instant| at.elapsed());
         let is_fault = record.fault.is_some();
@@ -74,7 +74,7 @@ impl Table {
     }
 }
 
-/// The workers' end; clone one per worker. By default nobody ever looks.
+/// The workers' end; clone one per worker. Without a channel there is never a watcher.
 #[derive(Debug, Clone, Default)]
 pub struct LiveReporter {
     is_watched: Arc<AtomicBool>,
@@ -82,7 +82,7 @@ pub struct LiveReporter {
 }
 
 impl LiveReporter {
-    /// Whether somebody looks.
+    /// Returns true while an operator watches.
     pub fn is_watched(&self) -> bool {
         self.is_watched.load(Ordering::Relaxed)
     }
@@ -104,9 +104,9 @@ pub fn channel() -> (LiveReporter, LiveInbox) {
 }
 
 impl LiveInbox {
-    /// Has workers count from their next tick on, or no longer.
+    /// Makes workers count from their next tick on, or stop.
     pub fn watch(&self, watched: bool) {
-        // Written when somebody begins to look and when nobody does any more, by this end alone.
+        // Written when the first watcher comes and the last one leaves, by this end alone.
         self.is_watched.store(watched, Ordering::Relaxed);
     }
 
@@ -120,7 +120,7 @@ impl LiveInbox {
 #[derive(Debug, Default)]
 pub(crate) struct Live {
     reporter: LiveReporter,
-    /// What the last tick found.
+    /// The flag as of the last tick.
     is_watched: Cell<bool>,
     table: RefCell<Table>,
 }
@@ -130,24 +130,24 @@ impl Live {
         Live { reporter, ..Live::default() }
     }
 
-    /// Whether exchanges are to be noted.
+    /// Returns true if exchanges are counted.
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
         self.is_watched.get()
     }
 
-    /// An exchange is over. There is room for so many routes and nodes.
+    /// Counts an exchange that is over. There is room for so many routes and nodes.
     #[cold]
     pub(crate) fn note(&self, route: Option<&Arc<RouteFacts>>, record: &Record, room: Room) {
         self.table.borrow_mut().note(route, record, room);
     }
 
-    /// To be called once per tick of the worker's clock.
+    /// Updates the flag; call it once per tick of the worker's clock.
     pub(crate) fn tick(&self) {
         self.is_watched.set(self.reporter.is_watched());
     }
 
-    /// Gives the table away if there is something in it; to be called once a second.
+    /// Gives the table away if it is not empty; call it once a second.
     pub(crate) fn report(&self) {
         let mut table = self.table.borrow_mut();
         if table.total.requests > 0
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn tables_go_only_while_somebody_looks_and_none_is_lost() {
+    async fn tables_are_sent_only_while_watched_and_none_is_lost() {
         let (reporter, mut inbox) = channel();
         let live = Live::new(reporter);
         live.tick();
@@ -220,7 +220,7 @@ mod tests {
         inbox.watch(true);
         live.tick();
         assert!(live.is_watched());
-        // More than there is room for: the last one keeps what the others have not taken.
+        // More than fit in the queue: the last one contains the figures that the others left.
         for _ in 0..TABLES + 3 {
             live.note(None, &record(1, 200), Room::default());
             live.report();

@@ -40,7 +40,7 @@ impl Calls {
         Calls { worker }
     }
 
-    /// The worker, for what is asked beside an exchange.
+    /// Returns the worker, for requests outside an exchange.
     pub(crate) fn worker(&self) -> Option<Rc<Worker>> {
         self.worker.upgrade()
     }
@@ -100,7 +100,7 @@ impl Course<'_> {
             return Err(CallError("the service is not part of the configuration any more".to_owned()));
         };
         let mut head = head(self.call, &[], &unlimited(&self.view.answer_limits))?;
-        // A call has one short time: it follows no policy, as nobody would wait for its pauses.
+        // A call has one short time: it follows no retry policy, whose pauses would be too long.
         let mut attempts = Attempts::new(self.worker, number, upstream, None, None);
         let mut marked = false;
         loop {
@@ -144,7 +144,7 @@ impl Course<'_> {
         attempt(self.worker, &target, self.call.method, decision, exchange).await
     }
 
-    /// Request up, answer down, on one connection.
+    /// Sends the request and reads the response, on one connection.
     async fn exchange(&self, connection: &mut Connection, head: &mut RequestHead) -> Result<Answer, Fault> {
         let Call { method, body, limit, .. } = self.call;
         let length = body.as_ref().map_or(BodyLength::None, |body| BodyLength::Known(body.len() as u64));
@@ -181,7 +181,7 @@ impl Course<'_> {
                     _ => break,
                 };
                 if bytes.len() + data.len() > *limit || data.len() > held::room() {
-                    let reason = "the answer of a service is over its limit";
+                    let reason = "the response of a service is over its limit";
                     return Err(Fault::new(FaultKind::ResponseBodyTooLarge, reason));
                 }
                 bytes.extend_from_slice(&data);
@@ -194,13 +194,13 @@ impl Course<'_> {
     }
 }
 
-/// Limits for a head of our own, however long it is.
+/// Returns limits for a head of the gateway itself, which may have any length.
 fn unlimited(limits: &HeadLimits) -> HeadLimits {
     HeadLimits { line_bytes: usize::MAX, head_bytes: usize::MAX, ..*limits }
 }
 
-/// The head of the request that a call is. It goes through the parser that heads of clients go through: what a
-/// variable brought into a field does not become another field. `own` are fields of the gateway's.
+/// Returns the head of the request of a call. It passes the parser for heads of clients: the value of a variable in a
+/// field cannot become another field. `own` are fields of the gateway's.
 pub(crate) fn head(
     call: &Call,
     own: &[(HeaderId, &[u8])],
@@ -234,8 +234,8 @@ pub(crate) fn head(
     }
 }
 
-/// One attempt on a node; on a stale idle connection a second one on a fresh connection. What is asked may be
-/// repeated as a request with `method` may.
+/// One attempt on a node; on a stale idle connection a second one on a fresh connection. It may be repeated as a
+/// request with `method` may.
 async fn attempt<T>(
     worker: &Worker,
     target: &Target<'_>,
@@ -282,8 +282,8 @@ struct Upload<'c> {
 }
 
 impl Upload<'_> {
-    /// Sends what the connection takes, and the end behind it; true if all of it has left. That it takes no more
-    /// says nothing yet: its answer may be there all the same.
+    /// Sends as much as the connection accepts, and the end after it; returns true if all of it has left. A
+    /// connection that accepts no more may still have a response.
     fn send(&mut self, connection: &mut Connection, task: &mut task::Context<'_>) -> bool {
         loop {
             while !self.ended && connection.has_room() {

@@ -1,4 +1,4 @@
-//! The way of a request or a session past the guards of an upstream, and what guards learn from it.
+//! The way of a request or a session through the guards of an upstream, and the results that guards learn from.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -18,8 +18,7 @@ use crate::guards::{BreakerRules, Guards, Limit, OwnGuards};
 use crate::snapshot::Upstream;
 use crate::worker::Worker;
 
-/// A request on its way past the guards of an upstream. Dropped before it is ended, it says nothing of the
-/// upstream.
+/// A request on its way through the guards of an upstream. If it is dropped before its end, the guards learn nothing.
 pub(crate) struct Passage<'p> {
     worker: &'p Worker,
     upstream: &'p Upstream,
@@ -32,21 +31,21 @@ pub(crate) struct Passage<'p> {
     permit: Option<Permit>,
 }
 
-/// The answer of an upstream, as far as guards look at it.
+/// The result of an exchange, as guards see it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Seen {
-    /// It answered with this status, after so many milliseconds if anybody asked.
+    /// A response with this status, after so many milliseconds if a guard asks for the time.
     Answer { status: u16, latency_ms: Option<f64> },
-    /// A node has taken a session, so many milliseconds after it was dialled; what the session says is not known.
+    /// A node has accepted a session, so many milliseconds after the dial; the content of the session is unknown.
     Taken { connect_ms: Option<f64> },
-    /// It did not answer.
+    /// There was no response.
     Failure,
     /// Something else ended the exchange.
     Nothing,
 }
 
 impl<'p> Passage<'p> {
-    /// A request that asks for its way.
+    /// Begins the passage of a request.
     pub(crate) fn begin(
         worker: &'p Worker,
         number: u32,
@@ -57,15 +56,15 @@ impl<'p> Passage<'p> {
         Passage { worker, upstream, guards, own, pass: None, begun: None, has_told: false, permit: None }
     }
 
-    /// Asks the guards of requests beside the breaker, the queue last.
+    /// Asks the guards of requests other than the breaker, the queue last.
     pub(crate) async fn ask_others(&mut self, priority: i32) -> Result<(), Fault> {
         self.ask_admission()?;
         self.ask_concurrency()?;
         self.ask_limit("the upstream has as many requests as it may have", priority).await
     }
 
-    /// As [`Passage::ask_others`] for a session. How long its connection took to stand does not tell how many a
-    /// node serves well, and it lasts: adaptive concurrency would never see one end.
+    /// As [`Passage::ask_others`] for a session. The time to connect does not show how many sessions a node serves
+    /// well, and a session lasts: adaptive concurrency would never see one end.
     pub(crate) async fn ask_others_of_session(&mut self, priority: i32) -> Result<(), Fault> {
         self.ask_admission()?;
         self.ask_limit("the upstream has as many sessions as it may have", priority).await
@@ -118,23 +117,23 @@ impl<'p> Passage<'p> {
         Ok(())
     }
 
-    /// On the clock that all workers have in common.
+    /// Returns the time on the clock that all workers share.
     fn now_ms(&self) -> u64 {
         Host.uptime().as_millis() as u64
     }
 
-    /// The exchange is over.
+    /// Ends the passage with the exchange.
     pub(crate) fn end(mut self, seen: Seen) {
         self.tell(seen);
     }
 
-    /// What is to be seen of a session was seen. Its place is kept until what is returned is dropped.
+    /// Reports the result of a session. Its permit is kept until the returned value is dropped.
     pub(crate) fn settle(mut self, seen: Seen) -> Option<Permit> {
         self.tell(seen);
         self.permit.take()
     }
 
-    /// Tells the guards what was seen. Only the first word counts.
+    /// Reports a result to the guards. Only the first result counts.
     pub(crate) fn tell(&mut self, seen: Seen) {
         if std::mem::replace(&mut self.has_told, true) {
             return;
@@ -177,7 +176,7 @@ impl Drop for Passage<'_> {
     }
 }
 
-/// What a breaker makes of an answer.
+/// Returns the outcome of a response for a breaker.
 fn outcome(rules: &BreakerRules, seen: Seen) -> Outcome {
     match seen {
         Seen::Nothing => Outcome::Nothing,
@@ -190,7 +189,7 @@ fn outcome(rules: &BreakerRules, seen: Seen) -> Outcome {
     }
 }
 
-/// Refuses, or counts what a dry run would have refused.
+/// Rejects a request, or counts what a dry run would have rejected.
 fn refuse(
     worker: &Worker,
     dry_run: bool,
@@ -202,10 +201,11 @@ fn refuse(
     if dry_run { Ok(()) } else { Err(Fault::new(kind, reason)) }
 }
 
-/// How often a node may turn out to be gone or down when its place was waited for.
+/// How often the node may be gone or down by the time of its permit.
 const TURNS_MAX: usize = 8;
 
-/// Waits for a place on the node that was picked `first` if the request keeps to it, else on any of the upstream.
+/// Waits for a permit on the node that was picked `first` if the request keeps to it, else on any node of the
+/// upstream.
 pub(crate) async fn wait_for_node(
     attempts: &mut Attempts<'_>,
     first: &Endpoint,
@@ -219,7 +219,7 @@ pub(crate) async fn wait_for_node(
             Some(way) => way.gate.enter(way.bounds, priority).await?,
             None => {
                 let waiting = node.health.line().join(limit.queue_length, priority)?;
-                // A node may have become free before the request was in the line.
+                // A node may have become free before the request was in the queue.
                 match attempts.pick_free(limit) {
                     Ok(node) if !node.has_place() => waiting.await,
                     found => return Ok(found),
@@ -237,8 +237,8 @@ pub(crate) async fn wait_for_node(
     Ok(Err(Fault::new(FaultKind::NoNode, "the nodes of the upstream come and go")))
 }
 
-/// A place that is waited for as long as the limit allows; None if a dry run goes on without. Without a queue
-/// nobody waits, as the upstream is `full`.
+/// Waits for a permit as long as the limit allows. None if a dry run goes on without one. Without a queue the
+/// upstream is `full` at once.
 pub(crate) async fn wait_in_queue<P>(
     worker: &Worker,
     limit: &Limit,

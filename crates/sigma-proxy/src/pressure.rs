@@ -1,8 +1,8 @@
-//! Pressure: how near the process is to the end of its memory and descriptors, and a worker to the end of its
-//! time. Under pressure requests are refused, the least important ones first (`load_shedding`).
+//! Pressure: how close the process is to the limits of memory and descriptors, and a worker to the limit of its time.
+//! Under pressure requests are rejected, the least important ones first (`load_shedding`).
 //!
-//! The control side looks at what the process has once a second. A worker looks at that, and at how late its
-//! own clock ticks, each time it ticks; a request looks at one number of its worker.
+//! The control side measures the process once a second. A worker reads that, and the lateness of its own clock, on
+//! each tick; a request reads one number of its worker.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sigma_config::resources::PriorityClass;
 use sigma_config::settings::LoadShedding;
 
-/// What the process has used of what it may use, in percent.
+/// The share of its limits that the process has used, in percent.
 #[derive(Debug)]
 pub struct Pressure {
     memory: AtomicU32,
@@ -30,28 +30,28 @@ impl Default for Pressure {
 }
 
 impl Pressure {
-    /// Tells the workers how much of the memory and of the descriptors is used. Control side.
+    /// Sets how much of the memory and of the descriptors is used. Control side.
     pub fn set(&self, memory: u32, descriptors: u32) {
         self.memory.store(memory, Ordering::Relaxed);
         self.descriptors.store(descriptors, Ordering::Relaxed);
     }
 
-    /// Tells the workers how many bytes each of them may hold for clients where the settings do not say. Control side.
+    /// Sets how many bytes each worker may hold for clients without a setting. Control side.
     pub fn set_held_limit(&self, bytes: u64) {
         self.held_limit.store(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes that a worker may hold for clients where the settings do not say.
+    /// Returns the bytes that a worker may hold for clients without a setting.
     pub fn held_limit(&self) -> u64 {
         self.held_limit.load(Ordering::Relaxed)
     }
 
-    /// Of the memory.
+    /// Returns the share of the memory.
     pub fn memory(&self) -> u32 {
         self.memory.load(Ordering::Relaxed)
     }
 
-    /// Of the descriptors that connections may have.
+    /// Returns the share of the descriptors that connections may have.
     pub fn descriptors(&self) -> u32 {
         self.descriptors.load(Ordering::Relaxed)
     }
@@ -62,13 +62,13 @@ impl Pressure {
 pub(crate) struct Strain {
     process: Arc<Pressure>,
     queue: Cell<u32>,
-    /// The highest of all; 0 below the percentage from which on anything is refused.
+    /// The highest of all; 0 below the percentage from which on requests are rejected.
     felt: Cell<u32>,
-    /// When that was told, if it was.
+    /// The time of the last message about it.
     told_ms: Cell<Option<u64>>,
 }
 
-/// Nobody is told more often that a worker is under pressure.
+/// The least time between two messages that a worker is under pressure.
 const TELL_MS: u64 = 10_000;
 
 impl Strain {
@@ -76,10 +76,10 @@ impl Strain {
         Strain { process, queue: Cell::new(0), felt: Cell::new(0), told_ms: Cell::new(None) }
     }
 
-    /// To be called once per tick of the worker's clock, which is late by so much. Whether people are to be told that the
-    /// worker is under pressure.
+    /// Updates the pressure; call it once per tick of the worker's clock, which is late by so much. Returns true if a
+    /// message about it is due.
     pub(crate) fn tick(&self, now_ms: u64, late_ms: u64, rules: &LoadShedding) -> bool {
-        // What is ready waits as long as the clock does. A peak is forgotten by a quarter each tick.
+        // Ready tasks wait as long as the clock does. A peak decreases by a quarter each tick.
         self.queue.set(percent(late_ms, rules.queue_time_ms.into()).max(self.queue.get() / 4 * 3));
         let highest = self.process.memory().max(self.process.descriptors()).max(self.queue.get());
         let is_felt = rules.enabled && highest >= rules.sheddable_percent.into();
@@ -91,19 +91,19 @@ impl Strain {
         is_news
     }
 
-    /// What the control side has told.
+    /// Returns the pressure as the control side has set it.
     pub(crate) fn process(&self) -> &Pressure {
         &self.process
     }
 
-    /// In percent; 0 where nothing is refused.
+    /// Returns the pressure in percent; 0 if nothing is rejected.
     #[inline]
     pub(crate) fn felt(&self) -> u32 {
         self.felt.get()
     }
 }
 
-/// So much of so much, where 0 is no bound.
+/// Returns the percentage of a part, where 0 is no bound.
 fn percent(part: u64, whole: u64) -> u32 {
     match whole {
         0 => 0,
@@ -111,7 +111,7 @@ fn percent(part: u64, whole: u64) -> u32 {
     }
 }
 
-/// Whether a request of this class is refused at a pressure; `random` are 64 random bits.
+/// Returns true if a request of this class is rejected at a pressure. `random` are 64 random bits.
 pub(crate) fn is_refused(class: PriorityClass, pressure: u32, rules: &LoadShedding, random: u64) -> bool {
     let Some((some, all)) = rules.range(class) else { return false };
     if pressure < some {

@@ -1,4 +1,5 @@
-//! Refusals before there is a request or a session: each is counted by its kind, and some leave a line in the error log.
+//! Rejections before there is a request or a session: each is counted by its kind, and some leave a line in the error
+//! log.
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +29,7 @@ fn counter(kind: EarlyRefusal) -> Counter {
     }
 }
 
-/// Notes a refusal. `detail` may have bytes of the client.
+/// Counts and logs a rejection. `detail` may contain bytes of the client.
 #[cold]
 pub(crate) fn note(
     worker: &Worker,

@@ -1,5 +1,5 @@
-//! The retry policy of a route or an upstream: what is sent again, after what pause, and how much of it.
-//! Nothing here reads a clock or makes up a number.
+//! The retry policy of a route or an upstream: which requests are repeated, after which pause, and how often. Nothing
+//! here reads a clock or uses randomness.
 
 use std::cell::Cell;
 
@@ -10,7 +10,7 @@ use sigma_http::{Method, ResponseHead};
 #[derive(Debug)]
 pub(crate) struct RetryPolicy {
     conditions: Conditions,
-    /// Beside those that the conditions name.
+    /// The statuses in addition to those of the conditions.
     statuses: Box<[u16]>,
     headers: Box<[Box<[u8]>]>,
     /// None for the idempotent ones.
@@ -24,7 +24,7 @@ pub(crate) struct RetryPolicy {
     pub(crate) hedging: Option<Hedging>,
 }
 
-/// When a second node is asked beside the first.
+/// The time at which a second node is asked.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Hedging {
     delay_ms: u64,
@@ -32,13 +32,13 @@ pub(crate) struct Hedging {
 }
 
 impl Hedging {
-    /// Milliseconds after which it is.
+    /// Returns the delay in milliseconds.
     pub(crate) fn delay_ms(self, recent: &Recent) -> u64 {
         let measured = self.percentile.and(recent.percentile_ms);
         measured.map_or(self.delay_ms, |measured| u64::from(measured).max(self.delay_ms))
     }
 
-    /// The percentile of the times of answers that is asked for.
+    /// Returns the percentile of response times to look for.
     pub(crate) fn percentile(self) -> Option<f64> {
         self.percentile
     }
@@ -57,7 +57,7 @@ pub(crate) struct Recent {
 
 impl Recent {
     const KEPT: usize = 128;
-    /// Fewer say nothing.
+    /// The least number of times for a percentile.
     const LEAST: usize = 32;
 
     /// After so many more the percentile is looked for again.
@@ -106,7 +106,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// How many there may be while `active` requests are open.
+    /// Returns the limit while `active` requests are open.
     fn limit(self, active: u32) -> u32 {
         ((f64::from(active) * self.percent / 100.0) as u32).max(self.min_concurrency)
     }
@@ -117,19 +117,19 @@ impl Budget {
 pub(crate) enum Missing {
     /// A connection.
     Connection,
-    /// An answer, or one that can be read.
+    /// A response, or a valid one.
     Answer {
-        /// No byte of the request had left, or none was looked at.
+        /// No byte of the request had left.
         unsent: bool,
     },
 }
 
-/// What a node's answer asks for.
+/// The decision on a node's response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wish {
-    /// The answer is the client's.
+    /// Deliver it to the client.
     Deliver,
-    /// Another attempt; after so many milliseconds, if the node says so.
+    /// Make another attempt; after so many milliseconds, if the node asks for a pause.
     Again(Option<u64>),
 }
 
@@ -164,7 +164,7 @@ impl From<&resources::RetryPolicy> for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// Whether an attempt that lacks this is followed by another one.
+    /// Returns true if an attempt that lacks this is followed by another one.
     pub(crate) fn wants(&self, missing: Missing) -> bool {
         let unseen = [RetryOn::ResetBeforeRequest, RetryOn::RefusedStream];
         match missing {
@@ -176,14 +176,14 @@ impl RetryPolicy {
         }
     }
 
-    /// Whether a request of this method may be sent again although a node has seen it.
+    /// Returns true if a request of this method may be repeated although a node has seen it.
     pub(crate) fn may_repeat(&self, method: Method) -> bool {
         self.methods.as_ref().map_or(method.is_idempotent(), |methods| methods.contains(&method))
     }
 
-    /// Whether an answer is the client's.
+    /// Decides whether a response goes to the client.
     pub(crate) fn judge(&self, head: &ResponseHead, method: Method) -> Wish {
-        // All calls of gRPC are POSTs: who names one of its codes means them.
+        // All calls of gRPC are POSTs: a condition on one of its codes includes them.
         let wanted = self.wants_code(head)
             || self.may_repeat(method) && (self.wants_status(head.status) || self.wants_field(head));
         if !wanted {
@@ -222,8 +222,8 @@ impl RetryPolicy {
             && head.headers.find(b"grpc-status").is_some_and(named)
     }
 
-    /// The pause in milliseconds before attempt `retries` + 1: what the node asked for and up to half as much
-    /// again, or the back-off with full jitter.
+    /// Returns the pause in milliseconds before attempt `retries` + 1: the pause that the node asked for and up to
+    /// half as much again, or the back-off with full jitter.
     pub(crate) fn pause_ms(&self, retries: u32, asked_ms: Option<u64>, random: u64) -> u64 {
         let up_to = |bound: u64| ((u128::from(random) * u128::from(bound + 1)) >> 64) as u64;
         match asked_ms {
@@ -236,15 +236,15 @@ impl RetryPolicy {
     }
 }
 
-/// When a node wants to be asked again.
+/// The node's request for a pause.
 enum Asked {
     Nothing,
     Pause(u64),
     NoRetry,
 }
 
-/// `grpc-retry-pushback-ms` (gRPC's A6: what is no number from 0 on means "not at all"), or `Retry-After` in
-/// seconds (RFC 9110 §10.2.3). A date is more than one waits for.
+/// Reads `grpc-retry-pushback-ms` (gRPC's A6: anything but a number from 0 on means "not at all"), or `Retry-After`
+/// in seconds (RFC 9110 §10.2.3). A date is always too far away.
 fn asked_pause(head: &ResponseHead) -> Asked {
     let number = |text: &[u8]| std::str::from_utf8(text).ok()?.trim().parse::<u64>().ok();
     if let Some(pushback) = head.headers.find(b"grpc-retry-pushback-ms") {
@@ -256,7 +256,7 @@ fn asked_pause(head: &ResponseHead) -> Asked {
     }
 }
 
-/// What one worker has open towards one upstream.
+/// The open requests of one worker to one upstream.
 #[derive(Debug, Default)]
 pub(crate) struct Load {
     active: Cell<u32>,
@@ -280,7 +280,7 @@ impl Load {
         self.retrying.set(self.retrying.get() - u32::from(retrying));
     }
 
-    /// Whether another request may begin a second attempt.
+    /// Returns true if another request may begin a second attempt.
     pub(crate) fn may_retry(&self, budget: Budget) -> bool {
         self.retrying.get() < budget.limit(self.active.get())
     }
@@ -399,7 +399,7 @@ mod tests {
             load.begin_retry();
         }
         assert!(!load.may_retry(budget));
-        // Those that end give their share back; the minimum stays.
+        // Finished ones give their share back; the minimum stays.
         load.end(true);
         assert!(!load.may_retry(budget), "5 of 29");
         (0..26).for_each(|_| load.end(false));

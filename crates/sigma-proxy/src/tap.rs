@@ -1,9 +1,8 @@
-//! Taps: an operator looks at exchanges as they end, those that a filter lets through.
+//! Taps: an operator sees exchanges as they end, as far as they pass a filter.
 //!
-//! A worker learns of taps once per tick of its clock. While there are none an exchange pays the one branch that it
-//! pays for whoever looks; while there are, an exchange that no filter lets through pays a few comparisons. What is
-//! seen is copied, with bounds, and handed to the control thread over a queue; a queue without room loses it, and
-//! how many were lost is told.
+//! A worker learns of taps once per tick of its clock. Without taps an exchange pays the one branch that it pays for
+//! any watcher; with taps, an exchange that no filter lets through pays a few comparisons. Exchanges are copied, with
+//! bounds, and passed to the control thread in a queue; a full queue loses them, and reports how many.
 
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
@@ -17,20 +16,20 @@ use sigma_plugin::record::{Attempt, Record, Source};
 use sigma_schema::cidr::Cidr;
 use tokio::sync::{mpsc, watch};
 
-/// Which exchanges an operator wants to see.
+/// The filter of an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TapWish {
-    /// Only those of the route with this id.
+    /// Only exchanges of the route with this id.
     pub route: Option<Box<str>>,
-    /// Only those of the service with this id.
+    /// Only exchanges of the service with this id.
     pub service: Option<Box<str>>,
-    /// Only those of this consumer.
+    /// Only exchanges of this consumer.
     pub consumer: Option<Box<str>>,
-    /// Only those of clients in one of these; all if it is empty.
+    /// Only exchanges of clients in one of these networks; empty for all.
     pub clients: Vec<Cidr>,
-    /// Only those with a status from the first to the second.
+    /// Only exchanges with a status from the first to the second.
     pub status: Option<(u16, u16)>,
-    /// One in so many of what is left, at random.
+    /// One in so many of the remaining ones, at random.
     pub sample: NonZeroU32,
     /// Most bytes of a value that are shown.
     pub value_bytes: usize,
@@ -38,7 +37,7 @@ pub struct TapWish {
     pub head_bytes: usize,
 }
 
-/// What an exchange is chosen by.
+/// The facts that an exchange is selected by.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Marks<'e> {
     pub(crate) route: Option<&'e RouteFacts>,
@@ -49,7 +48,7 @@ pub(crate) struct Marks<'e> {
 }
 
 impl TapWish {
-    /// Whether the filter lets an exchange through, sampling apart.
+    /// Returns true if the filter lets an exchange through, sampling apart.
     fn takes(&self, marks: &Marks<'_>) -> bool {
         let is =
             |wanted: &Option<Box<str>>, found: Option<&str>| wanted.is_none() || wanted.as_deref() == found;
@@ -103,7 +102,7 @@ impl SeenFields {
     }
 }
 
-/// An exchange that is over. Secrets are still in it: whoever shows it masks them.
+/// An exchange that is over. It still contains secrets: mask them before showing it.
 #[derive(Debug)]
 pub struct Seen {
     /// When it ended, in milliseconds since 1970 by the worker's clock.
@@ -124,15 +123,15 @@ pub struct Seen {
     pub answer: SeenFields,
     /// The status sent to the client, 0 if none.
     pub status: u16,
-    /// Who made the answer.
+    /// The source of the response.
     pub source: Source,
-    /// What went wrong in the gateway's eyes.
+    /// The fault, in the gateway's view.
     pub fault: Option<Fault>,
     /// The route.
     pub route: Option<Arc<RouteFacts>>,
     /// The consumer.
     pub consumer: Option<Box<str>>,
-    /// Milliseconds from the request's head to the end; None if it began before anybody looked.
+    /// Milliseconds from the request's head to the end; None if it began before the first watcher came.
     pub elapsed_ms: Option<f64>,
     /// Attempts on nodes.
     pub attempts: Vec<Attempt>,
@@ -145,7 +144,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// A copy of what is left of an exchange.
+    /// Copies an exchange that is over.
     pub(crate) fn of(
         ctx: &Context,
         route: Option<Arc<RouteFacts>>,
@@ -186,12 +185,12 @@ impl Seen {
     }
 }
 
-/// What a tap is told.
+/// A message to a tap.
 #[derive(Debug)]
 pub enum TapNews {
     /// An exchange.
     Seen(Box<Seen>),
-    /// So many exchanges found no room.
+    /// So many exchanges did not fit in the queue.
     Lost(u64),
 }
 
@@ -271,7 +270,7 @@ impl Drop for TapReader {
     }
 }
 
-/// The workers' end; clone one per worker. By default nobody ever taps.
+/// The workers' end; clone one per worker. Without a board there is never a tap.
 #[derive(Debug, Clone, Default)]
 pub struct TapOrders(Option<watch::Receiver<Open>>);
 
@@ -291,7 +290,7 @@ struct OpenTap {
 }
 
 impl OpenTap {
-    /// Hands over an exchange. Nothing is copied that finds no room.
+    /// Hands over an exchange. Nothing is copied if the queue is full.
     fn tell(&self, seen: impl FnOnce(&TapWish) -> Box<Seen>) {
         self.tell_of_lost();
         match self.tap.news.try_reserve() {
@@ -314,12 +313,12 @@ impl Taps {
         Taps { orders: RefCell::new(orders), ..Taps::default() }
     }
 
-    /// Whether a tap is open.
+    /// Returns true if a tap is open.
     pub(crate) fn is_open(&self) -> bool {
         self.is_open.get()
     }
 
-    /// An exchange is over: shows it to those who want it.
+    /// Shows a finished exchange to the taps that select it.
     #[cold]
     pub(crate) fn show(
         &self,
@@ -351,7 +350,7 @@ impl Taps {
         self.is_open.set(!open.is_empty());
     }
 
-    /// Tells what was lost, though nothing more is seen; to be called once a second.
+    /// Reports losses, though no new exchange comes; call it once a second.
     pub(crate) fn report(&self) {
         self.open.borrow().iter().for_each(OpenTap::tell_of_lost);
     }
@@ -399,7 +398,7 @@ mod tests {
         check(|wish| wish.status = Some((400, 499)), true);
         check(|wish| wish.status = Some((500, 599)), false);
         check(|wish| (wish.route, wish.status) = (Some("7".into()), Some((200, 200))), false);
-        // What has no route, consumer or address is nobody's.
+        // An exchange without a route, consumer or address passes no such filter.
         let nobody = Marks { route: None, consumer: None, client: None, status: 404 };
         assert!(wish().takes(&nobody));
         assert!(!TapWish { consumer: Some("jack".into()), ..wish() }.takes(&nobody));
@@ -419,7 +418,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_that_is_slow_is_told_what_it_lost() {
+    async fn a_slow_reader_learns_how_many_it_lost() {
         let board = Arc::new(TapBoard::default());
         let taps = Taps::new(board.orders());
         taps.tick();
@@ -436,7 +435,7 @@ mod tests {
         for _ in 0..2 {
             assert!(matches!(next(&mut reader).await, TapNews::Seen(seen) if seen.client == "c"));
         }
-        // The order is kept: first what was lost, then what comes after.
+        // The order is kept: first the losses, then the next exchange.
         see();
         assert!(matches!(next(&mut reader).await, TapNews::Lost(3)));
         assert!(matches!(next(&mut reader).await, TapNews::Seen(_)));
@@ -444,7 +443,7 @@ mod tests {
         for _ in 0..2 {
             next(&mut reader).await;
         }
-        // Nothing more is seen, and what was lost is told all the same.
+        // No new exchange comes, and the losses are reported all the same.
         taps.report();
         assert!(matches!(next(&mut reader).await, TapNews::Lost(2)));
         drop(reader);

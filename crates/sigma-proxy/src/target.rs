@@ -1,4 +1,4 @@
-//! The connection that a request needs to a node: from settings to what is dialled.
+//! The connection that a request needs to a node: from settings to a target to dial.
 
 use std::num::NonZeroU32;
 
@@ -20,13 +20,13 @@ use crate::snapshot::{Snapshot, Upstream};
 /// The demands of a request on a connection, besides its upstream.
 #[derive(Debug)]
 pub(crate) struct Demands {
-    /// For the connection and what it takes until a request may be sent.
+    /// The timeout of the connection, until a request may be sent.
     pub(crate) connect_ms: u64,
-    /// For the transport alone, if that has less time.
+    /// The timeout of the transport alone, if that has less time.
     pub(crate) link_ms: Option<NonZeroU32>,
     /// The connection is to change its protocol.
     pub(crate) upgrade: bool,
-    /// What is spoken.
+    /// The protocol.
     pub(crate) protocol: Protocol,
     /// The name that the node is asked for over TLS; empty in cleartext.
     pub(crate) name: Box<str>,
@@ -66,7 +66,7 @@ impl Demands {
     }
 }
 
-/// Where a node is, for those who tell of it.
+/// Returns the address of a node, for logs and metrics.
 pub(crate) fn node_addr(address: &Address) -> NodeAddr {
     match address {
         Address::Tcp(addr) => NodeAddr::Tcp(*addr),
@@ -74,7 +74,7 @@ pub(crate) fn node_addr(address: &Address) -> NodeAddr {
     }
 }
 
-/// The PROXY header that nodes of `upstream` are sent for a client; empty for none.
+/// Returns the PROXY header that nodes of `upstream` get for a client; empty for none.
 fn introduction(upstream: &Upstream, origin: Origin) -> Box<[u8]> {
     let mut header = Vec::new();
     if let Some(version) = upstream.config.proxy_protocol {
@@ -83,7 +83,7 @@ fn introduction(upstream: &Upstream, origin: Origin) -> Box<[u8]> {
     header.into()
 }
 
-/// The connection to `endpoint` of `upstream` that fits `demands`.
+/// Returns the connection to `endpoint` of `upstream` that fits `demands`.
 pub(crate) fn target<'t>(
     snapshot: &'t Snapshot,
     upstream: &'t Upstream,
@@ -121,12 +121,12 @@ pub(crate) fn target<'t>(
     Target { endpoint, dial, limits: PoolLimits { burst_ms, ..upstream.pool } }
 }
 
-/// Whether a node can be asked over TLS for the host of `authority`.
+/// Returns true if a node can be asked over TLS for the host of `authority`.
 pub(crate) fn can_be_named(authority: &[u8]) -> bool {
     is_server_name(&server_name(authority))
 }
 
-/// The host that the node is asked for, as TLS names it.
+/// Returns the host that the node is asked for, as TLS names it.
 fn server_name(authority: &[u8]) -> String {
     let host = host_name(authority);
     let host = host.strip_prefix(b"[").and_then(|host| host.strip_suffix(b"]")).unwrap_or(&host);

@@ -1,5 +1,5 @@
-//! The time of a whole exchange: what a route or an upstream gives it, what the client gives it, and what a
-//! node is told of the rest.
+//! The time of a whole exchange: the limit of a route or an upstream, the limit of the client, and the rest that a
+//! node is told.
 
 use std::future::Future;
 use std::task::{Context, Waker};
@@ -28,7 +28,7 @@ impl From<&resources::ExchangeDeadline> for TimeLimit {
 pub(crate) struct TimeLeft<'l> {
     deadline: Deadline,
     ends_ms: u64,
-    /// The time that the client gave a call, which stands in its field still.
+    /// The time that the client gave a call, which is still in its field.
     call_ms: Option<u64>,
     limit: Option<&'l TimeLimit>,
     is_call: bool,
@@ -37,7 +37,7 @@ pub(crate) struct TimeLeft<'l> {
 }
 
 impl<'l> TimeLeft<'l> {
-    /// The shorter of `limit` and what the client says; None if neither says anything. It began `spent_ms`
+    /// Returns the shorter of `limit` and the client's own limit. None if neither says anything. It began `spent_ms`
     /// ago.
     ///
     /// # Errors
@@ -67,27 +67,27 @@ impl<'l> TimeLeft<'l> {
         Ok(Some(TimeLeft { deadline, ends_ms, call_ms, limit, is_call, is_clients }))
     }
 
-    /// The outcome of `work`, or a fault when the time is over first.
+    /// Returns the outcome of `work`, or a fault when the time is over first.
     pub(crate) async fn bound<T>(&self, work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
         self.deadline.bound(work).await.unwrap_or_else(|| Err(over(self.limit)))
     }
 
-    /// When it is over, and the fault then.
+    /// Returns its end, and the fault then.
     pub(crate) fn end(&self) -> (u64, Fault) {
         (self.ends_ms, over(self.limit))
     }
 
-    /// Whether it is the client that gives so little.
+    /// Returns true if the client's limit is the shorter one.
     pub(crate) fn is_clients(&self) -> bool {
         self.is_clients
     }
 
-    /// Whether it is over.
+    /// Returns true if it is over.
     pub(crate) fn is_over(&self) -> bool {
         self.deadline.poll_expired(&mut Context::from_waker(Waker::noop())).is_ready()
     }
 
-    /// Tells the node of the next attempt what is left.
+    /// Sends the node of the next attempt the remaining time.
     pub(crate) fn tell(&self, head: &mut RequestHead) {
         let left_ms = self.ends_ms.saturating_sub(deadline::now_ms()).max(1);
         if self.is_call && self.call_ms.is_none_or(|known| left_ms < known) {
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(call_timeout(u64::MAX), "99999999S");
     }
 
-    /// What the node is told, by the fields of the client and the limit.
+    /// Checks the fields that the node gets, by the fields of the client and the limit.
     #[track_caller]
     fn check(limit: Option<&TimeLimit>, is_call: bool, fields: &[(&str, &str)], want: &[(&str, &str)]) {
         let mut head = RequestHead::default();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_told_the_shortest_time() {
+    fn nodes_receive_the_shortest_time() {
         let plain = TimeLimit { timeout_ms: 5_000, header: None };
         let named = TimeLimit { timeout_ms: 5_000, header: Some("X-Time".into()) };
         let timeout = |text| ("grpc-timeout", text);
@@ -208,7 +208,7 @@ mod tests {
         check(Some(&plain), true, &[], &[timeout("5000m")]);
         check(Some(&named), false, &[], &[("X-Time", "5000")]);
         check(Some(&named), false, &[("X-Time", "800")], &[("X-Time", "800")]);
-        // A client cannot take more time than there is, and what is no number says nothing.
+        // A client cannot extend the time, and an invalid number is ignored.
         for text in ["800000", "99999999999999999999", "-1", "1e3", ""] {
             check(Some(&named), false, &[("X-Time", text)], &[("X-Time", "5000")]);
         }

@@ -1,5 +1,5 @@
-//! Sessions that end with their node: open requests, answers and tunnels whose node goes out by checks, by
-//! outlier detection, or into maintenance (Envoy's `close_connections_on_host_health_failure`, HAProxy's
+//! Sessions that end with their node: open requests, responses and tunnels whose node is taken out by checks, by
+//! outlier detection, or by maintenance (Envoy's `close_connections_on_host_health_failure`, HAProxy's
 //! `on-marked-down shutdown-sessions`).
 
 use std::cell::Cell;
@@ -10,7 +10,7 @@ use sigma_http::{Fault, FaultKind};
 use sigma_net::Deadline;
 use sigma_upstream::health::Health;
 
-/// How often the node is looked at.
+/// How often the node is checked.
 const LOOK_MS: u64 = 500;
 
 /// The node of a session that is to end with it.
@@ -22,18 +22,18 @@ pub(crate) struct Withdrawal {
 }
 
 impl Withdrawal {
-    /// A session on this node begins.
+    /// Begins to watch the node of a session.
     pub(crate) fn watch(node: &Arc<Health>) -> Withdrawal {
         let look = Deadline::new();
         look.set(LOOK_MS);
         Withdrawal { node: Arc::clone(node), was_well: Cell::new(node.keeps_bound()), look }
     }
 
-    /// Ready when the node has gone out.
+    /// Ready when the node was taken out.
     pub(crate) fn poll(&self, task: &mut task::Context<'_>) -> Poll<Result<(), Fault>> {
         while self.look.poll_expired(task).is_ready() {
             if self.has_ended(self.node.keeps_bound()) {
-                let reason = "the node went out, and open sessions are closed then";
+                let reason = "the node was taken out, and open sessions are closed then";
                 return Poll::Ready(Err(Fault::new(FaultKind::NodeWithdrawn, reason)));
             }
             self.look.set(LOOK_MS);
@@ -41,8 +41,8 @@ impl Withdrawal {
         Poll::Pending
     }
 
-    /// A look finds the node well or not. A session that began while its node was out, since no other one was
-    /// there, goes on.
+    /// Evaluates a check that found the node well or not. A session that began while its node was out, since there
+    /// was no other one, goes on.
     fn has_ended(&self, is_well: bool) -> bool {
         self.was_well.replace(self.was_well.get() || is_well) && !is_well
     }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_ends_when_its_node_goes_out() {
+    fn a_session_ends_when_its_node_is_taken_out() {
         let check = |was_well: bool, looks: &[bool], ends_at: Option<usize>| {
             let withdrawal = Withdrawal::watch(&Arc::new(Health::unchecked()));
             withdrawal.was_well.set(was_well);

@@ -53,7 +53,7 @@ pub(crate) struct View {
     pub(crate) answer_limits: HeadLimits,
     /// Where addresses are. A copy of this worker's own: exchanges count theirs of it.
     pub(crate) geography: Option<Rc<Geography>>,
-    /// Who asks how exchanges go, whatever their route: plugins of all routes, the access log.
+    /// The facts that are asked of exchanges on all routes: by plugins of all routes, and by the access log.
     pub(crate) interest: Interest,
     /// Routes' chains with the plugins of consumers, made when the two first meet.
     merged: RefCell<HashMap<(usize, usize), Rc<Chain>>>,
@@ -87,7 +87,7 @@ impl View {
     }
 }
 
-/// What one worker keeps of an upstream from request to request.
+/// The state that one worker keeps of an upstream from request to request.
 pub(crate) struct Towards {
     pub(crate) balancer: RefCell<Balancer>,
     pub(crate) load: Load,
@@ -168,22 +168,22 @@ pub(crate) struct Worker {
     random: Cell<u64>,
     pub(crate) drain: Drain,
     connections: Cell<u32>,
-    /// What sessions over UDP share.
+    /// The state that sessions over UDP share.
     pub(crate) datagrams: Datagrams,
     /// Bounds the TLS handshakes under way.
     handshakes: RefCell<Rc<Handshakes>>,
     connection_numbers: Cell<u64>,
-    /// What requests are like, while an operator looks.
+    /// The figures of requests, while an operator watches.
     pub(crate) live: Live,
-    /// What operators want to see of exchanges.
+    /// The open taps of operators.
     pub(crate) taps: Taps,
-    /// Somebody looks in one of these two ways.
+    /// An operator watches in one of these two ways.
     is_watched: Cell<bool>,
     /// A connection ended: accepting may go on, draining may be over.
     pub(crate) released: Notify,
 }
 
-/// Counts a connection out however its task ends, a panic included.
+/// A connection that is counted until its task ends, with a panic too.
 pub(crate) struct Entered(pub(crate) Rc<Worker>);
 
 impl Drop for Entered {
@@ -236,12 +236,12 @@ impl Worker {
         })
     }
 
-    /// The configuration in force.
+    /// Returns the current configuration.
     pub(crate) fn view(&self) -> Rc<View> {
         Rc::clone(&self.view.borrow())
     }
 
-    /// Puts another configuration in force for requests that begin from now on.
+    /// Activates another configuration for requests that begin from now on.
     pub(crate) fn publish(&self, snapshot: Arc<Snapshot>) {
         set_buffer_size(&snapshot);
         self.counters.set_revision(snapshot.revision);
@@ -252,13 +252,13 @@ impl Worker {
         self.view.replace(Rc::new(View::new(snapshot)));
     }
 
-    /// The bound on TLS handshakes of this worker.
+    /// Returns the bound on TLS handshakes of this worker.
     pub(crate) fn handshakes(&self) -> Rc<Handshakes> {
         Rc::clone(&self.handshakes.borrow())
     }
 
-    /// What this worker keeps of the upstream with this number. One whose configuration changed takes
-    /// over what is known of its nodes.
+    /// Returns the state that this worker keeps of the upstream with this number. An upstream whose configuration
+    /// changed keeps the knowledge of its nodes.
     pub(crate) fn towards(&self, number: u32, upstream: &Arc<Upstream>) -> Rc<Towards> {
         let mut upstreams = self.upstreams.borrow_mut();
         let number = number as usize;
@@ -283,8 +283,8 @@ impl Worker {
         towards
     }
 
-    /// Forgets balancers of upstreams that are no more, and lets the others see their nodes: without
-    /// a request for it a balancer would keep those that are gone for ever.
+    /// Forgets balancers of removed upstreams, and updates the nodes of the others: without a request a balancer
+    /// would keep removed nodes forever.
     pub(crate) fn sweep_balancers(&self) {
         let view = self.view();
         let mut upstreams = self.upstreams.borrow_mut();
@@ -321,7 +321,7 @@ impl Worker {
         x.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// What hooks of plugins may use, put together for one call.
+    /// Returns the environment for one call of a plugin's hook.
     pub(crate) fn env<'e>(&'e self, view: &'e View) -> Env<'e> {
         Env {
             node: &self.node,
@@ -342,7 +342,7 @@ impl Worker {
         Some(connection)
     }
 
-    /// A new connection for one request, or a place on a shared one.
+    /// Makes a new connection for one request, or returns a share of an existing one.
     ///
     /// # Errors
     /// Returns an error if the connection cannot be made.
@@ -350,18 +350,18 @@ impl Worker {
         pool::connect(&self.pools, target, deadline::now_ms()).await
     }
 
-    /// Whether an operator looks at exchanges.
+    /// Returns true if an operator watches exchanges.
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
         self.is_watched.get()
     }
 
-    /// Whether each answer is to be its connection's last.
+    /// Returns true if each response must be its connection's last.
     pub(crate) fn is_draining(&self) -> bool {
         self.drain.has_begun()
     }
 
-    /// Whether a connection without a request is to end.
+    /// Returns true if a connection without a request must end.
     pub(crate) fn is_closing(&self) -> bool {
         self.drain.closes_idle()
     }
@@ -378,13 +378,13 @@ impl Worker {
         self.next_connection()
     }
 
-    /// A number for something that is one as far as logs are concerned.
+    /// Returns a number for something that counts as a connection in logs.
     pub(crate) fn next_connection(&self) -> u64 {
         self.connection_numbers.set(self.connection_numbers.get() + 1);
         self.connection_numbers.get()
     }
 
-    /// Whether anything is open that a stop waits for.
+    /// Returns true if anything is open that a stop waits for.
     pub(crate) fn is_busy(&self) -> bool {
         self.connections.get() > 0 || self.datagrams.admission.sessions() > 0
     }
@@ -395,10 +395,10 @@ impl Worker {
         self.released.notify_waiters();
     }
 
-    /// Lets a request pass, or refuses it because the worker is under pressure.
+    /// Admits a request, or rejects it because the worker is under pressure.
     ///
     /// # Errors
-    /// Returns an error if it is refused.
+    /// Returns an error if it is rejected.
     pub(crate) fn let_in(&self, class: PriorityClass) -> Result<(), Fault> {
         let pressure = self.strain.felt();
         if pressure == 0 {
@@ -419,12 +419,12 @@ impl Worker {
         }
     }
 
-    /// The time on the wall is this from now on.
+    /// Updates the wall-clock time.
     pub(crate) fn look_at_clock(&self) {
         self.clock.borrow_mut().set_system(std::time::SystemTime::now());
     }
 
-    /// To be called once per tick of the worker's clock, which is late by so much.
+    /// Does the regular work; call it once per tick of the worker's clock, which is late by so much.
     pub(crate) fn tick(&self, late_ms: u64) {
         self.live.tick();
         self.taps.tick();
@@ -436,7 +436,7 @@ impl Worker {
         self.look_at_clock();
         if self.strain.tick(deadline::now_ms(), late_ms, &settings.load_shedding) {
             let percent = self.strain.felt();
-            tracing::warn!(percent, "the worker is under pressure: less important requests are refused");
+            tracing::warn!(percent, "the worker is under pressure: less important requests are rejected");
         }
     }
 }

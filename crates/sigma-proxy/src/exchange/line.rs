@@ -96,8 +96,8 @@ impl Entry for Exchange<'_, '_> {
 }
 
 impl Exchange<'_, '_> {
-    /// Writes a value that may contain a credential of the route's plugins; returns false if it has none, or may be
-    /// shown.
+    /// Writes a value that may contain a credential of the route's plugins; returns false without one, or if it may
+    /// be shown.
     #[cold]
     fn write_masked(&self, field: &Field, place: &mut Place<'_>) -> bool {
         let (ctx, masks) = (&self.scratch.ctx, Masks::of(&self.scratch.ctx));

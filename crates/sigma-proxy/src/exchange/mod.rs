@@ -1,4 +1,4 @@
-//! One request and its answer, from open to finish, in no protocol version's terms.
+//! One request and its response, from open to finish, independent of the protocol version.
 
 mod among;
 mod answer;
@@ -77,38 +77,38 @@ pub(crate) struct Scratch {
     pub(crate) ctx: Context,
     params: Params,
     body: upload::RequestBody,
-    /// A header value in the making.
+    /// A header value being built.
     value: Vec<u8>,
-    /// The protocol that the connection to a node is to change to; empty for none.
+    /// The protocol that the connection to a node changes to; empty for none.
     upgrade: Vec<u8>,
-    /// The last attempt failed, and its node is to blame.
+    /// The last attempt failed because of its node.
     blames_node: bool,
     /// The last attempt failed, and the request may be sent again.
     may_repeat: bool,
-    /// How the request's body is framed, once it is ready to be sent.
+    /// The framing of the request body, once it is ready to be sent.
     framing: Option<BodyLength>,
-    /// The time that upstreams have had that did not answer.
+    /// The time spent on upstreams that did not respond.
     spent_ms: u64,
-    /// The status that the answer of the last attempt counts as; None if it says nothing about its node.
+    /// The status that the response of the last attempt counts as. None if it says nothing about its node.
     verdict: Option<u16>,
-    /// What the cache is to learn of the answer; boxed, as few exchanges have any.
+    /// The facts about the response that the cache needs; boxed, as few exchanges have any.
     turn: Option<Box<cache::Turn>>,
-    /// No route is found without a look at the request body.
+    /// No route can be found without the request body.
     asks_body: bool,
-    /// A filter has refused the body of an answer.
+    /// A filter has rejected the body of a response.
     is_refused: bool,
-    /// The client's address as the proxies in front tell it.
+    /// The client's address according to the proxies in front.
     told: Option<ToldAddress>,
     /// The node of the last attempt that failed.
     failed_node: Option<NodeAddr>,
-    /// The response had begun, and does not reach its end.
+    /// The response had begun, and was cut.
     is_cut: bool,
-    /// The part of a response that its node has sent and the client has not taken yet.
+    /// The part of a response that its node has sent and the client has not received yet.
     remainder: Option<Box<Remainder>>,
 }
 
 impl Scratch {
-    /// Makes all but the context ready for another exchange.
+    /// Prepares all but the context for another exchange.
     fn begin(&mut self) {
         self.body.clear();
         (self.framing, self.spent_ms, self.turn, self.told) = (None, 0, None, None);
@@ -116,7 +116,7 @@ impl Scratch {
         (self.failed_node, self.remainder) = (None, None);
     }
 
-    /// Frees the memory that another exchange has no use for.
+    /// Frees the memory that another exchange does not need.
     pub(crate) fn let_go(&mut self) {
         (self.ctx.body, self.ctx.request_copy, self.remainder) = (None, None, None);
         self.body.let_go();
@@ -128,7 +128,7 @@ impl Scratch {
         }
     }
 
-    /// Whether the request has a body.
+    /// Returns true if the request has a body.
     fn has_body(&self) -> bool {
         !self.framing.unwrap_or_default().is_empty()
     }
@@ -146,7 +146,7 @@ pub(crate) struct Exchange<'x, 'c> {
 }
 
 impl<'x, 'c> Exchange<'x, 'c> {
-    /// An exchange whose head is in `scratch.ctx.request`.
+    /// Opens an exchange whose head is in `scratch.ctx.request`.
     pub(crate) fn open(
         worker: &'c Worker,
         info: &'c ConnectionInfo,
@@ -175,7 +175,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
         self.finish();
     }
 
-    /// Answers a head that was refused before it became a request.
+    /// Responds to a head that was rejected before it became a request.
     pub(crate) async fn refuse(&mut self, fault: Fault) {
         self.scratch.ctx.request.clear();
         self.down.close_after();
@@ -221,7 +221,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
         if let Some(fault) = missed {
             return Err(*fault);
         }
-        // The router and the routes are of one snapshot: what was found is there.
+        // The router and the routes belong to one snapshot: a found route exists.
         let Some(route) = route else { return Err(Fault::new(FaultKind::Internal, "the route is gone")) };
         if route.target.is_unguarded() {
             return Err(nowhere(route.target));
@@ -245,7 +245,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
         }
     }
 
-    /// The route's upstream, or the one that a plugin chose.
+    /// Returns the route's upstream, or the one that a plugin chose.
     fn target(&self, view: &View, route: &Route) -> Target {
         match &self.scratch.ctx.upstream {
             Some(key) => view.snapshot.upstream_number(key).map_or(Target::NoUpstream, Target::Upstream),
@@ -253,7 +253,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
         }
     }
 
-    /// The answer where a plugin chose an upstream by an id that no upstream has any more.
+    /// Returns the response for an upstream id, chosen by a plugin, that no upstream has any more.
     fn lost_upstream(&self, view: &View) -> Option<Box<Draft>> {
         let key = self.scratch.ctx.upstream.as_deref()?;
         let id = key.strip_prefix("upstreams/").filter(|_| view.snapshot.upstream_number(key).is_none())?;
@@ -261,7 +261,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
         Some(Reply::new(500).text(text).into())
     }
 
-    /// Fills in what plugins see of the exchange.
+    /// Fills in the facts that plugins see of the exchange.
     fn open_to_plugins(&mut self, route: Option<&Route>) {
         self.stage.guide(&self.view);
         let ctx = &mut self.scratch.ctx;
@@ -274,7 +274,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
         self.clear_owned();
     }
 
-    /// What no route may serve.
+    /// Rejects requests that no route may serve.
     fn admit(&mut self) -> Result<(), Fault> {
         let head = &self.scratch.ctx.request;
         if let Err(fault) = target::check_method(head, &self.view.snapshot) {
@@ -293,8 +293,8 @@ impl<'x, 'c> Exchange<'x, 'c> {
         Ok(())
     }
 
-    /// Finds the route and prepares the target that its node is asked for. Where a condition asks for the body, and it was
-    /// not read, `asks_body` is set, and what is returned counts for nothing.
+    /// Finds the route and prepares the target for its node. If a condition asks for the body, which was not read,
+    /// `asks_body` is set, and the returned number is meaningless.
     fn find_route(&mut self, body: Option<&BodyFields>) -> Result<u32, Fault> {
         let snapshot = &self.view.snapshot;
         let Scratch { ctx, params, value, asks_body, told, .. } = &mut *self.scratch;
@@ -349,7 +349,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
         Ok(number)
     }
 
-    /// Sends what a plugin answers.
+    /// Sends the response of a plugin.
     async fn reply(&mut self, mut draft: Box<Draft>) -> Result<(), Fault> {
         if draft.reply.is_silent {
             let record = &mut self.scratch.ctx.record;
@@ -373,7 +373,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
     }
 }
 
-/// Why a route leads nowhere.
+/// Returns the fault of a route without a valid upstream.
 fn nowhere(target: Target) -> Fault {
     match target {
         Target::NoService => Fault::new(FaultKind::NoService, "the route's service does not exist"),
@@ -389,21 +389,21 @@ fn nowhere(target: Target) -> Fault {
     }
 }
 
-/// The answer where `Max-Forwards` says that nobody further may be asked. It tells nothing of routes,
-/// and TRACE gets nothing back: what it would echo has fields of other people's gateways.
+/// Returns the response if `Max-Forwards` ends the request here. It shows nothing of routes, and does not echo a
+/// TRACE: the request has fields of other gateways.
 fn last_recipient(method: Method) -> Box<Draft> {
     let status = if method == Method::Options { 204 } else { 405 };
     Reply::new(status).into()
 }
 
-/// The answer to an authority that asks whether a name is this gateway's. It goes before all routes and
-/// rules, whose answers (redirects, logins) would say no.
+/// Returns the response to a certificate authority that checks a name of this gateway. It goes before all routes and
+/// rules, whose responses (redirects, logins) would fail the check.
 fn proof(challenges: &Challenges, head: &RequestHead) -> Option<Box<Draft>> {
     let answer = challenges.answer(head.raw_path()).filter(|_| head.method == Method::Get)?;
     Some(Reply::new(200).header("Content-Type", "application/octet-stream").text(answer).into())
 }
 
-/// Where the request came from, for plugins.
+/// Returns the origin of the request, for plugins.
 fn client(down: &websocket::Client<'_>, view: &View, told: Option<ToldAddress>) -> Client {
     let mut client = Client { tls: down.tls(), geography: view.geography.clone(), ..down.origin().client() };
     if let Some(told) = told {
@@ -413,7 +413,7 @@ fn client(down: &websocket::Client<'_>, view: &View, told: Option<ToldAddress>) 
 }
 
 impl Origin {
-    /// The port that the client connected to.
+    /// Returns the port that the client connected to.
     fn local_port(&self) -> u16 {
         self.local.map_or(0, |addr| addr.port())
     }

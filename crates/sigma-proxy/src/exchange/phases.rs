@@ -1,7 +1,7 @@
-//! Plugins at work: the hooks of each phase, global rules before the route's.
+//! The hooks of plugins in each phase, global rules before the route's.
 //!
-//! A hook that answers at once costs a call; only one that waits, or needs the request body,
-//! leaves the straight path.
+//! A hook that decides at once costs a call; only one that waits, or needs the request body, leaves the straight
+//! path.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -33,7 +33,7 @@ fn hook(entry: &Entry, phase: Phase, ctx: &mut Context, env: &Env<'_>) -> Step {
     }
 }
 
-/// The type of a body that is as its type says; None if it has a coding, or more than one type.
+/// Returns the type of a body that can be read as its type says. None if it has a coding, or more than one type.
 fn readable_type(headers: &Headers) -> Option<Vec<u8>> {
     let is_coding = |name: &[u8]| name.eq_ignore_ascii_case(b"content-encoding");
     if headers.iter().any(|(name, coding)| is_coding(name) && !coding.eq_ignore_ascii_case(b"identity")) {
@@ -44,7 +44,7 @@ fn readable_type(headers: &Headers) -> Option<Vec<u8>> {
     types.next().is_none().then_some(first)
 }
 
-/// A reply with what `_meta.error_response` says of it.
+/// Applies `_meta.error_response` to a reply.
 fn worded(entry: &Entry, mut draft: Box<Draft>) -> Box<Draft> {
     if draft.reply.status >= 400
         && let Some(text) = &entry.meta.error_response
@@ -57,11 +57,11 @@ fn worded(entry: &Entry, mut draft: Box<Draft>) -> Box<Draft> {
     draft
 }
 
-/// What a phase ends with: the answer in the node's place, if a hook has one.
+/// The outcome of a phase: the response that replaces the node's, if a hook has one.
 pub(super) type PhaseEnd = Result<Option<Box<Draft>>, Fault>;
 
-/// What is left of a phase; nothing if no hook has stopped. Boxed, so that exchanges whose plugins never wait have no
-/// room for it.
+/// The rest of a phase; None if no hook has stopped. Boxed, so that exchanges whose plugins never wait have no room
+/// for it.
 pub(super) struct Running<F>(Option<Pin<Box<F>>>);
 
 impl<F: Future<Output = PhaseEnd>> Future for Running<F> {
@@ -75,22 +75,22 @@ impl<F: Future<Output = PhaseEnd>> Future for Running<F> {
     }
 }
 
-/// A hook that wants more than the next one to run.
+/// A hook that does not just continue with the next one.
 struct Stop {
     entry: Arc<Entry>,
     step: Step,
-    /// The number of the hook behind it.
+    /// The number of the next hook.
     next: usize,
 }
 
-/// Which hooks of a phase run, as to plugins that guard.
+/// The hooks of a phase that run, with regard to guard plugins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Guards {
     /// All hooks, in order.
     InOrder,
-    /// Only plugins that guard, before a request body is read.
+    /// Only guard plugins, before a request body is read.
     Alone,
-    /// All others: those that guard have run.
+    /// All others: the guard plugins have run.
     Done,
 }
 
@@ -104,8 +104,8 @@ impl Guards {
     }
 }
 
-/// Runs hooks of a request phase, beginning with number `from`, until one stops. Most answer at once: these cost a call,
-/// and no future.
+/// Runs hooks of a request phase, beginning with number `from`, until one stops. Most decide at once: these cost a
+/// call, and no future.
 fn run_until_stop<'e>(
     entries: impl Iterator<Item = &'e Arc<Entry>>,
     from: usize,
@@ -113,7 +113,7 @@ fn run_until_stop<'e>(
     guards: Guards,
     (ctx, env): (&mut Context, &Env<'_>),
 ) -> Option<Stop> {
-    // Not a loop: what goes through several chains is fastest where it calls.
+    // Not a loop: an iterator over several chains is fastest with internal iteration.
     entries.enumerate().skip(from).find_map(|(number, entry)| {
         if !guards.admit(entry) {
             return None;
@@ -130,7 +130,7 @@ fn run_until_stop<'e>(
 }
 
 impl Exchange<'_, '_> {
-    /// Rewrite and access. A reply ends the exchange.
+    /// Runs rewrite and access. A reply ends the exchange.
     pub(super) async fn request_phases(&mut self) -> PhaseEnd {
         if let Some(reply) = self.run_chains(Phase::Rewrite).await? {
             return Ok(Some(reply));
@@ -150,8 +150,7 @@ impl Exchange<'_, '_> {
         Running(self.run_hooks(phase, 0, Guards::InOrder).map(|stop| Box::pin(self.run_on(stop, phase))))
     }
 
-    /// Runs the hooks of the chains in force, beginning with number `next`, until one says more than that the next one
-    /// is to run.
+    /// Runs the hooks of the active chains, beginning with number `next`, until one does not just continue.
     fn run_hooks(&mut self, phase: Phase, next: usize, guards: Guards) -> Option<Stop> {
         let Stage::Guided { merged, hooks, .. } = &self.stage else { return None };
         if !hooks.contains(phase) {
@@ -163,7 +162,7 @@ impl Exchange<'_, '_> {
         run_until_stop(entries, next, phase, guards, (ctx, &env))
     }
 
-    /// Does what a hook wants, and goes on with the hooks behind it.
+    /// Executes the step of a hook, and goes on with the hooks after it.
     async fn run_on(&mut self, stop: Stop, phase: Phase) -> PhaseEnd {
         let view = Rc::clone(&self.view);
         let mut stopped = Some(stop);
@@ -184,7 +183,7 @@ impl Exchange<'_, '_> {
         Ok(None)
     }
 
-    /// Whether a request body is about to be read into memory for a plugin that does not guard.
+    /// Returns true if a request body is about to be read into memory for a plugin that is no guard.
     fn is_body_read_for(&self, stop: &Stop) -> bool {
         matches!(stop.step, Step::ReadBody { .. } | Step::ReadStart { .. })
             && !stop.entry.kind.guards()
@@ -192,7 +191,7 @@ impl Exchange<'_, '_> {
             && !self.down.body_length().is_empty()
     }
 
-    /// Runs the hooks behind number `next` of plugins that guard: memory is for requests that they let pass.
+    /// Runs the guard plugins after number `next`: memory is for requests that they let pass.
     async fn run_guards(&mut self, phase: Phase, mut next: usize, view: &View) -> PhaseEnd {
         while let Some(stop) = self.run_hooks(phase, next, Guards::Alone) {
             next = stop.next;
@@ -203,13 +202,13 @@ impl Exchange<'_, '_> {
         Ok(None)
     }
 
-    /// Whether some plugin has a hook of this phase.
+    /// Returns true if some plugin has a hook of this phase.
     pub(super) fn has_hooks(&self, phase: Phase) -> bool {
         self.stage.hooks().contains(phase)
     }
 
-    /// Once it is known who the request is from: the consumer's plugins join the route's, and
-    /// those that the route did not have catch up with the rewrite phase.
+    /// Merges the plugins of an identified consumer into the route's, and runs the rewrite phase of those that the
+    /// route did not have.
     async fn merge_consumer(&mut self) -> Result<Option<Box<Draft>>, Fault> {
         let Some(consumer) = self.scratch.ctx.consumer().cloned() else { return Ok(None) };
         if consumer.group_missing || consumer.closed {
@@ -238,7 +237,7 @@ impl Exchange<'_, '_> {
         }
     }
 
-    /// Runs hooks of these alone.
+    /// Runs the hooks of these plugins only.
     async fn run_added(
         &mut self,
         entries: &[Arc<Entry>],
@@ -258,7 +257,7 @@ impl Exchange<'_, '_> {
         }
     }
 
-    /// Does what a hook wants.
+    /// Executes the step of a hook.
     async fn follow(&mut self, stop: Stop, phase: Phase, view: &View) -> Result<Option<Box<Draft>>, Fault> {
         let Stop { entry, step, .. } = stop;
         let draft = self.settle_noted(&entry, phase, step, view).await?;
@@ -268,7 +267,7 @@ impl Exchange<'_, '_> {
         Ok(Some(draft))
     }
 
-    /// Follows a step to its end. That it waited is noted for those who ask.
+    /// Follows a step to its end. A wait is noted for variables that show it.
     async fn settle_noted(
         &mut self,
         entry: &Entry,
@@ -279,7 +278,7 @@ impl Exchange<'_, '_> {
         if matches!(step, Step::Reply(..) | Step::Stream(..) | Step::Takeover(..)) {
             return self.settle(step, view).await;
         }
-        // Those who have yet to choose may want to know of it.
+        // Later hooks may read it.
         self.scratch.ctx.record.begin();
         let began = self.scratch.ctx.record.started.map(|_| Instant::now());
         let settled = self.settle(step, view).await;
@@ -347,8 +346,8 @@ impl Exchange<'_, '_> {
         Ok(if known.len() > limit { BodyRead::TooLarge } else { BodyRead::Whole })
     }
 
-    /// Finds the route where its body decides. One that cannot be looked at is refused: whoever sends it could choose
-    /// between routes by that.
+    /// Finds the route if it depends on the body. An unreadable body is rejected: its sender could choose between
+    /// routes with it.
     pub(super) async fn find_route_by_body(&mut self) -> Result<u32, Fault> {
         if self.down.body_length().is_empty() {
             // It was found without one, unless its operation of GraphQL is unclear.
@@ -380,7 +379,7 @@ impl Exchange<'_, '_> {
         if self.scratch.asks_body { Err(unclear_document()) } else { found }
     }
 
-    /// The request body, for conditions of routes.
+    /// Returns the request body, for conditions of routes.
     async fn routing_body(&mut self) -> Result<&[u8], Fault> {
         let limit = self.view.snapshot.settings.limits.routing_body_bytes as usize;
         if self.read_body(limit).await? == BodyRead::TooLarge {
@@ -390,8 +389,7 @@ impl Exchange<'_, '_> {
         Ok(self.scratch.ctx.body.as_deref().unwrap_or_default())
     }
 
-    /// What is known of the request body once it was read to its end or beyond `limit`. Read to its end it stands
-    /// in [`Context::body`].
+    /// Reads the request body to its end or beyond `limit`. If it was read to its end, it is in [`Context::body`].
     async fn read_beyond(&mut self, limit: usize) -> Result<&[u8], Fault> {
         self.limit_body()?;
         let is_whole = self.scratch.ctx.body.is_some();
@@ -431,7 +429,7 @@ impl Exchange<'_, '_> {
         self.down.hold(held);
     }
 
-    /// Memory of the bodies that the exchange has.
+    /// Returns the memory of the bodies that the exchange has.
     pub(super) fn bodies_held(&mut self) -> usize {
         let body = self.scratch.ctx.body.as_ref().map_or(0, Vec::capacity);
         let read = self.scratch.body.reading();
@@ -439,7 +437,7 @@ impl Exchange<'_, '_> {
         body + read
     }
 
-    /// Holds the request's body to the limit that a plugin has set, if one has.
+    /// Applies the limit of a plugin to the request body, if one has set it.
     ///
     /// # Errors
     /// Returns an error if the body is known to be larger.
@@ -464,7 +462,7 @@ impl Exchange<'_, '_> {
         }
     }
 
-    /// A client that waits for permission to send its body gets it (RFC 9110 §10.1.1).
+    /// Sends the client a 100 if it waits for permission to send its body (RFC 9110 §10.1.1).
     fn invite_body(&mut self) {
         let head = &mut self.scratch.ctx.request;
         if head.headers.has(HeaderId::Expect) {
@@ -478,7 +476,7 @@ impl Exchange<'_, '_> {
     async fn next_body_frame(&mut self) -> Result<Frame, Fault> {
         let down = &mut self.down;
         poll_fn(|task| {
-            // What invites the body may still be on its way.
+            // The 100 may not have left yet.
             if let Poll::Ready(Err(fault)) = down.poll_flush(task) {
                 return Poll::Ready(Err(fault));
             }
@@ -491,7 +489,7 @@ impl Exchange<'_, '_> {
         .await
     }
 
-    /// The log phase, if plugins take part.
+    /// Runs the log phase, if plugins take part.
     pub(super) fn log_phase(&mut self) {
         let view = Rc::clone(&self.view);
         let Some(in_force) = self.stage.in_force(self.worker, &view) else { return };
@@ -506,7 +504,7 @@ impl Exchange<'_, '_> {
     }
 }
 
-/// There is no room for a body in the worker's budget.
+/// The fault of a body that does not fit in the worker's budget.
 const NO_ROOM: Fault = Fault::new(
     FaultKind::MemoryLimit,
     "memory for clients has no room for the request body (limits.held_bytes_per_worker)",
@@ -515,7 +513,7 @@ const NO_ROOM: Fault = Fault::new(
 /// Makes room for `bytes` more in a body that is read into memory.
 ///
 /// # Errors
-/// Returns an error if the worker's budget has none.
+/// Returns an error if the worker's budget is used up.
 fn make_room(body: &mut Vec<u8>, bytes: usize) -> Result<(), Fault> {
     let wanted = body.len() + bytes;
     if wanted <= body.capacity() {

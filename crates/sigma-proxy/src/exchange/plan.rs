@@ -1,4 +1,4 @@
-//! What an exchange with an upstream keeps over its attempts, and what one attempt leaves to the next.
+//! The state that an exchange with an upstream keeps over its attempts, and that one attempt leaves to the next.
 
 use std::task::{self, Poll};
 
@@ -31,17 +31,17 @@ pub(super) struct Plan<'p> {
     pub(super) attempts: Attempts<'p>,
 }
 
-/// What few exchanges have.
+/// The state that only few exchanges need.
 #[derive(Default)]
 pub(super) struct Rare<'p> {
-    /// In place of the timeouts of route and upstream.
+    /// The timeouts that replace those of route and upstream.
     pub(super) timeouts: Option<Timeouts>,
     /// The time of the exchange as a whole, if it has an end.
     pub(super) time: Option<TimeLeft<'p>>,
 }
 
 impl<'p> Plan<'p> {
-    /// The time of the exchange as a whole, if it has an end.
+    /// Returns the time of the exchange as a whole, if it has an end.
     pub(super) fn time(&self) -> Option<&TimeLeft<'p>> {
         self.rare.as_ref()?.time.as_ref()
     }
@@ -50,23 +50,23 @@ impl<'p> Plan<'p> {
         self.attempts.upstream
     }
 
-    /// The times that a node has.
+    /// Returns the timeouts of a node.
     pub(super) fn timeouts(&self) -> &Timeouts {
         self.rare.as_ref().and_then(|rare| rare.timeouts.as_ref()).unwrap_or(self.timeouts)
     }
 
-    /// The limits of heads that nodes send.
+    /// Returns the limits for heads that nodes send.
     pub(super) fn answer_limits(&self) -> &HeadLimits {
         &self.view.answer_limits
     }
 
-    /// The end of the worker.
+    /// Returns the drain of the worker.
     pub(super) fn drain(&self) -> &Drain {
         &self.attempts.worker.drain
     }
 
-    /// What the head of an answer says about its node: its status, or that which the code of a call stands
-    /// for.
+    /// Returns the verdict of the head of a response on its node: its status, or the status that the code of a call
+    /// maps to.
     pub(super) fn verdict(&self, is_call: bool, head: &ResponseHead) -> Option<u16> {
         match head.status {
             200 if is_call => self.verdict_at_end(grpc::ended_with(&head.headers)),
@@ -74,53 +74,53 @@ impl<'p> Plan<'p> {
         }
     }
 
-    /// The same of the end of a call. One that ends without a code is judged by its status, which is 200.
+    /// Returns the verdict of the end of a call. One that ends without a code is judged by its status, which is 200.
     pub(super) fn verdict_at_end(&self, code: Option<grpc::Code>) -> Option<u16> {
         let is_short = || self.time().is_some_and(TimeLeft::is_clients);
         code.map_or(Some(200), |code| code.verdict(is_short))
     }
 }
 
-/// How an attempt ended that did not fail.
+/// The end of an attempt that did not fail.
 pub(super) enum Ended {
-    /// The connection may serve again.
+    /// The connection can be used again.
     Whole,
     /// The connection was used up.
     Spent,
-    /// A plugin or the retry policy does not want the node's answer, and another node is to be asked.
+    /// A plugin or the retry policy rejects the node's response, and another node is asked.
     Declined,
-    /// A plugin has put this in the place of the node's answer.
+    /// A plugin has replaced the node's response with this one.
     Replaced(Box<LocalReply>),
-    /// The cache has, or the filter that refuses its body; no plugin has seen it.
+    /// The cache has replaced it, or the filter that rejects its body; no plugin has seen it.
     Instead(Box<LocalReply>),
-    /// The same, while the rest of the node's answer is fetched for all who want it.
+    /// The same, while the rest of the node's response is fetched for all waiting clients.
     Apart(Box<(Fill, LocalReply)>),
-    /// The node has sent all of it, and the client is yet to take this.
+    /// The node has sent all of it, and the client has yet to receive this part.
     Left(Box<Remainder>),
-    /// The cache has no use for it, and has made the request what the client wants: the same node is asked again.
+    /// The cache cannot use the response, and has restored the client's request: the same node is asked again.
     Anew,
 }
 
-/// What one attempt leaves to the next.
+/// The state that one attempt leaves to the next.
 #[derive(Debug)]
 pub(super) struct State<'p> {
     pub(super) decision: Decision,
     /// The request is a call of gRPC.
     pub(super) is_call: bool,
-    /// The node of the attempt has all that it can wait for: not the client's slowness, nor the
-    /// end of the client's own time, made it fail.
+    /// The node of the attempt has everything that it can wait for: neither the client's slowness nor the end of the
+    /// client's own time made it fail.
     pub(super) request_sent: bool,
     /// The upstream allows another attempt.
     pub(super) may_follow: bool,
-    /// The request tells of this pass.
+    /// The request is marked with this pass.
     pub(super) marked: bool,
-    /// The request was last written for a second node that is asked beside the attempt's.
+    /// The request was last written for a hedged attempt on a second node.
     pub(super) is_for_another: bool,
-    /// What few exchanges have; boxed, as the others need no room for it.
+    /// The state that only few exchanges need; boxed, as the others need no room for it.
     pub(super) own_rules: Option<Box<OwnRules<'p>>>,
 }
 
-/// What an upstream or a route may have for its sessions, and what an attempt by it leaves.
+/// The rules that an upstream or a route may have for its sessions, and the state of an attempt under them.
 #[derive(Debug)]
 pub(super) struct OwnRules<'p> {
     policy: Option<&'p RetryPolicy>,
@@ -128,16 +128,16 @@ pub(super) struct OwnRules<'p> {
     closes: bool,
     /// The node of the attempt, if its session ends with it.
     withdrawal: Option<Withdrawal>,
-    /// The end of the present attempt's time.
+    /// The end of the current attempt's time.
     try_deadline: Deadline,
     /// The pause that the last node asked for.
     pub(super) asked_ms: Option<u64>,
-    /// The node that was asked beside the attempt's, and answered first.
+    /// The node of the hedged attempt, if it responded first.
     answerer: Option<Picked>,
 }
 
 impl<'p> State<'p> {
-    /// An exchange with this upstream that goes by `policy`.
+    /// Returns the state of an exchange with this upstream under `policy`.
     pub(super) fn new(upstream: &Upstream, policy: Option<&'p RetryPolicy>, is_call: bool) -> State<'p> {
         let closes = upstream.config.on_unhealthy == Some(OnUnhealthy::Close);
         let own_rules = (closes || policy.is_some()).then(|| {
@@ -161,7 +161,7 @@ impl<'p> State<'p> {
         }
     }
 
-    /// An attempt on this node begins. Returned is the time that it has to connect, of at most `connect_ms`.
+    /// Begins an attempt on this node. Returns the time that it has to connect, at most `connect_ms`.
     pub(super) fn begin_try(&mut self, node: &Endpoint, connect_ms: u64) -> u64 {
         self.begin_session(node);
         let Some(own) = &self.own_rules else { return connect_ms };
@@ -170,14 +170,14 @@ impl<'p> State<'p> {
         connect_ms.min(try_ms)
     }
 
-    /// The exchange goes on with this node.
+    /// Begins the session with this node.
     pub(super) fn begin_session(&mut self, node: &Endpoint) {
         if let Some(own) = &mut self.own_rules {
             own.withdrawal = own.closes.then(|| Withdrawal::watch(&node.health));
         }
     }
 
-    /// Takes note of how much of the request the node has; `begins` with the request.
+    /// Notes how much of the request the node has. `begins` with the request.
     pub(super) fn note_upload(&mut self, upload: Upload, ctx: &mut Context, begins: bool) {
         let is_sent = upload == Upload::Done;
         if is_sent && (begins || !self.request_sent) {
@@ -186,7 +186,7 @@ impl<'p> State<'p> {
         self.request_sent = is_sent;
     }
 
-    /// Whether the policy wants another attempt instead of this answer, and there may be one.
+    /// Returns true if the policy wants another attempt instead of this response, and one is possible.
     pub(super) fn wants_another(
         &mut self,
         head: &ResponseHead,
@@ -204,14 +204,14 @@ impl<'p> State<'p> {
         claimed
     }
 
-    /// What failed on a second attempt is not tried again on its node.
+    /// Excludes the node of a failed second attempt from further ones.
     pub(super) fn leave_node(&mut self) {
         if self.decision == Decision::SameNode {
             self.decision = Decision::NextNode;
         }
     }
 
-    /// Another node has answered than the one that the attempt began with.
+    /// Notes that another node has responded than the one that the attempt began with.
     pub(super) fn answered_by(&mut self, node: Picked) {
         if let Some(own) = &mut self.own_rules {
             own.answerer = Some(node);
@@ -222,7 +222,7 @@ impl<'p> State<'p> {
         self.own_rules.as_mut()?.answerer.take()
     }
 
-    /// Ready when the time of the attempt is over, its node has gone out, or the worker's `drain` has ended.
+    /// Ready when the time of the attempt is over, its node was taken out, or the worker's `drain` has ended.
     pub(super) fn poll_try_over(
         &self,
         drain: &Drain,
@@ -242,13 +242,13 @@ impl<'p> State<'p> {
         self.withdrawal().map_or(Poll::Pending, |withdrawal| withdrawal.poll(task))
     }
 
-    /// The node of the attempt, if its session ends with it.
+    /// Returns the node of the attempt, if its session ends with it.
     pub(super) fn withdrawal(&self) -> Option<&Withdrawal> {
         self.own_rules.as_ref()?.withdrawal.as_ref()
     }
 
-    /// What was polled; where that is pending, ready when the node of the attempt has gone out, or the worker's
-    /// `drain` has ended.
+    /// Returns the poll's outcome; if that is pending, ready when the node of the attempt was taken out, or the
+    /// worker's `drain` has ended.
     pub(super) fn or_cut(
         &self,
         polled: Poll<Result<(), Fault>>,

@@ -1,7 +1,7 @@
-//! The part of a response that its node has sent and the client has not taken yet.
+//! The part of a response that its node has sent and the client has not received yet.
 //!
 //! A node has done its work once the last byte of its response was read. From then on its connection serves others,
-//! and balancing, limits, queues and breakers count the request no more; the client takes the rest in its own time.
+//! and balancing, limits, queues and breakers count the request no more; the client reads the rest at its own pace.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -15,7 +15,7 @@ use super::Exchange;
 use super::delivery::{Delivery, OwnBody};
 use super::transfer::Transfer;
 
-/// A response on its way without its node.
+/// A response that no longer needs its node.
 pub(super) struct Remainder {
     delivery: Delivery,
     body: OwnBody,
@@ -24,8 +24,8 @@ pub(super) struct Remainder {
 }
 
 impl Remainder {
-    /// The part of a response that is left to `delivery`. `end` is the end of the exchange's time, if it has one, and
-    /// the fault then.
+    /// Returns the part of a response that is left to `delivery`. `end` is the end of the exchange's time, if it has
+    /// one, and the fault then.
     pub(super) fn new(delivery: Delivery, rest: Rest, end: Option<(u64, Fault)>) -> Box<Remainder> {
         Box::new(Remainder { delivery, body: OwnBody::Rest(rest), end })
     }

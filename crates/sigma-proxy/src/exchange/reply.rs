@@ -1,4 +1,4 @@
-//! From a fault to an answer. Its status is that of its row in the table of reasons (`crates/sigma-http/src/fault.rs`).
+//! Responses for faults. Their status is in the table of reasons (`crates/sigma-http/src/fault.rs`).
 
 use std::future::{Future, poll_fn};
 use std::net::IpAddr;
@@ -20,16 +20,16 @@ use crate::drain::{Leave, Turn};
 /// The body of a request without a route; scripts of APISIX's users compare it.
 const NO_ROUTE_BODY: &[u8] = b"{\"error_msg\":\"404 Route Not Found\"}\n";
 
-/// Seconds after which a request that memory had no room for may be sent again.
+/// Seconds after which a request that did not fit in memory may be sent again.
 const RETRY_AFTER_S: &str = "1";
 
-/// The status that a fault is answered with; none if there is nobody to answer.
+/// Returns the status of the response for a fault; None if the client is gone.
 pub(super) fn status(kind: FaultKind) -> Option<u16> {
     kind.row().status.filter(|status| *status != CLIENT_GONE_STATUS)
 }
 
-/// Whether a stale response may replace the error: the upstream does not respond, since its nodes fail or since they get
-/// no request.
+/// Returns true if a stale response may replace the error: the upstream does not respond, because its nodes fail or
+/// get no request.
 pub(super) fn may_be_stale(fault: Fault) -> bool {
     fault.side() == Side::Upstream
         || matches!(
@@ -41,14 +41,14 @@ pub(super) fn may_be_stale(fault: Fault) -> bool {
         )
 }
 
-/// The status that a fault of an exchange is answered with; none if there is nobody to answer.
+/// Returns the status of the response for a fault of an exchange; None if the client is gone.
 pub(super) fn status_of(kind: FaultKind, ctx: &Context) -> Option<u16> {
     let own = if dubbo::is_in_lines(ctx) { status_of_call(kind) } else { None };
     own.or_else(|| status(kind))
 }
 
-/// The status of what fails of a call of Dubbo with parameters in lines (APISIX: http-dubbo). None where it is as for
-/// other requests.
+/// Returns the status for a failed call of Dubbo with parameters in lines (APISIX: http-dubbo). None if it is the
+/// same as for other requests.
 fn status_of_call(kind: FaultKind) -> Option<u16> {
     match kind {
         FaultKind::ConnectRefused
@@ -68,17 +68,17 @@ fn status_of_call(kind: FaultKind) -> Option<u16> {
     }
 }
 
-/// The status in access lines and counters of a client that left without an answer (nginx's).
+/// The status in access lines and counters of a client that left without a response (nginx's).
 const CLIENT_GONE_STATUS: u16 = 499;
 
 impl Exchange<'_, '_> {
-    /// Ends the exchange with a fault: an answer if one can still be given, a cut if not.
+    /// Ends the exchange with a fault: a response if one can still be sent, a cut if not.
     pub(super) async fn fail(&mut self, fault: Fault) {
         let record = &mut self.scratch.ctx.record;
         record.fault.get_or_insert(fault);
         if record.status != 0 {
             self.scratch.is_cut = true;
-            // The answer has begun; only the cut tells the client that it is not whole.
+            // The response has begun; only the cut tells the client that it is incomplete.
             if fault.kind != FaultKind::Stopping || Box::pin(self.end_call(fault)).await.is_err() {
                 self.down.abort();
             }
@@ -102,7 +102,7 @@ impl Exchange<'_, '_> {
             record.source = Source::Fault;
         }
         if fault.side() != Side::Upstream {
-            // Not the node ended the last attempt, so nothing is told of it.
+            // The last attempt was not ended by its node, so it is not listed.
             record.upstream_statuses.pop_if(|status| *status == 0);
         }
         let is_refusal = matches!(fault.kind, FaultKind::GatewayOverloaded | FaultKind::MemoryLimit);
@@ -115,7 +115,7 @@ impl Exchange<'_, '_> {
         };
         let mut sending = Box::pin(self.send_reply(Draft { reply, stream: None, peer: None }));
         let sent = poll_fn(|task| match sending.as_mut().poll(task) {
-            // A request that was refused to save memory is not kept until its client reads.
+            // A request that was rejected to save memory is not kept until its client reads.
             Poll::Pending if is_refusal => Poll::Ready(Err(fault)),
             polled => polled,
         });
@@ -130,10 +130,11 @@ impl Exchange<'_, '_> {
         }
     }
 
-    /// Ends a call whose answer has begun in the way of its protocol, after what the client takes at once.
+    /// Ends a call whose response has begun with a status of its protocol, after the bytes that the client accepts at
+    /// once.
     ///
     /// # Errors
-    /// Returns an error if it is no call, or does not take it.
+    /// Returns an error if it is no call, or the client accepts nothing.
     async fn end_call(&mut self, fault: Fault) -> Result<(), Fault> {
         if !grpc::is_from_caller(&self.scratch.ctx) || !self.down.has_room() {
             return Err(fault);
@@ -147,12 +148,12 @@ impl Exchange<'_, '_> {
         .await
     }
 
-    /// The reason of a fault, or the phrase of its status where the client may not see the reason.
+    /// Returns the reason of a fault, or the phrase of its status if the client may not see the reason.
     fn shown_reason(&self, status: u16, fault: Fault) -> &'static str {
         if self.hides_reason() { sigma_http::head::reason_phrase(status) } else { fault.reason }
     }
 
-    /// Whether the client may not see why the request failed (`show_reason`).
+    /// Returns true if the client may not see why the request failed (`show_reason`).
     pub(super) fn hides_reason(&self) -> bool {
         match self.view.snapshot.settings.show_reason {
             ShowReason::Always => false,
@@ -178,14 +179,14 @@ impl Exchange<'_, '_> {
         }
     }
 
-    /// Sends a response of the gateway's own, through the plugins that see responses.
+    /// Sends a response of the gateway itself through the response plugins.
     pub(super) async fn send_reply(&mut self, draft: Draft) -> Result<(), Fault> {
         self.scratch.ctx.record.hides_reason = self.hides_reason();
         let own = local_reply::begin(draft, &mut self.scratch.ctx, &self.view);
         self.send_own(own).await
     }
 
-    /// Sends a response of the gateway's own whose head is made, through the plugins that see responses.
+    /// Sends a response of the gateway itself, whose head is complete, through the response plugins.
     pub(super) async fn send_own(&mut self, mut own: LocalReply) -> Result<(), Fault> {
         let view = Rc::clone(&self.view);
         if let Some(in_force) = self.stage.in_force(self.worker, &view) {
@@ -197,7 +198,7 @@ impl Exchange<'_, '_> {
         self.deliver_local(own).await
     }
 
-    /// Sends an answer of the gateway's own whose head the plugins have seen.
+    /// Sends a response of the gateway itself whose head the plugins have seen.
     pub(super) async fn deliver_local(&mut self, own: LocalReply) -> Result<(), Fault> {
         let LocalReply { mut body, mut length } = own;
         self.down.forgo_body();
@@ -210,15 +211,14 @@ impl Exchange<'_, '_> {
             (filters, length) = in_force.body_filters(&mut self.scratch.ctx, length);
         }
         let ctx = &mut self.scratch.ctx;
-        // Whatever a plugin says: a body behind such a head would be read as the next answer
-        // (RFC 9110 §6.4.1).
+        // Even if a plugin sets one: a body after such a head would be read as the next response (RFC 9110 §6.4.1).
         if matches!(ctx.response.status, 204 | 304) {
             length = BodyLength::None;
             ctx.response.headers.remove(HeaderId::ContentLength);
         }
         told::tell_timing(&mut ctx.response.headers, &ctx.record, &view.snapshot.settings);
         if ctx.request.client_method() == Method::Head {
-            // Nobody makes what nobody is sent.
+            // A body that is not sent is not made either.
             body = OwnBody::EMPTY;
         }
         let timeouts = &view.snapshot.settings.timeouts;
@@ -228,7 +228,7 @@ impl Exchange<'_, '_> {
         let mut transfer = Transfer::own(&mut self.down, &mut body, timeouts);
         let (mut leave, worker) = (Leave::default(), self.worker);
         let delivered = poll_fn(|task| {
-            // One that goes on for ever leaves when tunnels do; any other has the time of an exchange.
+            // An endless response ends when tunnels do; any other has the time of an exchange.
             if leave.turn(&worker.drain, || worker.random(), task) == Turn::Begin {
                 transfer.tell_source();
             }
@@ -246,7 +246,7 @@ impl Exchange<'_, '_> {
     }
 }
 
-/// Whether an address is of this machine or of a network that the Internet does not reach.
+/// Returns true if an address is of this machine or of a private network.
 fn is_internal(addr: IpAddr) -> bool {
     match addr.to_canonical() {
         IpAddr::V4(addr) => addr.is_loopback() || addr.is_private() || addr.is_link_local(),
@@ -254,7 +254,7 @@ fn is_internal(addr: IpAddr) -> bool {
     }
 }
 
-/// `reason` tells a gateway fault from an upstream's own answer: no upstream body has it by chance.
+/// `reason` distinguishes a gateway fault from an upstream's own response: no upstream body has it by chance.
 fn error_body(status: u16, fault: Fault) -> Vec<u8> {
     let phrase = sigma_http::head::reason_phrase(status);
     // Reasons are our own constants, free of characters that JSON would escape.

@@ -15,12 +15,12 @@ const LINES: Allowance = Allowance { burst: 5, pause: Duration::from_secs(10) };
 /// Characters of a path that a line shows.
 const PATH_CHARS: usize = 200;
 
-/// The reason of a line that no fault gives: the reply of a plugin.
+/// The index for a line whose reason is no fault: the reply of a plugin.
 const PLUGIN: usize = FaultKind::ALL.len();
 
-/// Why a request failed.
+/// The reason of a failed request.
 struct Cause<'e> {
-    /// The word of the table of reasons.
+    /// The word in the table of reasons.
     reason: &'static str,
     /// The plugin that responded.
     plugin: Option<&'e str>,
@@ -63,7 +63,7 @@ impl Exchange<'_, '_> {
         );
     }
 
-    /// The plugin that refused the request, or failed it: its response has a status from 400 on.
+    /// Returns the plugin that rejected the request, or failed it: its response has a status from 400 on.
     pub(super) fn refuser(&self) -> Option<&str> {
         let ctx = &self.scratch.ctx;
         let responder = || match ctx.record.source {
@@ -74,7 +74,7 @@ impl Exchange<'_, '_> {
         refuser.filter(|_| ctx.record.status >= 400).map(|entry| entry.name())
     }
 
-    /// Why the exchange failed, unless the client is the reason or a node responded.
+    /// Returns why the exchange failed, unless the client is the reason or a node responded.
     fn cause(&self) -> Option<Cause<'_>> {
         let ctx = &self.scratch.ctx;
         let is_own = ctx.record.status >= 500
@@ -82,9 +82,10 @@ impl Exchange<'_, '_> {
         match (ctx.record.fault, self.refuser()) {
             (Some(fault), _) if (is_own || self.scratch.is_cut) && fault.side() != Side::Downstream => {
                 let (reason, number) = (fault.kind.error_type(), fault.kind as usize);
-                // The faults of a node are worded for responses, and a connection that has changed its protocol has none.
+                // The texts of node faults are about responses, which a connection with a changed protocol does not
+                // have.
                 let is_upgraded = ctx.record.status == 101 && fault.side() == Side::Upstream;
-                let detail = if is_upgraded { "the node broke it off" } else { fault.reason };
+                let detail = if is_upgraded { "the node broke it" } else { fault.reason };
                 Some(Cause { reason, plugin: None, detail, number })
             }
             (None, plugin @ Some(_)) if is_own => {
@@ -96,7 +97,7 @@ impl Exchange<'_, '_> {
     }
 }
 
-/// How many lines of this reason were left out before, if there may be one now.
+/// Returns how many lines of this reason were left out before, if one may be written now.
 fn pass(number: usize) -> Option<u64> {
     thread_local! {
         static THROTTLES: Throttles = const { Throttles::new() };

@@ -32,11 +32,11 @@ pub(crate) enum PeerText {
     Unix,
 }
 
-/// The address of a peer that has none, as nginx shows it.
+/// The text for a peer without an address, as nginx shows it.
 pub(super) const UNIX: &[u8] = b"unix:";
 
 impl PeerText {
-    /// That of an address, or of a peer without one.
+    /// Formats the address of a peer, which may be missing.
     pub(crate) fn of(addr: Option<IpAddr>) -> PeerText {
         addr.map_or(PeerText::Unix, |addr| PeerText::Ip(IpText::of(addr)))
     }
@@ -55,20 +55,20 @@ pub(crate) struct RequestView<'r> {
     path: &'r NormalPath<'r>,
     host: Cow<'r, [u8]>,
     origin: Origin,
-    /// The client's address, if the proxies in front tell it.
+    /// The client's address according to the proxies in front.
     told: Option<ToldAddress>,
     tls: Option<&'r Tls>,
     geography: Option<&'r Geography>,
     body: Option<&'r BodyFields>,
     is_bodiless: bool,
-    /// Somebody asked for a field of the body, which was not read, or for what cannot be looked at.
+    /// A condition read a field of the body, which was not read, or a value that cannot be decided.
     asks_body: Cell<bool>,
     /// The operation of GraphQL of a request without a body, once a condition asked for it.
     asked_operation: OnceCell<Result<Option<Chosen>, NoMessage>>,
 }
 
 impl<'r> RequestView<'r> {
-    /// A request that came in plain text.
+    /// Returns the view of a request in plain text.
     pub(super) fn new(head: &'r RequestHead, path: &'r NormalPath<'r>, origin: Origin) -> RequestView<'r> {
         RequestView {
             head,
@@ -85,13 +85,13 @@ impl<'r> RequestView<'r> {
         }
     }
 
-    /// The same, with the body if it was read, or without one at all.
+    /// Adds the body if it was read, or the fact that there is no body.
     pub(super) fn with_body(self, body: Option<&'r BodyFields>, is_bodiless: bool) -> RequestView<'r> {
         RequestView { body, is_bodiless, ..self }
     }
 
-    /// Whether what was found may not be, as a condition could not be decided: without the body, or at all if that
-    /// is known.
+    /// Returns true if the found route may be wrong, as a condition could not be decided: without the body, or at all
+    /// if the body is known.
     pub(super) fn asks_body(&self) -> bool {
         self.asks_body.get()
     }
@@ -103,7 +103,7 @@ impl<'r> RequestView<'r> {
         self.body?.get(name)
     }
 
-    /// Of the operation that a GraphQL server is asked to execute.
+    /// Returns a variable of the operation that a GraphQL server is asked to execute.
     fn of_graphql(&self, name: &str) -> Option<VarValue<'_>> {
         let operation = if self.is_bodiless {
             let query = self.head.query().unwrap_or_default();
@@ -118,17 +118,17 @@ impl<'r> RequestView<'r> {
         operation??.get(name)
     }
 
-    /// The same, from the client whose address is told.
+    /// Adds the client's address according to the proxies in front.
     pub(super) fn told(self, told: Option<ToldAddress>) -> RequestView<'r> {
         RequestView { told, ..self }
     }
 
-    /// The client's address.
+    /// Returns the client's address.
     fn client_addr(&self) -> Option<IpAddr> {
         self.told.map(|told| told.addr).or_else(|| self.origin.peer.ip())
     }
 
-    /// The client's port, if it is known.
+    /// Returns the client's port, if it is known.
     fn client_port(&self) -> Option<u16> {
         match self.told {
             Some(told) => Some(told.port).filter(|port| *port > 0),
@@ -136,18 +136,18 @@ impl<'r> RequestView<'r> {
         }
     }
 
-    /// The same in this TLS session, if it came in one.
+    /// Adds the TLS session, if there is one.
     pub(super) fn within(self, tls: Option<&'r Tls>) -> RequestView<'r> {
         RequestView { tls, ..self }
     }
 
-    /// The same, of an address whose place these databases know.
+    /// Adds the databases that know the place of the client's address.
     pub(super) fn located(self, geography: Option<&'r Geography>) -> RequestView<'r> {
         RequestView { geography, ..self }
     }
 
-    /// Variables that are asked for too seldom to have a name of their own. What is only known later
-    /// is absent.
+    /// Returns variables that are read too seldom to have a match arm of their own. Variables that are known only
+    /// later are absent.
     fn other(&self, name: &str) -> Option<VarValue<'_>> {
         let text = |text: &'r str| Some(VarValue::text(text));
         if let Some(name) = name.strip_prefix("ssl_") {
@@ -271,7 +271,7 @@ impl Variables for RequestView<'_> {
     }
 }
 
-/// A request that nobody has sent, as conditions see it.
+/// A hypothetical request, as conditions see it.
 pub(crate) struct Viewed<'r> {
     head: &'r RequestHead,
     path: NormalPath<'r>,
@@ -282,7 +282,7 @@ pub(crate) struct Viewed<'r> {
 }
 
 impl<'r> Viewed<'r> {
-    /// The request with this head.
+    /// Returns the view of a request with this head.
     ///
     /// # Errors
     /// Returns an error if the path of its target is invalid.
@@ -297,43 +297,43 @@ impl<'r> Viewed<'r> {
         Ok(Viewed { head, path, origin, told, tls, geography: snapshot.geography.as_ref() })
     }
 
-    /// What routes and conditions are asked with.
+    /// Returns the input of routes and conditions.
     pub(crate) fn request(&self) -> RequestView<'_> {
         let request = RequestView::new(self.head, &self.path, self.origin).told(self.told);
         request.within(self.tls).located(self.geography)
     }
 
-    /// The head.
+    /// Returns the head.
     pub(crate) fn head(&self) -> &'r RequestHead {
         self.head
     }
 
-    /// The client's address, if the proxies in front tell it.
+    /// Returns the client's address according to the proxies in front.
     pub(crate) fn told(&self) -> Option<ToldAddress> {
         self.told
     }
 
-    /// The path that routes are compared with.
+    /// Returns the path that routes are compared with.
     pub(crate) fn path(&self) -> String {
         String::from_utf8_lossy(self.path.matched()).into_owned()
     }
 
-    /// The path as variables show it.
+    /// Returns the path as variables show it.
     pub(crate) fn normal(&self) -> &[u8] {
         &self.path.uri
     }
 
-    /// The bytes that routes are compared with.
+    /// Returns the bytes that routes are compared with.
     pub(crate) fn matched(&self) -> &[u8] {
         self.path.matched()
     }
 
-    /// The host with the port, as the client says it.
+    /// Returns the host with the port, as the client sends it.
     pub(crate) fn authority(&self) -> String {
         String::from_utf8_lossy(self.head.authority()).into_owned()
     }
 
-    /// The path that a route makes of it, and the query.
+    /// Returns the path after the route's rewrite, and the query.
     pub(crate) fn rewritten(&self, rewrite: &crate::snapshot::Rewrite) -> String {
         let mut target = Vec::new();
         target::rewrite(rewrite, &self.path, self.head.query(), &mut target);
@@ -341,17 +341,17 @@ impl<'r> Viewed<'r> {
     }
 }
 
-/// Makes the head that of a request as the exchange has it when it looks for a route.
+/// Prepares the head in the same way as an exchange before it looks for a route.
 ///
 /// # Errors
-/// Returns an error if the exchange would refuse the request before.
+/// Returns an error if the exchange would reject the request before that.
 pub(crate) fn accept(head: &mut RequestHead, snapshot: &Snapshot) -> Result<(), &'static str> {
     target::check_method(head, snapshot)
         .and_then(|()| target::canonicalize(head, snapshot))
         .map_err(|fault| fault.reason)
 }
 
-/// Why each route does or does not serve the request with this head.
+/// Explains why each route does or does not match the request with this head.
 ///
 /// # Errors
 /// Returns an error if the path of its target is invalid.
@@ -368,7 +368,7 @@ pub(crate) fn explain(
     Ok(snapshot.explain(config, &RequestView::new(&head, &path, origin)))
 }
 
-/// The number of the route for the request with this head.
+/// Returns the number of the route for the request with this head.
 #[cfg(test)]
 pub(crate) fn find(snapshot: &Snapshot, head: &RequestHead) -> Option<u32> {
     let mut head = head.clone();
@@ -396,7 +396,7 @@ mod tests {
         tolerance: sigma_http::h1::Tolerance::NONE,
     };
 
-    /// What conditions may ask for before there is a route, in plain text and within TLS.
+    /// Checks the variables that conditions may read before a route is known, in plain text and within TLS.
     #[test]
     fn variables_of_a_request_that_has_no_route_yet() {
         let mut head = RequestHead::default();

@@ -1,4 +1,4 @@
-//! What plugins make of a response before its head leaves: wherever it comes from.
+//! The plugins that change or replace a response before its head is sent, regardless of its source.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -17,25 +17,25 @@ use super::transfer::client_gone;
 use super::{Exchange, local_reply};
 use crate::worker::View;
 
-/// What becomes of a response.
+/// The fate of a response.
 pub(super) enum Verdict {
-    /// It goes on.
+    /// It is sent.
     Pass,
-    /// Another node is to be asked.
+    /// Another node is asked.
     Retry,
-    /// This one takes its place; its head does already.
+    /// This one replaces it; its head does already.
     Replaced(Box<LocalReply>),
 }
 
-/// How far a response has come among the plugins.
+/// The progress of a response through the plugins.
 struct Course {
     verdict: Verdict,
     may_retry: bool,
-    /// The place of the plugin whose turn is next.
+    /// The index of the next plugin.
     next: usize,
 }
 
-/// What a plugin waits for.
+/// The future that a plugin waits for.
 type Waiting = Pin<Box<dyn Future<Output = ResponseResume>>>;
 
 impl InForce<'_, '_> {
@@ -73,7 +73,7 @@ impl InForce<'_, '_> {
                 down.poll_departure(task).map(|()| Err(client_gone()))
             })
             .await;
-            // Whose turn was before the next one's.
+            // The plugin before the next one has waited.
             if let Some(entry) = self.entries().nth(course.next.saturating_sub(1)) {
                 ctx.record.waited(entry.name(), Phase::HeaderFilter, began);
             }
@@ -109,9 +109,9 @@ impl InForce<'_, '_> {
         self.chains().flat_map(|chain| chain.phase(Phase::HeaderFilter))
     }
 
-    /// Notes that the plugin whose turn it is replaces a good response.
+    /// Notes that the current plugin replaces a good response.
     fn note_replacer(&self, ctx: &mut Context, course: &Course) {
-        // A page for an error of the node is no refusal.
+        // A page for an error of the node is no rejection.
         let is_good = ctx.response.status < 400;
         if let Some(entry) = self.entries().nth(course.next.saturating_sub(1)).filter(|_| is_good) {
             ctx.login.set_replacer(Arc::clone(entry));
@@ -146,8 +146,7 @@ impl InForce<'_, '_> {
         None
     }
 
-    /// The filters of the response's body, in the order in which it passes them, and the length of
-    /// what leaves them.
+    /// Returns the filters of the response body in their order, and the length of their output.
     pub(super) fn body_filters(
         &self,
         ctx: &mut Context,
@@ -162,7 +161,7 @@ impl InForce<'_, '_> {
                 filters.extend(entry.plugin.body_filter(ctx, &self.worker.env(self.view)));
             }
         }
-        // Stable: otherwise the order is that of the plugins.
+        // A stable sort: otherwise the order is that of the plugins.
         filters.sort_by_key(|filter| filter.encodes());
         let leaving = filters.iter().fold(length, |length, filter| filter.length(length));
         if leaving != length {
@@ -173,7 +172,7 @@ impl InForce<'_, '_> {
 }
 
 impl Exchange<'_, '_> {
-    /// The filters of the request's body, in the order in which it passes them.
+    /// Returns the filters of the request body, in their order.
     pub(super) fn request_filters(&mut self, view: &View) -> Vec<Box<dyn BodyFilter>> {
         let mut filters = Vec::new();
         let in_force = self.stage.in_force(self.worker, view);
@@ -187,7 +186,7 @@ impl Exchange<'_, '_> {
             }
         }
         if !filters.is_empty() {
-            // What the length was says nothing of what leaves.
+            // The original length does not hold for the output.
             ctx.request.headers.remove(HeaderId::ContentLength);
         }
         filters

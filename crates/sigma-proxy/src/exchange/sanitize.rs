@@ -1,7 +1,7 @@
-//! Takes from a request what its sender has no right to say, before anybody behind sees it.
+//! Removal of the fields that a client may not send, before anything else sees the request.
 //!
-//! Later is too late: routes, conditions and plugins read fields, and what they and the gateway add
-//! must be neither forged nor taken away by the client.
+//! Later is too late: routes, conditions and plugins read fields, and a client must neither forge nor remove the
+//! fields that plugins and the gateway add.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,8 +15,7 @@ use super::stage::{Stage, chains};
 use super::{Exchange, upgrade};
 use crate::snapshot::Snapshot;
 
-/// Fields that the gateway or its plugins set for nodes, in lower case, beside those of
-/// [`is_forwarding`].
+/// Fields that the gateway or its plugins set for nodes, in lower case, in addition to those of [`is_forwarding`].
 const OWNED: [&str; 6] = [
     "x-authenticated-groups",
     "x-consumer-username",
@@ -26,8 +25,8 @@ const OWNED: [&str; 6] = [
     "x-request-id",
 ];
 
-/// Fields that nobody may send who is not trusted. A node that believes those of a client's certificate would take
-/// everybody for whoever they name.
+/// Fields that only trusted clients may send. A node that believes fields about a client certificate would believe
+/// any identity in them.
 const FORGED: HeaderIds = HeaderIds::of(&[
     HeaderId::Forwarded,
     HeaderId::XForwardedClientCert,
@@ -36,7 +35,7 @@ const FORGED: HeaderIds = HeaderIds::of(&[
 ]);
 
 impl Exchange<'_, '_> {
-    /// Takes from the request what its sender has no right to say.
+    /// Removes the fields that the client may not send.
     pub(super) fn enter(&mut self, snapshot: &Snapshot) {
         let head = &mut self.scratch.ctx.request;
         self.asks_upgrade = upgrade::is_asked_for(head, self.down.body_length());
@@ -50,8 +49,8 @@ impl Exchange<'_, '_> {
         self.learn_client_address(snapshot);
     }
 
-    /// Takes from the request the fields that plugins of the chains in force set for nodes. Without such plugins it
-    /// costs a look at each chain.
+    /// Removes the fields that plugins of the active chains set for nodes. Without such plugins it costs a look at
+    /// each chain.
     pub(super) fn clear_owned(&mut self) {
         let Stage::Guided { merged, .. } = &self.stage else { return };
         let may_have_trailers = !self.down.body_length().is_empty();
@@ -65,7 +64,7 @@ impl Exchange<'_, '_> {
         }
     }
 
-    /// Takes from the request the fields that a plugin should have judged and replaced, and has not.
+    /// Removes the fields that a plugin should have checked and replaced, and has not.
     pub(super) fn clear_judged(&mut self) {
         let Stage::Guided { merged, .. } = &self.stage else { return };
         let headers = &mut self.scratch.ctx.request.headers;
@@ -77,7 +76,7 @@ impl Exchange<'_, '_> {
         self.down.origin().peer.ip().is_some_and(|ip| snapshot.trusted().contains(ip))
     }
 
-    /// Replaces what the client says of itself in forwarding fields, unless it is trusted.
+    /// Replaces the forwarding fields of a client that is not trusted.
     fn sanitize_forwarded(&mut self, snapshot: &Snapshot) {
         let origin = self.down.origin();
         let trusted_peer = self.peer_is_trusted(snapshot);
@@ -95,7 +94,7 @@ impl Exchange<'_, '_> {
                     owned.push(Arc::clone(&untrusted.all));
                 }
             }
-            // While nobody is named, the chain is kept as in APISIX, where only its end is believed.
+            // Without trusted addresses the chain is kept as in APISIX, where only its end is trusted.
             if !snapshot.trusted().is_empty() {
                 headers.remove(HeaderId::XForwardedFor);
                 headers.remove(HeaderId::XRealIp);
@@ -108,7 +107,7 @@ impl Exchange<'_, '_> {
         }
         if !trusted(&head.headers, HeaderId::XForwardedHost) {
             head.tell_authority(HeaderId::XForwardedHost);
-            // Only HTTP/1.0 may leave it out. Then the address that the client connected to is all that is known.
+            // Only HTTP/1.0 may leave it out. Then only the address that the client connected to is known.
             if let Some(local) = origin.local.filter(|_| head.authority().is_empty()) {
                 let host = match local.ip().to_canonical() {
                     IpAddr::V4(ip) => ip.to_string(),
@@ -126,8 +125,8 @@ impl Exchange<'_, '_> {
     }
 }
 
-/// Takes out of a request's trailers what its head was cleared of, what plugins have set in it, and what only a head
-/// may say: a node that merges both would believe it.
+/// Removes from a request's trailers the fields that were removed from its head, those that plugins have set in it,
+/// and those that only a head may have: a node that merges both would believe them.
 pub(super) fn clear_trailers(trailers: &mut Headers, ctx: &Context) {
     trailers.remove_where(|id, name| {
         let twin = hyphenated(name);
@@ -138,12 +137,12 @@ pub(super) fn clear_trailers(trailers: &mut Headers, ctx: &Context) {
     ctx.owned.iter().for_each(|owned| owned.clear_trailers(trailers));
 }
 
-/// Whether clients may not say it in another notation, or at another place, than where it is
-/// looked for: the name is given with `-` for `_` and `.`.
+/// Returns true if clients may not send it in another notation or in trailers: the name is given with `-` for `_` and
+/// `.`.
 fn is_owned(id: HeaderId, name: &[u8]) -> bool {
     match id {
         HeaderId::Other => OWNED.iter().any(|owned| owned.as_bytes().eq_ignore_ascii_case(name)),
-        // A server that reads both notations as one would frame, route or authorise by it.
+        // A server that treats both notations alike would use it for framing, routing or authorization.
         HeaderId::Host
         | HeaderId::ContentLength
         | HeaderId::TransferEncoding
@@ -180,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn trailers_say_nothing_that_the_gateway_says() {
+    fn trailers_cannot_repeat_fields_of_the_gateway() {
         let mut trailers = Headers::default();
         for name in [
             "Grpc-Status",
@@ -204,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn twins_of_owned_fields_are_known_by_their_name() {
+    fn names_in_another_notation_are_owned_too() {
         for name in ["x-consumer-username", "Content-Length", "X-FORWARDED-FOR", "authorization", "x-real-ip"]
         {
             assert!(is_owned(HeaderId::of(name.as_bytes()), name.as_bytes()), "{name}");

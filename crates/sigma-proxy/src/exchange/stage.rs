@@ -1,4 +1,4 @@
-//! How far a request has come, and who has a say in its answer.
+//! The progress of a request, and the plugins that take part in its response.
 
 use std::rc::Rc;
 
@@ -7,7 +7,7 @@ use sigma_plugin::{Chain, Phase, PhaseSet};
 use crate::snapshot::{Route, Snapshot};
 use crate::worker::{View, Worker};
 
-/// How far a request has come. It goes forward only.
+/// The progress of a request. It goes forward only.
 pub(super) enum Stage {
     /// Its head was read. No plugin knows of it, and none sees the answer.
     Opened,
@@ -15,18 +15,18 @@ pub(super) enum Stage {
     Routed(u32),
     /// Plugins take part: those of the global rules, and of the route if one was found.
     Guided {
-        /// The number of the route that was found, and whether one was: smaller than an option beside the phases.
+        /// The number of the route, valid if `is_found`: smaller than an option here.
         route: u32,
         is_found: bool,
-        /// The route's plugins together with those of the consumer, once it is known.
+        /// The route's plugins merged with the consumer's, once the consumer is known.
         merged: Option<Rc<Chain>>,
-        /// The phases in which any of them runs.
+        /// The phases in which any of the plugins runs.
         hooks: PhaseSet,
     },
 }
 
 impl Stage {
-    /// The number of the route that was found.
+    /// Returns the number of the matched route.
     pub(super) fn route_number(&self) -> Option<u32> {
         match self {
             Stage::Opened => None,
@@ -35,12 +35,12 @@ impl Stage {
         }
     }
 
-    /// The route that was found.
+    /// Returns the matched route.
     pub(super) fn route<'s>(&self, snapshot: &'s Snapshot) -> Option<&'s Route> {
         snapshot.route(self.route_number()?)
     }
 
-    /// The same for another exchange of the same request.
+    /// Returns a copy for another exchange of the same request.
     pub(super) fn again(&self) -> Stage {
         match self {
             Stage::Opened => Stage::Opened,
@@ -51,7 +51,7 @@ impl Stage {
         }
     }
 
-    /// Plugins take part from now on.
+    /// Lets plugins take part from now on.
     pub(super) fn guide(&mut self, view: &View) {
         let route = self.route_number();
         let hooks = hooks(view, route, None);
@@ -63,12 +63,12 @@ impl Stage {
         };
     }
 
-    /// Whether plugins take part, and [`sigma_plugin::Context::client`] is this client.
+    /// Returns true if plugins take part, and [`sigma_plugin::Context::client`] is this client.
     pub(super) fn is_guided(&self) -> bool {
         matches!(self, Stage::Guided { .. })
     }
 
-    /// The consumer's plugins join the route's.
+    /// Merges the consumer's plugins into the route's.
     pub(super) fn merge(&mut self, chain: Rc<Chain>, view: &View) {
         let route = self.route_number();
         if let Stage::Guided { merged, hooks: known, .. } = self {
@@ -77,7 +77,7 @@ impl Stage {
         }
     }
 
-    /// The phases in which any plugin runs.
+    /// Returns the phases in which any plugin runs.
     #[inline]
     pub(super) fn hooks(&self) -> PhaseSet {
         match self {
@@ -86,7 +86,7 @@ impl Stage {
         }
     }
 
-    /// The plugins that take part; None if none do.
+    /// Returns the plugins that take part. None without any.
     #[inline]
     pub(super) fn in_force<'v, 'c>(&'v self, worker: &'c Worker, view: &'v View) -> Option<InForce<'v, 'c>> {
         match self {
@@ -109,20 +109,20 @@ pub(super) struct InForce<'v, 'c> {
 }
 
 impl InForce<'_, '_> {
-    /// Whether any of them runs in this phase.
+    /// Returns true if any of them runs in this phase.
     #[inline]
     pub(super) fn has_hooks(&self, phase: Phase) -> bool {
         self.hooks.contains(phase)
     }
 
-    /// Their chains, global rules first.
+    /// Returns their chains, global rules first.
     pub(super) fn chains(&self) -> impl Iterator<Item = &Chain> + Clone {
         chains(self.view, self.route, self.merged)
     }
 }
 
-/// The chains that are in force, global rules first; `merged` is the route's with a consumer's
-/// plugins. Empty ones are left out.
+/// Returns the active chains, global rules first. `merged` is the route's with a consumer's plugins. Empty ones
+/// are left out.
 pub(super) fn chains<'v>(
     view: &'v View,
     route: Option<u32>,
@@ -136,7 +136,7 @@ pub(super) fn chains<'v>(
     Some(global).filter(|chain| !chain.is_empty()).into_iter().chain(own)
 }
 
-/// The phases in which any plugin of these chains runs.
+/// Returns the phases in which any plugin of these chains runs.
 fn hooks(view: &View, route: Option<u32>, merged: Option<&Chain>) -> PhaseSet {
     chains(view, route, merged).fold(PhaseSet::default(), |all, chain| all.and(chain.hooks()))
 }

@@ -1,4 +1,5 @@
-//! The target and the method of a request: which are served, and the text that all behind it see.
+//! The target and the method of a request: which are served, and the normal form that routes, plugins and nodes
+//! see.
 
 use sigma_config::settings::Methods;
 use sigma_http::{Fault, FaultKind, Method, RequestHead, TargetForm};
@@ -7,7 +8,7 @@ use sigma_plugin::variables::percent_encode_path;
 use crate::route::normalize::{self, BadPath, NormalPath};
 use crate::snapshot::{Rewrite, Snapshot};
 
-/// Checks that the method is one that this gateway serves.
+/// Checks that this gateway serves the method.
 ///
 /// # Errors
 /// Returns an error if it is not.
@@ -24,7 +25,7 @@ pub(super) fn check_method(head: &RequestHead, snapshot: &Snapshot) -> Result<()
     }
 }
 
-/// Puts the canonical path in the place of the path that was sent, where the settings say so.
+/// Replaces the received path with its canonical form, if the settings say so.
 ///
 /// # Errors
 /// Returns an error if no route may see the path.
@@ -43,13 +44,13 @@ pub(super) fn canonicalize(head: &mut RequestHead, snapshot: &Snapshot) -> Resul
     Ok(())
 }
 
-/// The path that routes are matched against.
+/// Returns the path that routes are matched against.
 ///
 /// # Errors
 /// Returns an error if no route may see the path.
 pub(super) fn normal_path<'h>(head: &'h RequestHead, snapshot: &Snapshot) -> Result<NormalPath<'h>, Fault> {
     if head.form == TargetForm::Asterisk {
-        // It is about the server as a whole: routed as the root, asked for as it is.
+        // It asks about the server as a whole: routed as the root, and forwarded unchanged.
         return Ok(NormalPath { uri: b"/"[..].into(), shown: None });
     }
     normalize::normalized(head.raw_path(), snapshot.uri_options).map_err(refusal)

@@ -1,4 +1,5 @@
-//! What an answer tells of how it came: `Proxy-Status` (RFC 9209) and `Server-Timing` (W3C).
+//! Fields of a response that describe its path and its timing. `Proxy-Status` (RFC 9209) and `Server-Timing`
+//! (W3C).
 
 use sigma_config::settings::Settings;
 use sigma_http::Headers;
@@ -7,15 +8,14 @@ use sigma_plugin::record::{Attempt, Record};
 const PROXY_STATUS: &str = "Proxy-Status";
 const SERVER_TIMING: &str = "Server-Timing";
 
-/// Says of an answer of the gateway's own why it is none of a node, if the settings want it.
+/// Adds to a response of the gateway the reason why it did not come from a node, if the settings ask for it.
 pub(super) fn tell_status(headers: &mut Headers, record: &Record, settings: &Settings) {
     if let Some(name) = &settings.proxy_status {
         headers.append(PROXY_STATUS, proxy_status(name.as_str(), record).as_bytes());
     }
 }
 
-/// Says of an answer how long it took until here, if the settings want it. A node that tells of itself stays
-/// before it.
+/// Adds to a response how long it took until here, if the settings ask for it. The node's own timing stays first.
 pub(super) fn tell_timing(headers: &mut Headers, record: &Record, settings: &Settings) {
     if settings.server_timing
         && let Some(timing) = server_timing(record)
@@ -33,7 +33,7 @@ fn proxy_status(name: &str, record: &Record) -> String {
         (Some(fault), _) => {
             format!("{name}; error={}; details=\"{}\"", fault.kind.proxy_error(), fault.reason)
         }
-        // A plugin's in place of the node's.
+        // A plugin's response replaces the node's.
         (None, Some(status)) if *status != 0 => format!("{name}; received-status={status}"),
         (None, _) => format!("{name}; error=proxy_internal_response"),
     }
@@ -41,7 +41,7 @@ fn proxy_status(name: &str, record: &Record) -> String {
 
 fn server_timing(record: &Record) -> Option<String> {
     let total = record.elapsed_ms()?;
-    // The attempt at hand is not over.
+    // The current attempt is not over.
     let waited = |attempt: &Attempt| attempt.response_ms.or(attempt.header_ms).unwrap_or_default();
     Some(match record.attempts.is_empty() {
         true => format!("total;dur={total:.3}"),
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn why_an_answer_is_none_of_a_node() {
+    fn status_names_the_reason_of_local_responses() {
         let check = |name: &str, fault: Option<FaultKind>, statuses: &[u16], expected: &str| {
             let fault = fault.map(|kind| Fault::new(kind, "why"));
             let record = Record { fault, upstream_statuses: statuses.to_vec(), ..Record::default() };
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_of_times_that_nobody_took() {
+    fn timing_leaves_out_phases_without_a_measurement() {
         assert_eq!(server_timing(&Record::default()), None);
     }
 }

@@ -1,9 +1,8 @@
-//! Both directions of an exchange, driven by one task: the request's body to the node, and the answer
-//! to the client, from a node or from the gateway itself.
+//! Both directions of an exchange, driven by one task: the request body to the node, and the response to the
+//! client, from a node or from the gateway itself.
 //!
-//! Each side holds at most one piece of body; a side that does not take it holds the other back.
-//! The deadlines follow what is being waited for: a client that uploads slowly does not use up
-//! the node's time, a client that reads slowly neither.
+//! Each side holds at most one piece of body; a slow receiver slows its sender down. A deadline runs only for the
+//! side that is awaited: a client that uploads or reads slowly does not use up the node's time.
 
 use std::task::{self, Poll};
 
@@ -21,18 +20,18 @@ use super::websocket::{Client, OpenSocket};
 use crate::attempts::Progress;
 use crate::snapshot::Timeouts;
 
-/// How far the request's body has got.
+/// The progress of the request body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Upload {
-    /// Frames are still to come.
+    /// More frames follow.
     Running,
-    /// All frames were handed to the connection.
+    /// All frames were queued on the connection.
     Done,
-    /// The node takes no more; its answer may be there all the same.
+    /// The node accepts no more; it may still have sent a response.
     Refused,
 }
 
-/// What a side is waited for.
+/// The event that a side is awaited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wait {
     Nothing,
@@ -40,29 +39,29 @@ enum Wait {
     Receive,
 }
 
-/// Nobody waits for a node where there is none.
+/// The timeouts of a response that no node sends.
 static NO_NODE: Timeouts = Timeouts { connect_ms: 0, send_ms: 0, read_ms: 0 };
 
-/// An answer on its way, with the request that it is for as long as that is on its own.
+/// A response in transfer, together with the rest of its request.
 pub(super) struct Transfer<'t, 'c, S> {
     pub(super) down: &'t mut Client<'c>,
     pub(super) up: &'t mut S,
-    /// Towards the node.
+    /// The timeouts towards the node.
     timeouts: &'t Timeouts,
-    /// Towards the client.
+    /// The timeouts towards the client.
     settings: &'t settings::Timeouts,
     upload: Upload,
     up_wait: Wait,
     down_wait: Wait,
     progressed: bool,
-    /// Bytes written to both sides when the deadlines were last looked at.
+    /// Bytes written to both sides at the last check of the deadlines.
     written: u64,
-    /// Bytes written to the client when it last had enough.
+    /// Bytes written to the client when it last made enough progress.
     down_written: u64,
     answered: bool,
     informed: bool,
     socket: Option<Box<OpenSocket<'c>>>,
-    /// The gateway ends the tunnel, which knows no good-bye.
+    /// The gateway ends a tunnel whose protocol has no closing message.
     leaving: bool,
 }
 
@@ -92,8 +91,8 @@ impl<'t, 'c, S: Source> Transfer<'t, 'c, S> {
         }
     }
 
-    /// The body of the answer; ready when the client has all of it. `up_pending` says that the
-    /// source has yet to take some of the request.
+    /// Transfers the body of the response; ready when the client has all of it. `up_pending` says that the source
+    /// has yet to accept some of the request.
     fn poll_delivery(
         &mut self,
         task: &mut task::Context<'_>,
@@ -109,7 +108,7 @@ impl<'t, 'c, S: Source> Transfer<'t, 'c, S> {
         if self.upload != Upload::Running && self.down.poll_departure(task).is_ready() {
             return Poll::Ready(Err(client_gone()));
         }
-        // Nobody is late while bytes wait for their pace.
+        // No deadline runs while bytes wait for a rate limit.
         let up_wait = if up_pending {
             Wait::Send
         } else if down_pending || is_slowed(ctx) {
@@ -127,7 +126,7 @@ impl<'t, 'c, S: Source> Transfer<'t, 'c, S> {
         down: Wait,
         receive_ms: u64,
     ) -> Poll<Result<(), Fault>> {
-        // A peer that takes its bytes slowly but steadily is not stalled.
+        // A peer that accepts its bytes slowly but steadily is not stalled.
         let down_written = self.down.bytes_written();
         let written = self.up.bytes_written() + down_written;
         let progressed = std::mem::take(&mut self.progressed) || written != self.written;
@@ -141,7 +140,7 @@ impl<'t, 'c, S: Source> Transfer<'t, 'c, S> {
                 (_, None) => {}
             }
         }
-        // One that takes a few bytes at a time is: it would keep its answer here for as long as it likes.
+        // One that accepts only a few bytes at a time is: it could keep its response here forever.
         let takes = down_written - self.down_written >= self.settings.response_send_bytes.into();
         if down != self.down_wait || if down == Wait::Send { takes } else { progressed } {
             self.down_wait = down;
@@ -157,16 +156,16 @@ impl<'t, 'c, S: Source> Transfer<'t, 'c, S> {
         if self.up.deadline().is_some_and(|deadline| deadline.poll_expired(task).is_ready()) {
             return Poll::Ready(Err(match up {
                 Wait::Send => {
-                    Fault::new(FaultKind::UpstreamSendTimeout, "the node does not take the request")
+                    Fault::new(FaultKind::UpstreamSendTimeout, "the node does not accept the request")
                 }
                 _ => Fault::new(FaultKind::ResponseTimeout, "the response did not arrive in time"),
             }));
         }
-        // What was set when the client was waited for last is of no account while it is not.
+        // The deadline of the client's last wait does not count while it is not awaited.
         if down != Wait::Nothing && self.down.deadline().poll_expired(task).is_ready() {
             return Poll::Ready(Err(match down {
                 Wait::Receive => Fault::new(FaultKind::RequestBodyTimeout, "the request body stalled"),
-                _ => Fault::new(FaultKind::ResponseSendTimeout, "the client does not read its answer"),
+                _ => Fault::new(FaultKind::ResponseSendTimeout, "the client does not read its response"),
             }));
         }
         Poll::Pending
@@ -174,17 +173,17 @@ impl<'t, 'c, S: Source> Transfer<'t, 'c, S> {
 }
 
 impl<'t, 'c> Transfer<'t, 'c, OwnBody> {
-    /// An answer of the gateway's own, whose head is queued already.
+    /// Begins a response of the gateway itself, whose head is already queued.
     pub(super) fn own(
         down: &'t mut Client<'c>,
         body: &'t mut OwnBody,
         settings: &'t settings::Timeouts,
     ) -> Transfer<'t, 'c, OwnBody> {
-        // Whatever comes up of the request now, nobody is there to take it.
+        // The rest of the request body is discarded.
         Transfer::new(down, body, &NO_NODE, settings, Upload::Done)
     }
 
-    /// Ready when the client has all of it.
+    /// Transfers the body; ready when the client has all of it.
     pub(super) fn poll_body(
         &mut self,
         task: &mut task::Context<'_>,
@@ -194,7 +193,7 @@ impl<'t, 'c> Transfer<'t, 'c, OwnBody> {
         self.poll_delivery(task, false, delivery, ctx)
     }
 
-    /// The gateway is about to stop.
+    /// Notifies the source that the gateway is about to stop.
     pub(super) fn tell_source(&mut self) {
         if let OwnBody::Made(source) = self.up {
             source.say_goodbye();
@@ -203,7 +202,7 @@ impl<'t, 'c> Transfer<'t, 'c, OwnBody> {
 }
 
 impl<'t, 'c, S: FarEnd> Transfer<'t, 'c, S> {
-    /// A connection that is the other side's from the head on that is queued already.
+    /// Begins a connection that belongs to the other side after the head, which is already queued.
     pub(super) fn handed_over(
         down: &'t mut Client<'c>,
         up: &'t mut S,
@@ -212,7 +211,7 @@ impl<'t, 'c, S: FarEnd> Transfer<'t, 'c, S> {
         Transfer::new(down, up, &NO_NODE, settings, Upload::Done)
     }
 
-    /// After a 101: from here on both connections carry plain bytes.
+    /// Opens the tunnel after a 101: from here on both connections carry plain bytes.
     pub(super) fn open_tunnel(&mut self) {
         self.socket = self.down.upgrade();
         self.up.upgrade();
@@ -222,8 +221,8 @@ impl<'t, 'c, S: FarEnd> Transfer<'t, 'c, S> {
         self.progressed = true;
     }
 
-    /// The gateway ends the tunnel: in the way of its protocol if that is known, or else after what is there.
-    /// `mask` is for frames to a node.
+    /// Ends the tunnel: with the closing message of its protocol if that is known, or else after the bytes that
+    /// are already here. `mask` is for frames to a node.
     pub(super) fn say_goodbye(&mut self, mask: [u8; 4]) {
         match &mut self.socket {
             Some(socket) => socket.say_goodbye(mask),
@@ -231,8 +230,8 @@ impl<'t, 'c, S: FarEnd> Transfer<'t, 'c, S> {
         }
     }
 
-    /// Plain bytes both ways after an upgrade; ready when either side has closed and what it
-    /// sent before was passed on, or when both have taken leave.
+    /// Carries plain bytes in both directions after an upgrade; ready when either side has closed and its last
+    /// bytes were forwarded, or when both have exchanged closing messages.
     pub(super) fn poll_tunnel(
         &mut self,
         task: &mut task::Context<'_>,
@@ -258,7 +257,7 @@ impl<'t, 'c, S: FarEnd> Transfer<'t, 'c, S> {
                     down_pending = self.down.poll_flush(task)?.is_pending();
                 }
                 Poll::Ready(Ok(_)) => {
-                    // Where the tunnel is a stream, an orderly end is said in it (RFC 8441 §5).
+                    // Where the tunnel is a stream, the end is a frame in it (RFC 8441 §5).
                     self.down.send(Frame::End);
                     down_pending = self.down.poll_flush(task)?.is_pending();
                     open = false;
@@ -283,7 +282,7 @@ impl<'t, 'c, S: FarEnd> Transfer<'t, 'c, S> {
         self.down.deadline().poll_expired(task).map(|()| Ok(()))
     }
 
-    /// What goes on next in the direction of `sender`'s bytes.
+    /// Returns the next frame to forward in the direction of `sender`'s bytes.
     fn poll_tunnelled(&mut self, sender: Sender, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>> {
         loop {
             if let Some(word) = self.socket.as_mut().and_then(|socket| socket.last_word(sender)) {
@@ -305,7 +304,7 @@ impl<'t, 'c, S: FarEnd> Transfer<'t, 'c, S> {
 }
 
 impl<'t, 'c> Transfer<'t, 'c, Connection> {
-    /// An attempt whose head is queued already, with the times for the node and for the client.
+    /// Begins an attempt whose head is already queued, with the timeouts for the node and for the client.
     pub(super) fn begin(
         down: &'t mut Client<'c>,
         up: &'t mut Connection,
@@ -316,8 +315,8 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
         Transfer::new(down, up, timeouts, settings, upload)
     }
 
-    /// The client waits for permission to send its body (RFC 9110 §10.1.1): it gets that of the node, or after a time
-    /// without a word of it the gateway's.
+    /// Handles a client that waits for permission to send its body (RFC 9110 §10.1.1): the node gives it, or
+    /// after a time without a response the gateway.
     pub(super) fn await_invitation(&self, body: &mut RequestBody) {
         if self.upload == Upload::Running && !body.is_invited && self.settings.continue_ms > 0 {
             let deadline = Deadline::new();
@@ -326,7 +325,7 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
         }
     }
 
-    /// Invites the body if its time has come.
+    /// Invites the body if the time has come.
     fn poll_invitation(&mut self, task: &mut task::Context<'_>, ctx: &mut Context, body: &mut RequestBody) {
         if body.invitation.as_ref().is_some_and(|deadline| deadline.poll_expired(task).is_ready()) {
             (body.invitation, body.is_invited) = (None, true);
@@ -339,12 +338,12 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
         self.upload
     }
 
-    /// A head of an answer has come.
+    /// Notes that the head of a response has arrived.
     pub(super) fn answered(&mut self) {
         self.answered = true;
     }
 
-    /// Whether the client was told nothing of this answer yet.
+    /// Returns true if the client has received nothing of this response yet.
     pub(super) fn has_told_nothing(&self) -> bool {
         !self.informed
     }
@@ -358,7 +357,7 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
         }
     }
 
-    /// The final head, or that of a 101; interim ones are passed on.
+    /// Returns the final head, or the head of a 101; interim responses are forwarded.
     pub(super) fn poll_final_head(
         &mut self,
         task: &mut task::Context<'_>,
@@ -383,7 +382,7 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
         }
     }
 
-    /// The next response head, while the request's body goes up.
+    /// Returns the next response head, while the request body is sent.
     fn poll_head(
         &mut self,
         task: &mut task::Context<'_>,
@@ -424,7 +423,7 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
         self.poll_deadlines(task, up_wait, down_wait, receive_ms)
     }
 
-    /// The rest of the response; ready when the client has all of it.
+    /// Transfers the rest of the response; ready when the client has all of it.
     pub(super) fn poll_body(
         &mut self,
         task: &mut task::Context<'_>,
@@ -438,8 +437,8 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
         }
     }
 
-    /// The rest of the response, if the node has sent all of it while the client is the slower one. Boxed, as few
-    /// exchanges have any. To be called after [`Transfer::poll_body`] was pending.
+    /// Returns the rest of the response, if the node has sent all of it while the client is the slower one.
+    /// Boxed, as few exchanges have any. Call it after [`Transfer::poll_body`] was pending.
     pub(super) fn poll_rest(&mut self, task: &mut task::Context<'_>) -> Poll<Box<Rest>> {
         if self.upload == Upload::Running || self.up_wait != Wait::Nothing {
             return Poll::Pending;
@@ -447,7 +446,7 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
         self.up.poll_rest(task).map(Box::new)
     }
 
-    /// Moves frames of the request's body; returns whether the node has yet to take some.
+    /// Moves frames of the request body; returns true if the node has yet to accept some.
     fn poll_upload(
         &mut self,
         task: &mut task::Context<'_>,
@@ -455,7 +454,7 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
         body: &mut RequestBody,
     ) -> Result<bool, Fault> {
         loop {
-            // As in `Delivery::poll`: after a flush the client is asked again before it is waited for.
+            // As in `Delivery::poll`: after a flush the client is polled again before it is awaited.
             let mut starved = false;
             while self.upload == Upload::Running && self.up.has_room() {
                 match body.poll_frame(self.down, ctx, task) {
@@ -478,7 +477,7 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
                 Poll::Ready(Ok(())) if !starved && self.upload == Upload::Running => {}
                 Poll::Ready(Ok(())) => return Ok(false),
                 Poll::Ready(Err(_)) => {
-                    // Its answer, if it gave one, is worth more than the reason of the write error.
+                    // A response, if the node sent one, is worth more than the reason of the write error.
                     self.upload = Upload::Refused;
                     return Ok(false);
                 }
@@ -488,7 +487,7 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
     }
 }
 
-/// Whether bytes wait for their pace.
+/// Returns true if bytes wait for a rate limit.
 fn is_slowed(ctx: &Context) -> bool {
     ctx.is_slowed(Direction::ToNode) || ctx.is_slowed(Direction::ToClient)
 }

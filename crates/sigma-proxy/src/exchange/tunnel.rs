@@ -1,5 +1,4 @@
-//! Connections that have changed their protocol: plain bytes between a client and whoever is at the far
-//! end, a node or a plugin.
+//! Connections that have changed their protocol: plain bytes between a client and a node or a plugin.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -16,23 +15,23 @@ use crate::drain::{self, Turn};
 use crate::withdrawal::Withdrawal;
 use crate::worker::Worker;
 
-/// A plugin that has taken a connection over.
+/// A plugin that has taken over a connection.
 struct Plugged {
     peer: Box<dyn Takeover>,
-    /// It takes nothing before something was taken from it.
+    /// It accepts nothing until its output was read.
     full: bool,
 }
 
 fn broke_off(error: &std::io::Error) -> Fault {
-    tracing::debug!(%error, "a connection that a plugin has taken over broke off");
-    Fault::new(FaultKind::Internal, "the plugin gave the connection up")
+    tracing::debug!(%error, "a connection that a plugin has taken over broke");
+    Fault::new(FaultKind::Internal, "the plugin gave up the connection")
 }
 
 impl Source for Plugged {
     fn poll_frame(&mut self, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>> {
         let next = ready!(self.peer.poll_next(task));
         if std::mem::take(&mut self.full) {
-            // It may have room now, and need not tell who has made it.
+            // It may have room now, and need not know who made it.
             task.waker().wake_by_ref();
         }
         Poll::Ready(next.map(|data| data.map_or(Frame::End, Frame::Data)).map_err(|error| broke_off(&error)))
@@ -55,8 +54,8 @@ impl FarEnd for Plugged {
     }
 }
 
-/// Tells the client that the protocol has changed, and carries bytes until one side has closed, the node is out
-/// whose tunnels end with it, or the worker ends.
+/// Confirms the change of protocol to the client, and carries bytes until one side has closed, the node is taken
+/// out together with its tunnels, or the worker ends.
 pub(super) async fn run<S: FarEnd>(
     transfer: &mut Transfer<'_, '_, S>,
     ctx: &mut Context,
@@ -74,7 +73,7 @@ pub(super) async fn run<S: FarEnd>(
         let polled = transfer.poll_tunnel(task, ctx);
         match withdrawal {
             Some(withdrawal) if polled.is_pending() && withdrawal.poll(task).is_ready() => {
-                tracing::debug!("a tunnel is closed because its node is out");
+                tracing::debug!("a tunnel is closed because its node was taken out");
                 Poll::Ready(Ok(()))
             }
             _ => polled,
@@ -89,17 +88,17 @@ fn open<S: FarEnd>(transfer: &mut Transfer<'_, '_, S>, ctx: &mut Context) {
     transfer.open_tunnel();
 }
 
-/// Who says which protocols a connection may change to.
+/// The source of the protocols that a connection may change to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Leave {
-    /// Its route, as for a node.
+    /// The route, as for a node.
     OfRoute,
-    /// Its upstream is served over WebSocket and by nothing else.
+    /// The upstream, which is served over WebSocket only.
     OfUpstream,
 }
 
 impl Exchange<'_, '_> {
-    /// The connection is a plugin's from here on, if it may be.
+    /// Hands the connection over to a plugin, if that is allowed.
     pub(super) async fn hand_over(
         &mut self,
         reply: Reply,
@@ -117,7 +116,7 @@ impl Exchange<'_, '_> {
             Leave::OfUpstream => upgrade::websocket(&ctx.request),
         };
         let Some(protocol) = protocol else {
-            let reason = "a plugin takes the connection over, and the route lets no other protocol through";
+            let reason = "a plugin takes over the connection, but the route allows no other protocol";
             return Err(Fault::new(FaultKind::NotImplemented, reason));
         };
         let head = &mut ctx.response;

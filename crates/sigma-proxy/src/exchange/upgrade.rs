@@ -1,7 +1,7 @@
-//! Changing the protocol of a connection (RFC 9110 §7.8): who may ask, what for, and what agrees.
+//! Upgrades of the protocol of a connection (RFC 9110 §7.8): valid requests and matching responses.
 //!
-//! A tunnel is beyond every route, plugin and limit. It opens only for a protocol that the route
-//! names, and only when the node says that it speaks just that.
+//! Routes, plugins and limits cannot see into a tunnel. It opens only for a protocol that the route names, and
+//! only if the node confirms exactly that.
 
 use sigma_http::{BodyLength, Fault, FaultKind, HeaderId, Method, RequestHead, ResponseHead, Version};
 
@@ -9,8 +9,8 @@ use crate::snapshot::Route;
 
 const WEBSOCKET: &[u8] = b"websocket";
 
-/// Whether the client asks to change to one protocol, in a request that can be upgraded: one
-/// without a body, whose bytes could be taken for those of the tunnel.
+/// Returns true if the client asks for exactly one protocol, in a request that can be upgraded: one without a
+/// body, whose bytes could be mistaken for bytes of the tunnel.
 pub(super) fn is_asked_for(head: &RequestHead, length: BodyLength) -> bool {
     head.version != Version::Http10
         && head.method == Method::Get
@@ -19,20 +19,20 @@ pub(super) fn is_asked_for(head: &RequestHead, length: BodyLength) -> bool {
         && head.headers.has_token(HeaderId::Connection, b"upgrade")
 }
 
-/// The one protocol that is asked for.
+/// Returns the one protocol that is asked for.
 fn offer(head: &RequestHead) -> Option<&[u8]> {
     let mut offers = head.headers.get_all(HeaderId::Upgrade);
     offers.next().filter(|_| offers.next().is_none())
 }
 
-/// The protocol that is asked for, if it is WebSocket.
+/// Returns the protocol that is asked for, if it is WebSocket.
 pub(super) fn websocket(head: &RequestHead) -> Option<&[u8]> {
-    // Without a key it is no handshake of RFC 6455 §4.2.1, whatever a node makes of it.
+    // Without a key it is no handshake of RFC 6455 §4.2.1, even if a node accepts it.
     let shakes = head.headers.find(b"sec-websocket-key").is_some();
     offer(head).filter(|offer| shakes && offer.eq_ignore_ascii_case(WEBSOCKET))
 }
 
-/// The protocol that is asked for, if the route lets it through.
+/// Returns the protocol that is asked for, if the route allows it.
 pub(super) fn admitted<'h>(head: &'h RequestHead, route: &Route) -> Option<&'h [u8]> {
     let offer = offer(head)?;
     let named = |name: &str| offer.eq_ignore_ascii_case(name.as_bytes());
@@ -42,7 +42,7 @@ pub(super) fn admitted<'h>(head: &'h RequestHead, route: &Route) -> Option<&'h [
     route.upgrades().iter().any(|name| named(name)).then_some(offer)
 }
 
-/// Whether an answer that is a 101 agrees to `protocol`; an empty one was not asked for.
+/// Checks that a 101 response confirms `protocol`; an empty one was not asked for.
 pub(super) fn check_agreement(head: &ResponseHead, protocol: &[u8]) -> Result<(), Fault> {
     if head.status != 101 {
         return Ok(());
@@ -54,7 +54,7 @@ pub(super) fn check_agreement(head: &ResponseHead, protocol: &[u8]) -> Result<()
     let mut agreed = head.headers.get_all(HeaderId::Upgrade);
     match (agreed.next(), agreed.next()) {
         (Some(agreed), None) if agreed.eq_ignore_ascii_case(protocol) => {}
-        _ => return failed("the node changed to another protocol than was asked for"),
+        _ => return failed("the node changed to a protocol that was not asked for"),
     }
     if protocol.eq_ignore_ascii_case(WEBSOCKET) && head.headers.find(b"sec-websocket-accept").is_none() {
         return failed("the node's 101 has no Sec-WebSocket-Accept");
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_asked_for_is_agreed_to() {
+    fn a_101_must_confirm_the_requested_protocol() {
         let check = |fields: &[(&str, &str)], protocol: Option<&str>, expected: bool| {
             let mut head = ResponseHead::default();
             head.start(101);

@@ -16,39 +16,39 @@ use super::sanitize;
 /// Memory of a body that is kept for another exchange.
 const KEPT_BYTES: usize = 16 * 1024;
 
-/// What is sent of a request's body, and what is kept of it for another attempt; recycled.
+/// The request body that is sent, with the part that is kept for another attempt; recycled.
 ///
-/// A body that a plugin has read whole stands in [`Context::body`] and nowhere else.
+/// A body that a plugin has read to its end is in [`Context::body`] only.
 #[derive(Default)]
 pub(super) struct RequestBody {
-    /// What a plugin has read of a body that it did not read to its end.
+    /// The part that a plugin has read of a body, without its end.
     read: Vec<u8>,
-    /// How much of `read`, or of the body in memory, was taken.
+    /// Bytes that were taken of `read`, or of the body in memory.
     taken: usize,
     in_memory: bool,
     filters: Vec<Box<dyn BodyFilter>>,
-    /// What has left the filters and may have to be sent again.
+    /// The bytes that have left the filters and may have to be sent again.
     sent: Vec<u8>,
     /// Memory of `sent`.
     sent_held: Held,
-    /// How long the client has taken.
+    /// The time that the client has taken.
     pub(super) intake: Intake,
-    /// When the gateway itself invites it, as its client waits for that; None if it does not wait.
+    /// The time at which the gateway itself sends the 100 that its client waits for. None if it does not wait.
     pub(super) invitation: Option<Deadline>,
-    /// The client was told to send it.
+    /// The client has been asked to send it.
     pub(super) is_invited: bool,
-    /// How much of `sent` this attempt was given.
+    /// Bytes of `sent` that this attempt was given.
     repeated: usize,
     /// Most bytes of `sent`.
     limit: usize,
     /// The end has left the filters.
     ended: bool,
-    /// What was sent cannot be sent again.
+    /// The bytes sent so far cannot be sent again.
     lost: bool,
 }
 
 impl RequestBody {
-    /// Makes it ready for another exchange, keeping its memory.
+    /// Prepares it for another exchange, keeping its memory.
     pub(super) fn clear(&mut self) {
         self.read.clear();
         self.filters.clear();
@@ -60,7 +60,7 @@ impl RequestBody {
         (self.invitation, self.is_invited) = (None, false);
     }
 
-    /// Frees the memory that another exchange has no use for.
+    /// Frees the memory that another exchange does not need.
     pub(super) fn let_go(&mut self) {
         self.clear();
         if self.read.capacity() > KEPT_BYTES {
@@ -71,24 +71,23 @@ impl RequestBody {
         }
     }
 
-    /// Where a plugin reads the body into; see [`RequestBody::take_read`].
+    /// Returns the buffer that a plugin reads the body into; see [`RequestBody::take_read`].
     pub(super) fn reading(&mut self) -> &mut Vec<u8> {
         &mut self.read
     }
 
-    /// What a plugin has read of a body whose end it has not seen.
+    /// Returns the part that a plugin has read of a body whose end it has not seen.
     pub(super) fn read(&self) -> &[u8] {
         &self.read
     }
 
-    /// The body that was read whole.
+    /// Takes the body that was read to its end.
     pub(super) fn take_read(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.read)
     }
 
-    /// From now on it is sent: from memory if it was read whole, through `filters`. Up to `limit`
-    /// bytes that are not in memory anyway are kept for another attempt. `length` is that of what comes in;
-    /// returned is that of what leaves.
+    /// Begins to send it: from memory if it was read to its end, through `filters`. Up to `limit` bytes that are
+    /// not in memory anyway are kept for another attempt. `length` is the incoming length; returns the outgoing one.
     pub(super) fn open(
         &mut self,
         in_memory: bool,
@@ -100,7 +99,7 @@ impl RequestBody {
         self.filters.iter().fold(length, |length, filter| filter.length(length))
     }
 
-    /// Another attempt begins: what was sent is sent again.
+    /// Begins another attempt, which sends the same bytes again.
     pub(super) fn rewind(&mut self, ctx: &mut Context) {
         self.repeated = 0;
         if self.stands() {
@@ -111,17 +110,17 @@ impl RequestBody {
         }
     }
 
-    /// Whether all that was sent can be sent again.
+    /// Returns true if all bytes sent so far can be sent again.
     pub(super) fn is_repeatable(&self) -> bool {
         !self.lost
     }
 
-    /// Whether it goes out just as it stands in memory, so that nothing of it need be kept.
+    /// Returns true if it is sent unchanged from memory, so that nothing need be kept.
     fn stands(&self) -> bool {
         self.in_memory && self.filters.is_empty()
     }
 
-    /// The next frame for the node.
+    /// Returns the next frame for the node.
     pub(super) fn poll_frame(
         &mut self,
         down: &mut Downstream<'_>,
@@ -178,7 +177,7 @@ impl std::fmt::Debug for RequestBody {
     }
 }
 
-/// The body as it comes from the client, or stands in memory.
+/// The body as it comes from the client or from memory.
 struct Incoming<'i, 'd, 'c> {
     read: &'i [u8],
     taken: &'i mut usize,

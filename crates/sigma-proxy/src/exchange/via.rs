@@ -1,5 +1,4 @@
-//! On the way from gateway to gateway: `Via`, loops, `Max-Forwards` (RFC 9110 §7.6.2 and §7.6.3,
-//! RFC 8586).
+//! Chains of gateways. `Via`, loops and `Max-Forwards` (RFC 9110 §7.6.2 and §7.6.3, RFC 8586).
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -16,7 +15,7 @@ use crate::snapshot::Snapshot;
 pub(crate) struct OwnName(String);
 
 impl Default for OwnName {
-    /// By chance: gateways in a row are no loop, so each must have a name of its own.
+    /// Makes a random name: gateways in a row are no loop, so each needs a name of its own.
     fn default() -> OwnName {
         OwnName(format!("sigma-{:016x}", RandomState::new().build_hasher().finish()))
     }
@@ -24,14 +23,14 @@ impl Default for OwnName {
 
 /// The outcome of `Max-Forwards` for a request.
 pub(super) enum Onward {
-    /// It goes on.
+    /// It is forwarded.
     Yes,
     /// This gateway is its last recipient.
     No,
 }
 
 impl Exchange<'_, '_> {
-    /// Refuses a request that goes in a circle.
+    /// Rejects a request that loops.
     pub(super) fn check_passes(&self, snapshot: &Snapshot) -> Result<(), Fault> {
         let headers = &self.scratch.ctx.request.headers;
         let limit = usize::from(snapshot.settings.limits.loop_passes);
@@ -46,10 +45,10 @@ impl Exchange<'_, '_> {
         if passes.max(vias) < limit {
             return Ok(());
         }
-        Err(Fault::new(FaultKind::Loop, "the request has come through this gateway too often"))
+        Err(Fault::new(FaultKind::Loop, "the request has passed this gateway too often"))
     }
 
-    /// Counts `Max-Forwards` down where it has a meaning: for OPTIONS and TRACE.
+    /// Counts `Max-Forwards` down for OPTIONS and TRACE, the methods that it applies to.
     pub(super) fn count_forward(&mut self) -> Onward {
         let head = &mut self.scratch.ctx.request;
         if !matches!(head.method, Method::Options | Method::Trace) {
@@ -67,8 +66,8 @@ impl Exchange<'_, '_> {
         }
     }
 
-    /// Tells a node that may be this gateway itself that the request came through here. `marked` is
-    /// whether it says so already: once for each pass, however many attempts it takes.
+    /// Marks a request to a node that may be this gateway itself. `marked` says whether it is marked already:
+    /// once for each pass, regardless of the number of attempts.
     pub(super) fn mark_pass(&mut self, snapshot: &Snapshot, node: &Address, marked: &mut bool) {
         if !*marked {
             *marked = mark_pass(&mut self.scratch.ctx.request.headers, &self.worker.own_name, snapshot, node);
@@ -76,8 +75,8 @@ impl Exchange<'_, '_> {
     }
 }
 
-/// Adds this gateway's name to the `CDN-Loop` of a request to a node that may be this gateway itself;
-/// whether it did.
+/// Adds this gateway's name to the `CDN-Loop` of a request to a node that may be this gateway itself; returns
+/// true if it did.
 pub(crate) fn mark_pass(headers: &mut Headers, own: &OwnName, snapshot: &Snapshot, node: &Address) -> bool {
     let marks = snapshot.settings.limits.loop_passes != 0 && may_be_ours(node, snapshot);
     if marks {
@@ -102,8 +101,8 @@ fn append_item(headers: &mut Headers, id: HeaderId, item: &[u8]) {
     headers.set(id, &joined);
 }
 
-/// Whether the node is at a port, or a path, of one of the listeners. Which addresses are this
-/// machine's is not asked: a name more in a field does no harm.
+/// Returns true if the node is at a port, or a path, of one of the listeners. It does not check which addresses
+/// are this machine's: an extra name in the field does no harm.
 fn may_be_ours(node: &Address, snapshot: &Snapshot) -> bool {
     snapshot.settings.listeners.iter().any(|listener| match (&listener.place(), node) {
         (ListenPlace::Tcp(own), Address::Tcp(node)) => own.port() == node.port(),

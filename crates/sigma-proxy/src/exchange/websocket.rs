@@ -1,5 +1,5 @@
-//! WebSockets, counted while they are open and as their bytes pass: one may last for days, and the
-//! counters of exchanges get to know of it when it ends.
+//! WebSockets, counted while they are open and while their bytes pass: one may last for days, and the counters of
+//! exchanges change only when it ends.
 
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
@@ -12,12 +12,12 @@ use sigma_wire::Downstream;
 
 use crate::connection::{ConnectionInfo, Origin, TlsSession};
 
-/// The client's side of an exchange, and where it is counted once it is a WebSocket.
+/// The client's side of an exchange, with the traffic that it counts for once it is a WebSocket.
 pub(super) struct Client<'c> {
     down: Downstream<'c>,
     info: &'c ConnectionInfo,
     counters: &'c WorkerCounters,
-    /// The node has agreed to a WebSocket, and not to some other protocol.
+    /// The node has confirmed a WebSocket, and not another protocol.
     agreed: bool,
 }
 
@@ -30,7 +30,7 @@ impl<'c> Client<'c> {
         Client { down, info, counters, agreed: false }
     }
 
-    /// What holds for all requests of the connection.
+    /// Returns the facts that hold for all requests of the connection.
     pub(super) fn info(&self) -> &'c ConnectionInfo {
         self.info
     }
@@ -39,12 +39,12 @@ impl<'c> Client<'c> {
         &self.info.origin
     }
 
-    /// The TLS session that it came in.
+    /// Returns the TLS session of the connection.
     pub(super) fn tls_session(&self) -> Option<&'c TlsSession> {
         self.info.session.as_deref()
     }
 
-    /// What plugins and logs see of it.
+    /// Returns the TLS facts that plugins and logs see.
     pub(super) fn tls(&self) -> Option<Rc<Tls>> {
         self.tls_session().map(|session| Rc::clone(&session.tls))
     }
@@ -55,15 +55,15 @@ impl<'c> Client<'c> {
         self.down.send_interim(head);
     }
 
-    /// After a 101: from here on the connection carries plain bytes in both directions. What is
-    /// given back counts a WebSocket until it is dropped; none for other protocols. Boxed, as exchanges of
-    /// other kinds have room for it.
+    /// Begins the tunnel after a 101: from here on the connection carries plain bytes in both directions. The
+    /// returned value counts a WebSocket until it is dropped; None for other protocols. Boxed, as exchanges of other
+    /// kinds have room for it.
     pub(super) fn upgrade(&mut self) -> Option<Box<OpenSocket<'c>>> {
         self.down.upgrade();
         self.agreed.then(|| Box::new(OpenSocket::new(self.counters, self.opened_by())))
     }
 
-    /// Where it is counted: all that were opened, and those open now.
+    /// Returns its counters: all opened ones, and those that are open now.
     fn opened_by(&self) -> (Counter, Counter) {
         match self.down.upgrades_by_connect() {
             false => (Counter::WebsocketsByUpgrade, Counter::WebsocketsByUpgradeActive),
@@ -86,7 +86,7 @@ impl DerefMut for Client<'_> {
     }
 }
 
-/// Whether a node's answer is the one of RFC 6455 §4.2.2.
+/// Returns true if a node's response is the one of RFC 6455 §4.2.2.
 fn opens_websocket(head: &ResponseHead) -> bool {
     let protocol = head.headers.get(HeaderId::Upgrade);
     head.status == 101 && protocol.is_some_and(|name| name.trim_ascii().eq_ignore_ascii_case(b"websocket"))
@@ -115,7 +115,7 @@ impl<'c> OpenSocket<'c> {
         }
     }
 
-    /// Takes note of what `sender` has sent; returns what of it goes on.
+    /// Records the bytes that `sender` has sent; returns the part to forward.
     pub(super) fn pass(&mut self, sender: Sender, data: Chunk) -> Chunk {
         let counter = match sender {
             Sender::Client => Counter::WebsocketBytesIn,
@@ -125,18 +125,19 @@ impl<'c> OpenSocket<'c> {
         self.direction(sender).pass(data)
     }
 
-    /// Both sides are to hear that the gateway goes away. `mask` is for the node, to which it is a client.
+    /// Begins to close the WebSocket with both sides, as the gateway stops. `mask` is for the node, to which the
+    /// gateway is a client.
     pub(super) fn say_goodbye(&mut self, mask: [u8; 4]) {
         self.to_node.end(Some(mask));
         self.to_client.end(None);
     }
 
-    /// The gateway's own close frame, when it may be sent in the direction of `sender`'s frames.
+    /// Returns the gateway's own close frame, when it may be sent in the direction of `sender`'s frames.
     pub(super) fn last_word(&mut self, sender: Sender) -> Option<Chunk> {
         self.direction(sender).last_word()
     }
 
-    /// Whether the gateway has said good-bye and was answered.
+    /// Returns true if the gateway has sent its close frame and received the reply.
     pub(super) fn has_taken_leave(&self) -> bool {
         self.to_node.is_over() && self.to_client.is_over()
     }
@@ -151,11 +152,11 @@ struct Direction {
 /// The gateway's own close frame in a direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Word {
-    /// There is none.
+    /// There is no close frame.
     None,
-    /// It follows the frame that is under way.
+    /// It follows the current frame.
     Waits(Option<[u8; 4]>),
-    /// It is to be sent now.
+    /// It is ready to be sent.
     Due(Option<[u8; 4]>),
     /// The receiver has a close frame, the gateway's or the sender's: nothing may follow it.
     Said,
@@ -173,7 +174,7 @@ impl Direction {
         }
     }
 
-    /// A frame has ended here, or none has begun.
+    /// Checks whether a frame has just ended, or none has begun.
     fn look(&mut self) {
         if let Word::Waits(mask) = self.word
             && self.frames.is_between()
@@ -191,7 +192,7 @@ impl Direction {
             Word::Waits(_) => {
                 let goes_on = data.split_to(self.frames.pass_frame(&data));
                 self.look();
-                // What follows is for nobody, but may be the answer.
+                // The following bytes are not forwarded, but may contain the reply.
                 self.frames.pass(&data);
                 goes_on
             }
@@ -208,7 +209,7 @@ impl Direction {
         Some(Chunk::copy_of(&close_frame(GOING_AWAY, mask)))
     }
 
-    /// Whether good-byes were exchanged. Where there are no frames nothing can be said.
+    /// Returns true if close frames were exchanged. Without frames there is nothing to exchange.
     fn is_over(&self) -> bool {
         match self.word {
             Word::None | Word::Due(_) => false,
@@ -229,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_websockets_are_taken_for_one() {
+    fn only_websockets_count_as_websockets() {
         let check = |status: u16, protocol: &str, expected: bool| {
             let mut head = ResponseHead::default();
             head.start(status);
@@ -262,7 +263,8 @@ mod tests {
         assert_eq!(counts.map(|counter| counters.get(counter)), [2, 1, 3, 5]);
     }
 
-    /// Pieces of a sender's bytes, and what the receiver gets when the gateway says good-bye after the first.
+    /// Checks pieces of a sender's bytes against the bytes that the receiver gets when the gateway closes after
+    /// the first piece.
     #[track_caller]
     fn check(sender: Sender, pieces: &[&[u8]], expected: &[u8], over: bool) {
         let mut direction = Direction::new(sender);
@@ -280,21 +282,21 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_stands_between_frames() {
+    fn close_frame_is_sent_between_frames() {
         use Sender::{Client, Server};
         const BYE: &[u8] = &[0x88, 2, 3, 0xe9];
-        // After a frame; within one, whose rest goes first; behind a piece that has more than the rest.
+        // After a frame; within one, whose rest goes first; after a piece that contains more than the rest.
         check(Server, &[b"\x81\x02hi"], &[b"\x81\x02hi", BYE].concat(), false);
         check(Server, &[b"\x81\x02h", b"i"], &[b"\x81\x02hi", BYE].concat(), false);
         check(Server, &[b"\x81", b"\x02hi\x81\x02no"], &[b"\x81\x02hi", BYE].concat(), false);
-        // The answer counts wherever it stands, and is for nobody.
+        // The reply counts wherever it is, and is not forwarded.
         check(Server, &[b"\x81\x02h", b"i\x81\x02no\x88", b"\0"], &[b"\x81\x02hi", BYE].concat(), true);
         let masked = [0x88, 0x82, 1, 2, 3, 4, 3 ^ 1, 0xe9 ^ 2];
         check(Client, &[b"", b"\x88\x80abcd"], &masked, true);
         // One close frame is enough.
         check(Server, &[b"\x88\x00"], b"\x88\x00", true);
         check(Server, &[b"\x88\x02\x03", b"\xe8", b"more"], b"\x88\x02\x03\xe8", true);
-        // Where there are no frames nothing is said, and nothing is kept from the receiver.
+        // Without frames no close frame is sent, and all bytes are forwarded.
         check(Server, &[b"garbage", b" of any kind"], b"garbage of any kind", true);
     }
 }

@@ -1,5 +1,5 @@
-//! What the snapshot in force would do with a request: which route it would get and why not another one, whose
-//! plugins would run, and where it would go. Nothing is sent, counted or run, and no worker takes part.
+//! The treatment that a request would get from the current snapshot: its route and why no other, its plugins, and
+//! its upstream. Nothing is sent, counted or run, and no worker takes part.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ use crate::exchange::{Viewed, accept};
 use crate::route::{Outcome, Params, RouteInput, Unserved};
 use crate::snapshot::{Route, Snapshot, Target, Upstream, number_of};
 
-/// A request that nobody has sent.
+/// A hypothetical request.
 #[derive(Debug, Clone, Default)]
 pub struct Question {
     /// Its method.
@@ -33,73 +33,74 @@ pub struct Question {
     pub host: String,
     /// Its other fields.
     pub fields: Vec<(String, String)>,
-    /// Where it comes from; 127.0.0.1 unless it is told.
+    /// The client's address; 127.0.0.1 by default.
     pub client: Option<SocketAddr>,
-    /// The name of the listener that it comes to.
+    /// The name of the listener that receives it.
     pub listener: Option<String>,
     /// Whether it comes over TLS.
     pub is_over_tls: bool,
-    /// The consumer that it is from, if it is known.
+    /// The consumer that sends it, if it is known.
     pub consumer: Option<String>,
-    /// Routes that are named at most.
+    /// The most routes to list.
     pub routes: usize,
 }
 
-/// What became of one route.
+/// The result for one route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Considered {
     /// Its id.
     pub id: String,
     /// Its name.
     pub name: Option<String>,
-    /// Why the request does not go there; None if it does.
+    /// Why the route does not match. None if it matches.
     pub reason: Option<String>,
 }
 
-/// A plugin that stands in what a request meets.
+/// A plugin that applies to a request.
 #[derive(Debug, Clone)]
 pub struct Met {
     /// Its name.
     pub name: String,
-    /// The resource that it stands in, such as `services/1`.
+    /// The resource that it is configured in, such as `services/1`.
     pub source: String,
-    /// The resources whose plugin of this name it stands before.
+    /// The resources whose plugin of this name it replaces.
     pub instead_of: Vec<String>,
     /// Whether it is in a global rule.
     pub is_global: bool,
-    /// Those with a higher number run first.
+    /// Its priority: a higher number runs first.
     pub priority: i32,
     /// The phases in which it runs.
     pub phases: Vec<Phase>,
     /// Why it does not run at all.
     pub left_out: Option<&'static str>,
-    /// What `_meta.filter` says of this request; None if there is none.
+    /// The result of `_meta.filter` for this request. None without a filter.
     pub filter: Option<bool>,
     /// Its configuration, with its secrets.
     pub conf: Arc<Value>,
-    /// What it would make of the request, secrets included; None if that is not known.
+    /// Its effect on the request, secrets included. None if that is not known.
     pub would: Option<Value>,
     entry: Option<Arc<Entry>>,
 }
 
-/// What a request would meet.
+/// The treatment of a request.
 #[derive(Debug, Clone, Default)]
 pub struct Explained {
     /// The path that routes are compared with.
     pub path: String,
-    /// The routes that come closest, the one that is found first.
+    /// The routes that come closest, the matched one first.
     pub considered: Vec<Considered>,
-    /// How many more there are, whose paths are other ones.
+    /// The number of further routes, whose paths are different.
     pub others: usize,
-    /// How many more do not match for another reason, and have no room here.
+    /// The number of routes that do not match for another reason, and did not fit in here.
     pub unlisted: usize,
-    /// The route that is found.
+    /// The matched route.
     pub route: Option<Arc<resources::Route>>,
     /// Its service.
     pub service: Option<Arc<resources::Service>>,
-    /// Why the request is answered by the gateway itself, if it is, but for its plugins.
+    /// Why the gateway itself responds, if it does, plugins aside.
     pub refused: Option<&'static str>,
-    /// The plugins in the order in which they run within each phase, global rules first; those that do not run last.
+    /// The plugins in the order in which they run within each phase, global rules first; those that do not run
+    /// come last.
     pub plugins: Vec<Met>,
     /// The upstream.
     pub upstream: Option<Arc<Upstream>>,
@@ -107,13 +108,14 @@ pub struct Explained {
     pub rewritten: Option<String>,
     /// The method that a node gets, if a plugin changes it.
     pub method: Option<String>,
-    /// `Host` of whichever node is chosen; None if each node has its own.
+    /// `Host` for any chosen node. None if each node has its own.
     pub host: Option<String>,
-    /// What is told of the client: name and value of each field.
+    /// The fields that describe the client: name and value of each.
     pub forwarded: Vec<(&'static str, String)>,
 }
 
-/// Explains a request; `config` is what the snapshot was compiled from. Time is linear in the number of routes.
+/// Explains a request; `config` is the configuration that the snapshot was compiled from. Time is linear in the
+/// number of routes.
 ///
 /// # Errors
 /// Returns an error, which is the broken rule, if the request breaks one.
@@ -212,7 +214,7 @@ fn refusal(snapshot: &Snapshot, route: Option<&Route>, consumer: Option<&Consume
     }
     let Some(route) = route else { return Some("404: no route serves it, after the global rules") };
     if consumer.is_some_and(|consumer| consumer.closed || consumer.group_missing) {
-        return Some("503: the consumer or its group is quarantined or not there");
+        return Some("503: the consumer or its group is quarantined or missing");
     }
     match route.target {
         Target::Upstream(number) if snapshot.upstream(number).is_some() => None,
@@ -224,7 +226,7 @@ fn refusal(snapshot: &Snapshot, route: Option<&Route>, consumer: Option<&Consume
     }
 }
 
-/// Plugins by name, of a resource.
+/// The plugins of a resource, by name.
 type Written<'c> = (String, &'c resources::Plugins);
 
 fn plugins(
@@ -247,7 +249,7 @@ fn plugins(
     for entry in snapshot.global.entries() {
         let mut one = running(entry, &rules, true, viewed);
         if stands_back(entry) {
-            one.left_out = Some("the route has it as well, and goes before");
+            one.left_out = Some("the route has it as well, and takes precedence");
             idle.push(one);
         } else {
             met.push(one);
@@ -280,7 +282,7 @@ fn plugins(
         met.extend(chain.entries().iter().map(|entry| running(entry, &levels, false, viewed)));
         let identifies = |name: &str| own.is_some_and(|own| own.plugins.contains_key(name));
         let left = disabled(&levels, &met[first..], false);
-        // What only identifies a consumer is no plugin of the request.
+        // A plugin that only identifies a consumer does not run for the request.
         idle.extend(
             left.into_iter().filter(|one| !identifies(&one.name) || one.source.starts_with("routes/")),
         );
@@ -311,7 +313,7 @@ fn running(entry: &Arc<Entry>, levels: &[Written<'_>], is_global: bool, viewed: 
     }
 }
 
-/// What is written and does not run.
+/// Returns the configured plugins that do not run.
 fn disabled(levels: &[Written<'_>], running: &[Met], is_global: bool) -> Vec<Met> {
     let mut last: BTreeMap<&str, (&str, &Arc<Value>)> = BTreeMap::new();
     for (source, plugins) in levels {
@@ -341,7 +343,7 @@ fn disabled(levels: &[Written<'_>], running: &[Met], is_global: bool) -> Vec<Met
     .collect()
 }
 
-/// Where the request goes, and as what.
+/// Finds the upstream of the request, and the request that a node gets.
 fn lead(snapshot: &Snapshot, route: Option<&Route>, viewed: &Viewed<'_>, explained: &mut Explained) {
     let Some(route) = route else { return };
     explained.rewritten = route.rewrite().map(|rewrite| viewed.rewritten(rewrite));
@@ -355,7 +357,7 @@ fn lead(snapshot: &Snapshot, route: Option<&Route>, viewed: &Viewed<'_>, explain
     explained.upstream = Some(Arc::clone(upstream));
 }
 
-/// The request as plugins would find it.
+/// Returns the request as plugins would see it.
 fn context(
     head: &RequestHead,
     viewed: &Viewed<'_>,
@@ -381,8 +383,8 @@ fn context(
     ctx
 }
 
-/// Asks the plugins that would run what they would do, each in its first phase, and looks at what becomes of the
-/// request. One that would answer itself is not known to: those after it are asked all the same.
+/// Asks the plugins that would run for their effect, each in its first phase, and returns the resulting request.
+/// A plugin that would respond itself does not know that: the later ones are asked all the same.
 fn foresee(mut ctx: Context, explained: &mut Explained) {
     let method = ctx.request.method_token().to_vec();
     for phase in [Phase::Rewrite, Phase::Access] {
@@ -404,7 +406,7 @@ fn foresee(mut ctx: Context, explained: &mut Explained) {
     }
 }
 
-/// What nodes are told of the client, unless it is a trusted one that tells it itself.
+/// Returns the fields that describe the client to nodes, unless a trusted client sends them itself.
 fn forwarded(
     snapshot: &Snapshot,
     viewed: &Viewed<'_>,

@@ -1,4 +1,4 @@
-//! Why a request gets the route that it gets (`sigma routes`), and what the snapshot in force would do with it.
+//! Why a request gets its route (`sigma routes`), and how the current snapshot would treat it.
 
 mod live;
 
@@ -12,8 +12,8 @@ use crate::snapshot::Snapshot;
 
 pub use live::{Considered, Explained, Met, Question, explain_live};
 
-/// Why each route of `config`, which `snapshot` was compiled from as a whole, does or does not
-/// serve a request; with the route's id.
+/// Explains why each route of `config` does or does not match a request, with the route's id; `snapshot` was
+/// compiled from all of `config`.
 ///
 /// # Errors
 /// Returns an error, which is the broken rule, if the request breaks one.
@@ -28,7 +28,7 @@ pub fn explain(
     exchange::explain(&parsed(&text, 1)?, snapshot, config)
 }
 
-/// The head of a text that is one request.
+/// Parses the head of a text that is one request.
 fn parsed(text: &str, fields: usize) -> Result<RequestHead, &'static str> {
     let limits = HeadLimits {
         line_bytes: text.len(),

@@ -1,4 +1,4 @@
-//! The node of a session, by the rules of attempts, and the session with it.
+//! The choice of a session's node, by the rules of attempts, and the transfer of its bytes.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -30,10 +30,10 @@ use crate::target::{self, Demands};
 use crate::withdrawal::Withdrawal;
 use crate::worker::{Towards, View};
 
-/// The name that a node is asked for over TLS by a session without one (APISIX).
+/// The name that a session without one asks a node for over TLS (APISIX).
 const NAMELESS: &str = "apisix_backend";
 
-/// What a session holds of its node while bytes move.
+/// The parts of its node that a session holds while bytes move.
 pub(super) struct Hold {
     idle_ms: u64,
     withdrawal: Option<Withdrawal>,
@@ -42,7 +42,7 @@ pub(super) struct Hold {
     _permit: Option<Permit>,
 }
 
-/// The balancer that counts a session, for as long as it lasts.
+/// The balancer that counts a session while it lasts.
 struct Counting(Rc<Towards>);
 
 impl Deref for Counting {
@@ -54,8 +54,8 @@ impl Deref for Counting {
 }
 
 impl Flow<'_> {
-    /// Finds a node that takes the session of the client `down`, and connects to it. A fallback of the upstream's
-    /// breaker is used if it `may_fall_back`.
+    /// Finds a node that accepts the session of the client `down`, and connects to it. A fallback of the
+    /// upstream's breaker is used if `may_fall_back` is set.
     pub(super) async fn find(
         &mut self,
         down: &mut Stream,
@@ -87,7 +87,7 @@ impl Flow<'_> {
                 return Err(fault.into());
             }
         };
-        // That it has taken the session is all that can be said of it.
+        // It has accepted the session; more is not known about it.
         attempts.answered(&node, Some(200));
         attempts.keep_session();
         let connect_ms = self.session.course.nodes.last().and_then(|tried| tried.connect_ms);
@@ -101,8 +101,8 @@ impl Flow<'_> {
         Ok((up, Hold { idle_ms, withdrawal, _node: node, _busy: busy, _permit: permit }))
     }
 
-    /// The node that takes the session, and the connection to it. Sets `is_failing` if the last node that was asked
-    /// is to blame that it did not.
+    /// Returns the node that accepts the session, and the connection to it. Sets `is_failing` if the last attempt
+    /// failed because of its node.
     async fn meet(
         &mut self,
         down: &mut Stream,
@@ -130,7 +130,7 @@ impl Flow<'_> {
         }
     }
 
-    /// The wishes that the rules of an upstream ask for; None if they ask for none.
+    /// Returns the preferences that the rules of an upstream ask for. None without any.
     pub(super) fn choice(&self, upstream: &Upstream) -> Option<Box<Choice>> {
         let session: &dyn Variables = &self.session;
         let address = || {
@@ -145,7 +145,7 @@ impl Flow<'_> {
             .then(|| Box::new(Choice::new(key, kept.unwrap_or_default(), subset)))
     }
 
-    /// One attempt on a node.
+    /// Makes one attempt on a node.
     async fn reach(&mut self, view: &View, attempts: &Attempts<'_>, node: &Picked) -> Result<Stream, Fault> {
         let upstream = attempts.upstream;
         let began = now();
@@ -165,7 +165,7 @@ impl Flow<'_> {
         reached
     }
 
-    /// Moves bytes until both sides have ended, or one is broken, silent for too long, or withdrawn, or the worker
+    /// Moves bytes until both sides have ended, or one is broken, idle for too long, or withdrawn, or the worker
     /// ends.
     pub(super) async fn relay(&mut self, relay: &mut Relay, hold: &Hold) -> Result<(), Stopped> {
         let trust = self.trust.take();
@@ -223,13 +223,14 @@ impl Flow<'_> {
     }
 }
 
-/// Why bytes move no more.
+/// The reason why bytes move no more.
 #[derive(Clone, Copy)]
 pub(super) enum Stopped {
     Broken(Broken),
     Idle,
     Withdrawn,
-    /// The client would not be let in any more. Whether all that had been read has reached the other side.
+    /// The client would be rejected now. The value says whether all bytes read so far have reached the other
+    /// side.
     Untrusted {
         in_order: bool,
     },
@@ -243,10 +244,12 @@ impl Stopped {
             Stopped::Broken(Broken::Upstream) => {
                 (FaultKind::ConnectionTerminated, "the node broke the connection")
             }
-            Stopped::Idle => (FaultKind::ResponseTimeout, "nothing was sent for too long"),
-            Stopped::Withdrawn => (FaultKind::NodeWithdrawn, "the node went out, and sessions end with it"),
+            Stopped::Idle => (FaultKind::ResponseTimeout, "the session was idle for too long"),
+            Stopped::Withdrawn => {
+                (FaultKind::NodeWithdrawn, "the node was taken out, and sessions end with it")
+            }
             Stopped::Untrusted { .. } => return untrusted(true),
-            Stopped::Stopping => (FaultKind::Stopping, "the gateway stops amid the session"),
+            Stopped::Stopping => (FaultKind::Stopping, "the gateway stops during the session"),
         };
         Fault::new(kind, reason)
     }

@@ -1,5 +1,5 @@
-//! The beginning of a session, before a node is chosen: who the client is, which route serves it, and whether
-//! the route's plugins let it pass.
+//! The beginning of a session, before a node is chosen: its client, its route, and the decision of the route's
+//! plugins.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -23,11 +23,11 @@ use crate::snapshot::flows::{Approach, FlowRoute};
 use crate::snapshot::{Target, Upstream};
 use crate::worker::View;
 
-/// The status of a session that sends no more although plugins want to see more, or too late.
+/// The status of a session that sends no more, or too late, although plugins want to see more.
 const UNREADABLE: u16 = 503;
 
 impl Flow<'_> {
-    /// Takes the session in. Returns its stream, of which [`sigma_plugin::Session::early`] was read, and its
+    /// Accepts the session. Returns its stream, of which [`sigma_plugin::Session::early`] was read, and its
     /// route.
     pub(super) async fn enter(
         &mut self,
@@ -46,7 +46,7 @@ impl Flow<'_> {
             self.session.asked =
                 Some(Asked { server_name: read.server_name().cloned(), alpn: read.alpn().to_vec() });
             if read.asks_proof() && tls.options.proofs.is_some() {
-                // It ends with the handshake, whatever comes of it.
+                // It ends with the handshake, regardless of the outcome.
                 let _ = shaken(worker, stream, read, self.origin, listener, tls, &[]).await;
                 return Err(End::Nothing);
             }
@@ -56,16 +56,16 @@ impl Flow<'_> {
         let approach = Approach { client: &self.session.client, asked: self.session.asked.as_ref() };
         let Some(route) = view.snapshot.flows.find(&approach).cloned() else {
             let detail = match self.session.asked.as_ref().map(|asked| asked.server_name.as_deref()) {
-                None => "no stream route is for this session".to_owned(),
-                Some(None) => "no stream route is for a TLS session without a server name".to_owned(),
-                Some(Some(name)) => format!("no stream route is for the TLS server name {name}"),
+                None => "no stream route matches this session".to_owned(),
+                Some(None) => "no stream route matches a TLS session without a server name".to_owned(),
+                Some(Some(name)) => format!("no stream route matches the TLS server name {name}"),
             };
             let place = Some(&listener.place);
             refusals::note(worker, EarlyRefusal::NoStreamRoute, self.origin.peer, place, &detail);
             if let Some((greeting, _)) = greeting {
                 greeting.refuse(&mut stream);
             }
-            return Err(Fault::new(FaultKind::NoRoute, "no stream route is for this session").into());
+            return Err(Fault::new(FaultKind::NoRoute, "no stream route matches this session").into());
         };
         self.session.route = Arc::clone(&route.facts);
         self.session.early = early;
@@ -77,11 +77,11 @@ impl Flow<'_> {
         Ok((stream, route))
     }
 
-    /// The route serves the session, with those of its plugins that take part.
+    /// Assigns the route to the session, with those of its plugins that take part.
     pub(super) fn enter_route(&mut self, route: &FlowRoute) {
         self.session.route = Arc::clone(&route.facts);
         self.plugins = route.chain.entries().to_vec();
-        // Decided once: what a plugin tells of the session later does not bring another one in.
+        // Decided once: a fact that a plugin adds to the session later activates no other plugin.
         self.plugins.retain(|entry| entry.meta.filter.is_empty() || entry.meta.filter.eval(&self.session));
     }
 
@@ -106,7 +106,7 @@ impl Flow<'_> {
                 && facts.client_certificate != ClientCertificate::Verified
         };
         if stream.tls().is_some_and(asks) {
-            // Paths that are served to everybody are paths of requests: a session has none.
+            // Paths that need no certificate are paths of requests: a session has none.
             return Err(untrusted(false).into());
         }
         if let Some(session) = TlsSession::of(&stream) {
@@ -116,7 +116,7 @@ impl Flow<'_> {
         Ok(stream)
     }
 
-    /// Runs the plugins, in order. Without a stream nothing more can be read for them: a datagram is whole.
+    /// Runs the plugins, in order. Without a stream nothing more can be read for them: a datagram is complete.
     pub(super) async fn preread(&mut self, mut stream: Option<&mut Stream>, view: &View) -> Result<(), End> {
         let deadline = Deadline::new();
         deadline.set(view.snapshot.settings.timeouts.stream_preread_ms.into());
@@ -142,7 +142,7 @@ impl Flow<'_> {
         Ok(())
     }
 
-    /// Reads more of what the client sends than it has sent so far.
+    /// Reads more of the client's bytes.
     async fn read_more(&mut self, stream: &mut Stream, view: &View, deadline: &Deadline) -> Result<(), End> {
         let most = view.snapshot.settings.limits.stream_preread_bytes as usize;
         let early = &mut self.session.early;
@@ -164,7 +164,7 @@ impl Flow<'_> {
         }
     }
 
-    /// The upstream that the session goes to: the one that a plugin has chosen, or the route's.
+    /// Returns the upstream of the session: the one that a plugin has chosen, or the route's.
     pub(super) fn upstream(&self, view: &View, route: &FlowRoute) -> Result<(u32, Arc<Upstream>), End> {
         let number = match &self.session.upstream {
             Some(key) => view.snapshot.upstream_number(key),
@@ -177,16 +177,16 @@ impl Flow<'_> {
     }
 }
 
-/// The upstream with this number, if it is one for sessions.
+/// Returns the upstream with this number, if it is for sessions.
 pub(super) fn known(view: &View, number: Option<u32>) -> Result<(u32, Arc<Upstream>), Fault> {
     let found = number.and_then(|number| Some((number, Arc::clone(view.snapshot.upstream(number)?))));
-    let missing = || Fault::new(FaultKind::NoUpstream, "the stream route leads to no upstream");
+    let missing = || Fault::new(FaultKind::NoUpstream, "the stream route has no upstream");
     let (number, upstream) = found.ok_or_else(missing)?;
     if !upstream.config.scheme.carries_sessions() {
         return Err(Fault::new(FaultKind::NoUpstream, Scheme::NO_SESSIONS));
     }
     if !upstream.members.is_empty() {
-        let reason = "an upstream that is made of others is for requests, not for sessions";
+        let reason = "a composite upstream is for requests, not for sessions";
         return Err(Fault::new(FaultKind::NoUpstream, reason));
     }
     Ok((number, upstream))

@@ -9,7 +9,8 @@ use sigma_schema::expr::{VarName, VarValue, Variables};
 
 use super::{End, Flow, ms_since};
 
-/// The status of a session that a fault has ended, as `reference/plugins/stream-plugins.md` numbers them.
+/// Returns the status of a session that a fault has ended, with the numbers of
+/// `reference/plugins/stream-plugins.md`.
 fn status_of(fault: Fault) -> u16 {
     match fault.side() {
         Side::Downstream => 400,
@@ -37,7 +38,7 @@ impl Flow<'_> {
         };
         self.session.course.status = status;
         self.session.course.elapsed_ms = ms_since(self.began);
-        // Those that log now are in the configuration of now.
+        // The logging plugins are those of the current configuration.
         let view = self.worker.view();
         let env = self.worker.env(&view);
         for entry in &self.plugins {
@@ -55,7 +56,7 @@ impl Flow<'_> {
     }
 }
 
-/// A session as the access log asks for it.
+/// A session, as the access log reads it.
 struct Shown<'s>(&'s Session);
 
 impl Entry for Shown<'_> {

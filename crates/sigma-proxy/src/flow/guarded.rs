@@ -1,4 +1,4 @@
-//! A session on its way past the guards of its upstream, and to a place on a node.
+//! A session on its way through the guards of its upstream to a permit on a node.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -18,11 +18,11 @@ use crate::passage::{Passage, wait_for_node, wait_in_queue};
 use crate::snapshot::Upstream;
 use crate::worker::{View, Worker};
 
-/// How long a client that nobody serves has to take note of it.
+/// How long a rejected client has to read the end.
 const LINGER_MS: u64 = 1_000;
 
-/// A client that may leave while its session waits, and how long one has that has ended its sending. One over UDP
-/// cannot be seen leaving.
+/// A client that may leave while its session waits, and the time that a client has after it has ended its
+/// sending. With UDP the gateway cannot see a client leave.
 pub(super) type Waiting<'s> = Option<(&'s mut Stream, u64)>;
 
 impl<'w> Flow<'w> {
@@ -44,10 +44,10 @@ impl<'w> Flow<'w> {
         Ok(Some(passage))
     }
 
-    /// Asks the other guards of a session's upstream, and waits in the queue in front of it.
+    /// Asks the other guards of a session's upstream, and waits in its queue.
     ///
     /// # Errors
-    /// Returns an error if one of them refuses the session, or the client leaves meanwhile.
+    /// Returns an error if one of them rejects the session, or the client leaves meanwhile.
     pub(super) async fn ask_guards(
         &mut self,
         passage: &mut Passage<'_>,
@@ -59,10 +59,10 @@ impl<'w> Flow<'w> {
         self.while_there(client, passage.ask_others_of_session(priority)).await
     }
 
-    /// The node of the next attempt, with a place on it, where each node has so many.
+    /// Returns the node of the next attempt, with a permit on it, if nodes have a limit.
     ///
     /// # Errors
-    /// Returns an error if there is none, or the client leaves meanwhile.
+    /// Returns an error without a node, or if the client leaves meanwhile.
     pub(super) async fn pick(
         &mut self,
         attempts: &mut Attempts<'_>,
@@ -75,7 +75,7 @@ impl<'w> Flow<'w> {
         }
         let (worker, priority) = (self.worker, self.priority(limit));
         let work = async {
-            let full = "the nodes of the upstream have as many sessions as each may have";
+            let full = "the nodes of the upstream have reached their limit of sessions";
             let wait = async || wait_for_node(attempts, &node, limit, priority).await;
             wait_in_queue(worker, limit, full, wait).await
         };
@@ -84,7 +84,7 @@ impl<'w> Flow<'w> {
         Ok(found.unwrap_or(node))
     }
 
-    /// How urgent the session is for a queue: the value of the limit's variable.
+    /// Returns the session's priority in a queue: the value of the limit's variable.
     fn priority(&self, limit: &Limit) -> i32 {
         let Some(name) = &limit.priority else { return 0 };
         match self.session.get(name) {
@@ -95,8 +95,8 @@ impl<'w> Flow<'w> {
         }
     }
 
-    /// The outcome of `work`, unless the client leaves meanwhile, or the worker ends. What the client sends is read
-    /// ahead as far as one buffer; beyond it the kernel holds it back.
+    /// Returns the outcome of `work`, unless the client leaves meanwhile, or the worker ends. The client's bytes
+    /// are read ahead up to one buffer; the kernel holds the rest back.
     async fn while_there<T>(
         &mut self,
         mut client: Waiting<'_>,
@@ -134,10 +134,10 @@ fn client_gone() -> Fault {
     Fault::new(FaultKind::ClientGone, "the client left while its session waited")
 }
 
-/// The upstream that takes the sessions of one whose breaker is open.
+/// Returns the upstream that serves the sessions of one whose breaker is open.
 ///
 /// # Errors
-/// Returns `fault` if there is none: what a fallback answers is an answer to requests.
+/// Returns `fault` without such an upstream: a fallback response is for requests only.
 pub(super) fn fallback(
     view: &View,
     upstream: &Upstream,
@@ -150,8 +150,8 @@ pub(super) fn fallback(
     }
 }
 
-/// Ends a session that no node has taken. What its client has sent is read, for some time: closing over unread bytes
-/// would break the connection instead of ending it.
+/// Ends a session that no node has accepted. The client's bytes are read for some time: closing with unread bytes
+/// would reset the connection instead of ending it.
 pub(super) async fn dismiss(worker: &Worker, mut down: Stream) {
     let (patience, mut unread) = (Deadline::new(), Chunk::empty());
     patience.set(LINGER_MS);
@@ -170,6 +170,6 @@ pub(super) async fn dismiss(worker: &Worker, mut down: Stream) {
             }
         }
     });
-    // Nothing is lost with one who stays.
+    // A client that stays longer loses nothing.
     let _ = unless_closing(worker, ended).await;
 }

@@ -1,18 +1,15 @@
 //! Sessions of protocols that the gateway does not parse: TCP bytes or datagrams from a listener with `stream` to a
 //! node and back, by stream routes.
 //!
-//! | file | content |
+//! | file | purpose |
 //! |---|---|
-//! | `entrance` | everything before the choice of a node: PROXY header, TLS, route, plugins |
-//! | `guarded` | the guards of the upstream, and the wait for a slot |
+//! | `entrance` | everything before a node is chosen: PROXY header, TLS, plugins |
+//! | `guarded` | the guards of the upstream, and the wait for a permit |
 //! | `carriage` | the node, by the rules of attempts, and the bytes to and from it |
-//! | `trust` | whether the client of an open session would still be accepted |
+//! | `trust` | whether the client of an open session would still be admitted |
 //! | `relay` | moves bytes both ways |
-//! | `udp` | sessions of datagrams; they share the rest with the others |
-//! | `finish` | the end: status, counters, plugins that log, the access line |
-//!
-//! A session may last for days, so it keeps its upstream and its plugins, and not the snapshot. The status of a fault
-//! is only for logs: no client gets it.
+//! | `udp` | sessions of datagrams: their table and their way; the rest they share with the others |
+//! | `finish` | the end: counters, plugins that log, the access line |
 
 mod carriage;
 mod entrance;
@@ -51,14 +48,14 @@ struct Flow<'w> {
     trust: Option<Box<Trust>>,
 }
 
-/// Why a session ended before its time.
+/// The reason why a session ended early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// Something went wrong.
+    /// A fault.
     Fault(Fault),
     /// A plugin has closed it; the status is for logs and metrics.
     Closed(u16),
-    /// It was no session: an authority's question, or a peer that left before anything began.
+    /// It was no session: a check of a certificate authority, or a peer that left at once.
     Nothing,
 }
 
@@ -84,7 +81,7 @@ pub(crate) async fn serve(
     flow.finish(outcome);
 }
 
-/// A session over TCP at its beginning, made apart: what is made within a task stays in it.
+/// Returns a session over TCP at its beginning, in a function of its own: a local of a task stays in the task.
 fn session(traffic: Arc<Traffic>) -> Session {
     let mut session = Session::default();
     session.traffic = traffic;
@@ -92,28 +89,28 @@ fn session(traffic: Arc<Traffic>) -> Session {
 }
 
 impl<'w> Flow<'w> {
-    /// A session that begins now.
+    /// Returns a session that begins now.
     fn new(worker: &'w Worker, session: Session, origin: Origin) -> Flow<'w> {
         Flow { worker, session, began: now(), plugins: Vec::new(), origin, trust: None }
     }
 
     async fn run(&mut self, stream: Stream, listener: Arc<ListenerOptions>) -> Result<(), End> {
-        // Boxed, so that what a beginning takes is free again while bytes move.
+        // Boxed, so that the memory of the beginning is free again while bytes move.
         let (mut relay, hold) = Box::pin(self.begin(stream, listener)).await?;
         let Err(stopped) = self.relay(&mut relay, &hold).await else { return Ok(()) };
         match stopped {
             Stopped::Untrusted { in_order: true } => {
                 Box::pin(dismiss(self.worker, relay.into_down())).await;
             }
-            // What was cut short must not look like an end.
+            // A cut must not look like an end.
             _ => relay.reset(),
         }
         Err(stopped.fault().into())
     }
 
-    /// Lets the client in and finds a node, between which bytes can move then.
+    /// Admits the client and finds a node, so that bytes can move between them.
     async fn begin(&mut self, stream: Stream, listener: Arc<ListenerOptions>) -> Result<(Relay, Hold), End> {
-        // A session may last for days: of the generation that it began in it keeps what it needs.
+        // A session may last for days: it keeps only the parts of its first snapshot that it needs.
         let view = self.worker.view();
         let (mut down, route) = self.enter(stream, &view, &listener).await?;
         let (number, upstream) = self.upstream(&view, &route)?;
@@ -130,17 +127,17 @@ impl<'w> Flow<'w> {
     }
 }
 
-/// The time, finer than the worker's clock: read a few times for each session.
+/// Returns the time, finer than the worker's clock: read a few times for each session.
 fn now() -> Instant {
     Instant::now()
 }
 
-/// Milliseconds since then.
+/// Returns the milliseconds since then.
 fn ms_since(then: Instant) -> f64 {
     then.elapsed().as_secs_f64() * 1000.0
 }
 
-/// Counts a session that is open, however it ends.
+/// A count of an open session, however it ends.
 struct Active<'w> {
     worker: &'w Worker,
     traffic: Arc<Traffic>,
@@ -165,7 +162,7 @@ impl Drop for Active<'_> {
 mod tests {
     use super::*;
 
-    /// Sessions are many and idle for long: this is what each of them holds, beside its sockets.
+    /// Checks the memory of a session, apart from its sockets: sessions are many and idle for long.
     #[test]
     fn a_session_stays_small() {
         fn task<F: Future>(_: fn(Entered, Stream, Origin, Arc<ListenerOptions>, Arc<Traffic>) -> F) -> usize {

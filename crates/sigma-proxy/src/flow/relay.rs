@@ -1,5 +1,5 @@
-//! Moves bytes between two streams, both ways, in one task. One that ends its sending is told to the other
-//! side, and the other direction goes on: protocols count on it.
+//! Moves bytes between two streams, both ways, in one task. The end of one direction is forwarded, and the other
+//! direction goes on: protocols rely on it.
 
 use std::io;
 use std::task::{Context, Poll, ready};
@@ -12,11 +12,11 @@ use sigma_plugin::pace::{Direction, Paces};
 /// Pieces that one direction moves before others get their turn.
 const TURNS: usize = 16;
 
-/// Bytes after which a direction between plain sockets is spliced, if they come in large pieces: a pipe and its system
-/// calls are worth it for what is copied no more.
+/// Bytes after which a direction between plain sockets is spliced, if they come in large pieces: then the saved
+/// copies are worth a pipe and its system calls.
 const SPLICED_AFTER: u64 = 256 * 1024;
 
-/// Size of a piece from which on more is expected, and below which it is not any more.
+/// Size of a piece from which on more is expected, and below which it is no longer.
 const BULK_BEGUN: usize = 16 * 1024;
 const BULK_LEFT: usize = 4 * 1024;
 
@@ -27,52 +27,52 @@ pub(super) enum Broken {
     Upstream,
 }
 
-/// Two streams, and what is on its way between them.
+/// Two streams, and the bytes between them.
 pub(super) struct Relay {
     down: Stream,
     up: Stream,
     to_up: Way,
     to_down: Way,
-    /// What slows them down.
+    /// The rate limits.
     paces: Option<Box<Paces>>,
 }
 
 /// One direction.
 #[derive(Default)]
 struct Way {
-    /// Read and not yet written, if it is in memory.
+    /// Bytes that were read and not yet written, in memory.
     chunk: Chunk,
-    /// The same, if it is not.
+    /// The same, in a pipe.
     pipe: Option<Pipe>,
-    /// Much comes: it is spliced while there are pipes.
+    /// Much data comes: it is spliced while pipes are available.
     is_bulk: bool,
     ended: bool,
     /// It ends when there is nothing to move.
     leaving: bool,
-    /// The end was passed on.
+    /// The end was forwarded.
     closed: bool,
     /// Bytes that were written.
     moved: u64,
-    /// Of `chunk`, what may be written; of no account where nothing slows it down.
+    /// Bytes of `chunk` that may be written; unused without a rate limit.
     passing: usize,
 }
 
-/// What slows one direction down, if anything does.
+/// The rate limit of one direction, if it has one.
 type Slowed<'s> = Option<(&'s mut Paces, Direction)>;
 
 impl Relay {
-    /// Between a client, of whom `early` was read, and a node.
+    /// Returns a relay between a client, of which `early` was read, and a node.
     pub(super) fn new(down: Stream, up: Stream, early: Chunk, paces: Option<Box<Paces>>) -> Relay {
         Relay { down, up, to_up: Way { chunk: early, ..Way::default() }, to_down: Way::default(), paces }
     }
 
-    /// Whether bytes wait for their pace, and not for either side.
+    /// Returns true if bytes wait for a rate limit, and not for either side.
     pub(super) fn is_slowed(&self) -> bool {
         let waits = |direction| self.paces.as_ref().is_some_and(|paces| paces.is_waiting(direction));
         waits(Direction::ToNode) || waits(Direction::ToClient)
     }
 
-    /// Bytes that have moved: to the node, and to the client.
+    /// Returns the bytes that have moved: to the node, and to the client.
     pub(super) fn moved(&self) -> (u64, u64) {
         (self.to_up.moved, self.to_down.moved)
     }
@@ -92,30 +92,29 @@ impl Relay {
         }
     }
 
-    /// The gateway ends the session. The node is told first: what it has still to say reaches the client.
+    /// Ends the session for the gateway. The node sees the end first: its last bytes still reach the client.
     pub(super) fn say_goodbye(&mut self) {
         self.to_up.leaving = true;
     }
 
-    /// Ends the session between two pieces of the node's bytes; false if it does not come to that.
+    /// Ends the session between two pieces of the node's bytes; returns false if that does not happen in time.
     pub(super) fn end(&mut self, cx: &mut Context<'_>) -> bool {
         self.to_down.leaving = true;
         matches!(self.poll(cx), Poll::Ready(Ok(())))
     }
 
-    /// Takes nothing more from either side, and tells both the end; false if something is on its way that finds no
-    /// room now.
+    /// Stops reading from both sides, and sends both the end; returns false if some bytes cannot be written now.
     pub(super) fn part(&mut self, cx: &mut Context<'_>) -> bool {
         (self.to_up.ended, self.to_down.ended) = (true, true);
         matches!(self.poll(cx), Poll::Ready(Ok(())))
     }
 
-    /// The client's side, after the end.
+    /// Returns the client's side, after the end.
     pub(super) fn into_down(self) -> Stream {
         self.down
     }
 
-    /// Ends both sides as broken.
+    /// Resets both sides.
     pub(super) fn reset(self) {
         self.down.reset();
         self.up.reset();
@@ -123,13 +122,13 @@ impl Relay {
 }
 
 impl Way {
-    /// Whether the side that it comes from has said all, and the other one has it.
+    /// Returns true if the source has ended, and the other side has all of it.
     fn is_over(&self) -> bool {
         self.closed && !self.leaving && self.ended
     }
 
-    /// Moves what there is. Ready when the end was passed on, or nobody is there to take more: what the
-    /// one who does not take has sent before still reaches the other. If it `is_last`, both streams are dropped then.
+    /// Moves the available bytes. Ready when the end was forwarded, or the receiver is gone: its own bytes from
+    /// before still reach the source. With `is_last`, both streams are dropped then.
     ///
     /// # Errors
     /// Returns the error of reading.
@@ -150,7 +149,7 @@ impl Way {
                 continue;
             }
             if self.ended {
-                // A peer that has left has all that it wanted.
+                // A peer that has left needs no more.
                 let _ = ready!(to.poll_flush(cx));
                 if !(is_last && to.ends_when_dropped()) {
                     let _ = ready!(to.poll_shutdown(cx));
@@ -160,10 +159,10 @@ impl Way {
             }
             match self.poll_take(from, to, slowed.is_none(), cx) {
                 Poll::Ready(n) => self.ended = n? == 0,
-                // Who sends more nevertheless is told by the kernel that nobody has read it.
+                // The kernel resets a peer that sends more.
                 Poll::Pending if self.leaving => self.ended = true,
                 Poll::Pending => {
-                    // Whether it has left or not, there is nothing to do but to wait.
+                    // Whether it has left or not, the only choice is to wait.
                     self.closed = matches!(to.poll_flush(cx), Poll::Ready(Err(_)));
                     return if self.closed { Poll::Ready(Ok(())) } else { Poll::Pending };
                 }
@@ -173,7 +172,7 @@ impl Way {
         Poll::Pending
     }
 
-    /// Writes what was read; false if nobody is there to take it.
+    /// Writes the bytes that were read; returns false if the receiver is gone.
     fn poll_give(&mut self, to: &mut Stream, slowed: &mut Slowed<'_>, cx: &mut Context<'_>) -> Poll<bool> {
         loop {
             let passing = match slowed {
@@ -181,7 +180,7 @@ impl Way {
                     if self.passing == 0 {
                         let polled = paces.poll_pass(*direction, self.chunk.len(), cx);
                         let Poll::Ready(passing) = polled else {
-                            // What passed before leaves meanwhile.
+                            // Earlier bytes leave meanwhile.
                             let is_gone = matches!(to.poll_flush(cx), Poll::Ready(Err(_)));
                             return if is_gone { Poll::Ready(false) } else { Poll::Pending };
                         };
@@ -229,7 +228,7 @@ impl Way {
         taken
     }
 
-    /// Reads more into a pipe; None if there is none to have, or the system does not let it.
+    /// Reads more into a pipe. None without a free pipe, or if the system does not allow it.
     fn poll_splice(&mut self, from: &mut Stream, cx: &mut Context<'_>) -> Option<Poll<io::Result<usize>>> {
         let mut pipe = self.pipe.take().or_else(Pipe::take)?;
         let taken = from.poll_splice_into(cx, &mut pipe);
@@ -257,21 +256,22 @@ mod tests {
     /// More than all buffers on the way hold.
     const MUCH: usize = 24 << 20;
 
-    /// A connection: the gateway's end, and the other one.
+    /// Returns a connection: the gateway's end, and the other one.
     async fn pair() -> (Stream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let far = TcpStream::connect(listener.local_addr().expect("an address")).await.expect("a connection");
         (Stream::Tcp(listener.accept().await.expect("a connection").0), far)
     }
 
-    /// Bytes whose places can be told, as their pattern fits into nothing.
+    /// Returns bytes whose position is recognizable, as the length of their pattern divides no buffer size.
     fn bytes() -> Vec<u8> {
         let mut bytes = (0..=250).collect::<Vec<u8>>().repeat(MUCH / 251 + 1);
         bytes.truncate(MUCH);
         bytes
     }
 
-    /// Both sides send much and end their sending, and get what the other sent. Whether pipes were used.
+    /// Lets both sides send much data and end, and checks that each receives the other's bytes. Returns true if pipes
+    /// were used.
     async fn exchange() -> bool {
         let ((down, client), (up, node)) = (pair().await, pair().await);
         let mut relay = Relay::new(down, up, Chunk::copy_of(b"early"), None);
@@ -285,7 +285,7 @@ mod tests {
             let relayed = relayed.await;
             assert!(relay.to_up.pipe.is_none() && relay.to_down.pipe.is_none(), "they are given back");
             let moved = relay.moved();
-            // The last end is told by that.
+            // The last end is sent by the drop.
             drop(relay);
             (relayed, moved)
         };
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn much_is_spliced_and_what_finds_no_pipe_is_copied() {
+    async fn bulk_data_is_spliced_or_copied_without_a_pipe() {
         assert!(exchange().await);
         let all: Vec<Pipe> = std::iter::from_fn(Pipe::take).collect();
         assert!(!exchange().await);
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_reads_slowly_holds_the_other_side_back() {
+    async fn a_slow_reader_slows_the_other_side_down() {
         let ((down, client), (up, mut node)) = (pair().await, pair().await);
         let mut relay = Relay::new(down, up, Chunk::empty(), None);
         let sent = bytes();
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_node_that_breaks_off_amid_much_is_no_end() {
+    async fn a_node_reset_amid_bulk_data_is_no_end() {
         let ((down, mut client), (up, mut node)) = (pair().await, pair().await);
         let mut relay = Relay::new(down, up, Chunk::empty(), None);
         let talk = async {

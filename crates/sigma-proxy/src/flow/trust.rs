@@ -1,5 +1,6 @@
-//! Whether the client of an open session would still be let in: its certificate may have been revoked, or other
-//! ones may be asked for. A request is judged when it comes; a session has none, so it is looked at.
+//! A repeated check that the client of an open session would still be admitted: its certificate may have been
+//! revoked, or another one may be required. A request is checked when it comes; a session has no requests, so it is
+//! checked now and then.
 
 use std::task::{Context, Poll};
 
@@ -9,10 +10,10 @@ use sigma_net::Deadline;
 use crate::connection::TlsSession;
 use crate::worker::Worker;
 
-/// How often a client is looked at that had to show a certificate.
+/// How often a client with a required certificate is checked.
 const LOOK_MS: u64 = 1_000;
 
-/// How often others are: the next configuration may ask them for one.
+/// How often others are: the next configuration may require one.
 const RARE_LOOK_MS: u64 = 10_000;
 
 /// The client of a session whose TLS ends at the gateway.
@@ -24,7 +25,7 @@ pub(super) struct Trust {
 }
 
 impl Trust {
-    /// A session of this client begins.
+    /// Begins to watch a session of this client.
     pub(super) fn watch(session: TlsSession) -> Trust {
         let every_ms = if session.asks() { LOOK_MS } else { RARE_LOOK_MS };
         let look = Deadline::new();
@@ -32,7 +33,7 @@ impl Trust {
         Trust { session, every_ms, look }
     }
 
-    /// Ready when the client is not let in any more, by what is in force now.
+    /// Ready when the current rules would reject the client.
     pub(super) fn poll(&self, worker: &Worker, cx: &mut Context<'_>) -> Poll<()> {
         while self.look.poll_expired(cx).is_ready() {
             if !self.session.admits(&worker.view().snapshot.certificates) {
@@ -44,7 +45,7 @@ impl Trust {
     }
 }
 
-/// The fault of a client that shows no certificate that is trusted, or does so no longer.
+/// Returns the fault of a client without a trusted certificate, or whose certificate is trusted no longer.
 pub(super) fn untrusted(is_open: bool) -> Fault {
     let reason = match is_open {
         false => "client certificate verification is not passed",

@@ -15,10 +15,10 @@ use crate::connection::{ConnectionInfo, session_limits};
 use crate::exchange::Exchange;
 use crate::worker::{Entered, Worker};
 
-/// Runners of a worker that wait for work; those beyond end. Each holds the memory of an exchange.
+/// Most idle runners of a worker; further ones end. Each holds the memory of an exchange.
 const IDLE_RUNNERS_MAX: usize = 128;
 
-/// A connection that turned out to carry streams: a runner for each of them, beside the connection's own task.
+/// Serves a connection with streams: a runner for each of them, in addition to the connection's own task.
 pub(super) async fn multiplexed(
     entered: Entered,
     (stream, early): (Stream, Chunk),
@@ -55,20 +55,19 @@ fn count_glitches(worker: &Worker, session: &mut Session) {
     }
 }
 
-/// One exchange, with what it needs of its connection.
+/// One exchange, with the state of its connection.
 struct Job {
     connection: Rc<(Entered, ConnectionInfo)>,
     incoming: Incoming,
 }
 
-/// Tasks that run exchanges, one after another: to make a task for each costs more than to wake one that is
-/// there.
+/// Tasks that run exchanges, one after another: creating a task for each costs more than waking an existing one.
 #[derive(Default)]
 struct Runners {
     idle: RefCell<Vec<Rc<Runner>>>,
 }
 
-/// Where a task waits for its next exchange.
+/// A task that waits for its next exchange.
 #[derive(Default)]
 struct Runner {
     job: Cell<Option<Job>>,
@@ -89,7 +88,7 @@ impl Runners {
         }
     }
 
-    /// Keeps a runner for the next exchange; false if there are enough.
+    /// Keeps a runner for the next exchange; returns false if there are enough.
     fn keep(&self, runner: &Rc<Runner>) -> bool {
         let mut idle = self.idle.borrow_mut();
         let wanted = idle.len() < IDLE_RUNNERS_MAX;
@@ -116,7 +115,7 @@ async fn run(runner: Rc<Runner>, runners: Weak<Runners>) {
     }
 }
 
-/// The exchange of one stream, from its head to its end.
+/// Runs the exchange of one stream, from its head to its end.
 async fn exchange_of_stream(Job { connection, incoming }: Job) {
     let (Entered(worker), info) = &*connection;
     let mut scratch = worker.take_scratch();

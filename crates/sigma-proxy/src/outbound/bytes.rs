@@ -1,4 +1,4 @@
-//! Calls that are not HTTP: bytes there and bytes back.
+//! Calls that are not HTTP: bytes are sent and bytes come back.
 
 use std::future::poll_fn;
 use std::num::NonZeroU32;
@@ -73,11 +73,11 @@ impl Course<'_> {
         };
         let target = target::target(&self.view.snapshot, upstream, node, &demands);
         let exchange = async |connection: &mut Connection| self.exchange(connection, upstream).await;
-        // It asks and changes nothing, as GET does.
+        // It reads and changes nothing, as GET does.
         attempt(self.worker, &target, Method::Get, decision, exchange).await
     }
 
-    /// Bytes there and bytes back, on one connection. One that is out of step is not used again.
+    /// Sends bytes and reads the reply, on one connection. A connection out of step is not used again.
     async fn exchange(&self, connection: &mut Connection, upstream: &Upstream) -> Result<Vec<u8>, Fault> {
         let BytesCall { request, end, limit, .. } = self.call;
         connection.begin_bytes();
@@ -99,7 +99,7 @@ impl Course<'_> {
             if answer.len() + piece.len() > *limit {
                 return Err(Fault::new(
                     FaultKind::ResponseBodyTooLarge,
-                    "the answer of a service is over its limit",
+                    "the reply of a service is over its limit",
                 ));
             }
             answer.extend_from_slice(&piece);
@@ -112,7 +112,7 @@ impl Course<'_> {
                     return Ok(answer);
                 }
                 Ok(Some(_)) => {
-                    let reason = "a service sent more than its answer";
+                    let reason = "a service sent more than its reply";
                     return Err(Fault::new(FaultKind::BadResponse, reason));
                 }
                 Err(reason) => return Err(Fault::new(FaultKind::BadResponse, reason)),
@@ -123,8 +123,8 @@ impl Course<'_> {
 
 fn late(has_left: bool) -> Fault {
     match has_left {
-        true => Fault::new(FaultKind::ResponseTimeout, "the service did not answer in time"),
-        false => Fault::new(FaultKind::UpstreamSendTimeout, "the service did not take the question in time"),
+        true => Fault::new(FaultKind::ResponseTimeout, "the service did not reply in time"),
+        false => Fault::new(FaultKind::UpstreamSendTimeout, "the service did not accept the request in time"),
     }
 }
 

@@ -47,7 +47,7 @@ enum Name {
 struct Segment {
     opened_by: Separator,
     name: Name,
-    /// A dot in it is disguised, or a blank stands behind its dots.
+    /// A dot in it is disguised, or a blank follows its dots.
     disguised: bool,
     has_parameters: bool,
 }
@@ -78,7 +78,7 @@ impl Segment {
         };
     }
 
-    /// Checks the segment at its end; `closed_by` is None at the end of the path.
+    /// Checks the segment at its end. `closed_by` is None at the end of the path.
     fn check(&self, closed_by: Option<Separator>, resolves_dots: bool) -> Result<(), BadPath> {
         let is_bounded_by = |bound| self.opened_by == bound || closed_by == Some(bound);
         match self.name {
@@ -129,7 +129,7 @@ pub(super) fn check(raw: &[u8], is_canonical: bool) -> Result<(), BadPath> {
     segment.check(None, is_canonical)
 }
 
-/// The next sign of a path, and what follows; None at the end of the path.
+/// Returns the next sign of a path, and the rest. None at the end of the path.
 fn next_sign(text: &[u8]) -> Result<Option<(Sign, &[u8])>, BadPath> {
     let Some((byte, tail)) = next_byte(text)? else { return Ok(None) };
     let is_encoded = text[0] == b'%';
@@ -147,7 +147,7 @@ fn next_sign(text: &[u8]) -> Result<Option<(Sign, &[u8])>, BadPath> {
     Ok(Some((sign, tail)))
 }
 
-/// The sign that an escape within an escape, or an overlong form of UTF-8, stands for.
+/// Returns the sign that an escape within an escape, or an overlong form of UTF-8, decodes to.
 fn disguised(byte: u8, tail: &[u8]) -> Result<Option<(Sign, &[u8])>, BadPath> {
     let Some((second, tail)) = next_byte(tail)? else { return Ok(None) };
     let (meant, tail) = match (byte, second) {
@@ -292,7 +292,7 @@ mod tests {
         }
     }
 
-    /// Pieces that paths are made of by those who look for a way past a route.
+    /// Returns paths of pieces that an attack on a route would use.
     fn any_path() -> impl Strategy<Value = String> {
         let pieces = [
             "/", "/", "%2F", "%2f", "%252f", "\\", "%5c", "%255C", ".", "..", "%2e", "%2E%2e", "%252e", ";",
@@ -324,8 +324,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 4_000, ..ProptestConfig::default() })]
 
-        /// A node that gets what was sent resolves no dot segment that the routes do not see, in whichever order it
-        /// decodes, splits and cuts.
+        /// A node that gets the original path resolves no dot segment that the routes do not see, in any order of
+        /// decoding, splitting and cutting.
         #[test]
         fn accepted_paths_have_the_same_segments_for_nodes(raw in any_path()) {
             let raw = raw.as_bytes();

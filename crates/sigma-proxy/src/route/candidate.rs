@@ -1,4 +1,4 @@
-//! One candidate for a path, and the conditions under which it is taken (routing.md §3.3).
+//! One candidate for a path, and the conditions for its choice (routing.md §3.3).
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -13,8 +13,8 @@ use super::host::HostPattern;
 use super::media::{self, MediaType};
 use super::pattern::Template;
 
-/// What the router asks of a request. All of it is cheap except [`Request::variables`], which is
-/// only asked for routes with `vars`.
+/// The facts about a request that the router reads. All of it is cheap except [`Request::variables`], which is only
+/// asked for routes with `vars`.
 pub trait Request {
     /// The method.
     fn method(&self) -> Method;
@@ -22,7 +22,7 @@ pub trait Request {
     fn path(&self) -> &[u8];
     /// The host: lower case, without port and trailing dot; `_` if the request names none.
     fn host(&self) -> &[u8];
-    /// The Host header as it was sent; empty if there is none.
+    /// Returns the Host header as it was sent; empty without one.
     fn raw_host(&self) -> &[u8];
     /// The client's address, if it is an IP address.
     fn remote_addr(&self) -> Option<IpAddr>;
@@ -46,8 +46,8 @@ impl MethodSet {
     /// No method.
     pub const NONE: MethodSet = MethodSet(0);
 
-    /// The methods of a route: an empty list is any method. An unknown name stands for no
-    /// method, so that a list of unknown names alone fits no request.
+    /// Returns the methods of a route: an empty list is any method. An unknown name adds no method, so a list of only
+    /// unknown names matches no request.
     pub fn of_names<S: AsRef<str>>(names: &[S]) -> MethodSet {
         match names {
             [] => MethodSet::ANY,
@@ -59,12 +59,12 @@ impl MethodSet {
         }
     }
 
-    /// Whether `method` is in the set.
+    /// Returns true if `method` is in the set.
     pub const fn contains(self, method: Method) -> bool {
         self.0 & MethodSet::bit(method) != 0
     }
 
-    /// The methods of both sets.
+    /// Returns the methods of both sets.
     #[must_use]
     pub const fn union(self, other: MethodSet) -> MethodSet {
         MethodSet(self.0 | other.0)
@@ -100,7 +100,7 @@ impl fmt::Display for MethodSet {
 pub(super) struct Candidate {
     /// The route.
     pub(super) route: u32,
-    /// The position of the pattern among those of its route.
+    /// The index of the pattern in its route.
     pub(super) uri: u32,
     pub(super) priority: i64,
     /// Length of the whole pattern in bytes.
@@ -109,14 +109,14 @@ pub(super) struct Candidate {
     pub(super) order: u64,
     /// Its conditions, if it has any besides the method.
     pub(super) conditions: Option<Arc<Conditions>>,
-    /// What its path must be like beyond the key it was found under.
+    /// The check of the path after the key.
     pub(super) path: PathCheck,
     pub(super) methods: MethodSet,
-    /// Whether a wrong method is answered 405.
+    /// A wrong method is answered 405.
     pub(super) method_not_allowed: bool,
 }
 
-/// What the candidates of a key are ordered by. No two are equal.
+/// The order of the candidates of a key. No two are equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank {
     pub(super) priority: Reverse<i64>,
@@ -128,7 +128,7 @@ pub(super) struct Rank {
 }
 
 impl Candidate {
-    /// Its place among the candidates of its key.
+    /// Returns its rank among the candidates of its key.
     pub(super) fn rank(&self) -> Rank {
         Rank {
             priority: Reverse(self.priority),
@@ -140,15 +140,15 @@ impl Candidate {
     }
 }
 
-/// What a path must be like beyond the key.
+/// The check of a path after the key.
 #[derive(Debug, Clone)]
 pub(super) enum PathCheck {
     /// Nothing more.
     Free,
-    /// Nothing more; what follows the key is captured as [`UNNAMED`](super::pattern::UNNAMED).
+    /// Nothing more; the rest of the path is captured as [`UNNAMED`](super::pattern::UNNAMED).
     Unnamed,
-    /// Nothing more; what follows the key is captured under this name. An `Arc<str>` would be two
-    /// words, which all candidates would have to be larger by.
+    /// Nothing more; the rest of the path is captured under this name. An `Arc<str>` would be two words, which would
+    /// make all candidates larger.
     Named(Arc<String>),
     /// It must fit this template.
     Template(Arc<Template>),
@@ -183,7 +183,7 @@ pub(super) enum Unmet {
 }
 
 impl Conditions {
-    /// Whether there is nothing to check.
+    /// Returns true if there is nothing to check.
     pub(super) fn is_empty(&self) -> bool {
         self.listeners.is_empty()
             && self.remote_addrs.is_empty()
@@ -193,7 +193,7 @@ impl Conditions {
             && self.produces.is_empty()
     }
 
-    /// Checks everything that decides whether the route is about this request.
+    /// Checks all conditions but the media types.
     pub(super) fn check<Q: Request + ?Sized>(&self, request: &Q) -> Result<(), Unmet> {
         if !self.listeners.is_empty() && !self.listeners.contains(&request.listener()) {
             return Err(Unmet::Listener);
@@ -215,7 +215,7 @@ impl Conditions {
         Ok(())
     }
 
-    /// Checks the media types: they come last, and failing them has an answer of its own.
+    /// Checks the media types: they come last, and have a response of their own.
     pub(super) fn check_media<Q: Request + ?Sized>(&self, request: &Q) -> Result<(), Unmet> {
         if !self.consumes.is_empty() && !media::consumes(&self.consumes, request.content_type()) {
             return Err(Unmet::Consumes);

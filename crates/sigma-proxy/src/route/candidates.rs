@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::candidate::{Candidate, Rank};
 use super::tree::{ARC_BYTES, Content, KeyKind};
 
-/// Most candidates of a [`Chunk`]: what an edit copies, at most.
+/// Most candidates of a [`Chunk`], and so the most that an edit copies.
 const CHUNK_LEN: usize = 64;
 
 /// Candidates of a key. Nearly all keys have one.
@@ -35,7 +35,7 @@ struct Run {
 }
 
 impl Candidates {
-    /// Adds a candidate at its place.
+    /// Adds a candidate in its order.
     pub(super) fn insert(&mut self, kind: KeyKind, candidate: Candidate) {
         match std::mem::take(self) {
             Candidates::None => *self = Candidates::One(kind, candidate),
@@ -71,7 +71,7 @@ impl Candidates {
         }
     }
 
-    /// Those of one kind of key.
+    /// Returns the candidates of one kind of key.
     #[inline]
     pub(super) fn of(&self, kind: KeyKind) -> Iter<'_> {
         let (chunk, rest): (&[Candidate], &[Chunk]) = match self {
@@ -120,7 +120,7 @@ impl Runs {
         }
     }
 
-    /// The only candidate, if there is but one.
+    /// Returns the only candidate, if there is exactly one.
     fn single(&self) -> Option<(KeyKind, &Candidate)> {
         let (kind, chunks) = match (self.exact.chunks.as_slice(), self.prefix.chunks.as_slice()) {
             (chunks, []) => (KeyKind::Exact, chunks),
@@ -165,7 +165,7 @@ impl Run {
         }
     }
 
-    /// The chunk that a candidate of this rank belongs to: the last that does not begin behind it.
+    /// Returns the chunk of a candidate of this rank: the last that does not begin after it.
     fn chunk_of(&self, rank: &Rank) -> Option<usize> {
         let begins_behind = |chunk: &Chunk| chunk.first().is_some_and(|first| first.rank() > *rank);
         let behind = self.chunks.partition_point(|chunk| !begins_behind(chunk));

@@ -16,12 +16,12 @@ use super::pattern::{Pattern, Rest};
 use super::tree::{Direction, Tree};
 use super::{Router, UriTree};
 
-/// What the router needs to know of one route.
+/// The parts of a route that the router needs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RouteInput<'a> {
     /// Path patterns.
     pub uris: Vec<&'a str>,
-    /// Host patterns: the route's, or those of its service if it has none; empty for all hosts.
+    /// Host patterns: the route's, or those of its service; empty for all hosts.
     pub hosts: Vec<&'a str>,
     /// Methods.
     pub methods: MethodSet,
@@ -35,7 +35,7 @@ pub struct RouteInput<'a> {
     pub consumes: &'a [String],
     /// Media types of answers; empty for all.
     pub produces: &'a [String],
-    /// Whether a wrong method is answered 405 rather than 404.
+    /// A wrong method is answered 405 rather than 404.
     pub method_not_allowed: bool,
     /// Numbers of the listener names that the route serves; empty for all.
     pub listeners: Vec<u16>,
@@ -87,22 +87,21 @@ impl<'a> RouteInput<'a> {
     }
 }
 
-/// What becomes of one route.
+/// The change of one route.
 #[derive(Debug, Clone)]
 pub struct Change<'a> {
     /// The number of the route.
     pub number: u32,
-    /// Its order and what the router holds of it: exactly what was given when it was put there.
-    /// `None` for a new route.
+    /// Its order and its content in the router: exactly the values with which it was added. `None` for a new route.
     pub before: Option<(u64, RouteInput<'a>)>,
-    /// What the router is to hold of it. `None` for a route that goes.
+    /// Its new order and content. `None` for a removed route.
     pub after: Option<(u64, RouteInput<'a>)>,
 }
 
 impl Router {
-    /// Compiles routes: the number of each, its order and what it is. Numbers are the caller's to
-    /// choose, each for one route; they are what [`Outcome::Route`](super::Outcome::Route) gives.
-    /// Candidates that are equal otherwise are tried by ascending order.
+    /// Compiles routes: the number of each, its order and its content. The caller chooses the numbers, each for one
+    /// route; [`Outcome::Route`](super::Outcome::Route) contains them. Candidates that are equal otherwise are tried
+    /// by ascending order.
     pub fn compile<'a>(
         kind: RouterKind,
         routes: impl IntoIterator<Item = (u32, u64, RouteInput<'a>)>,
@@ -114,13 +113,13 @@ impl Router {
         router
     }
 
-    /// This router with some routes changed, one change after the other. It shares everything
-    /// else with this one: the time it takes depends on the changes and not on the number of
-    /// routes, and so does the time to drop either of the two.
+    /// Returns this router with some routes changed, one change after the other. It shares everything else with this
+    /// one: the time it takes depends on the changes and not on the number of routes, and so does the time to drop
+    /// either of the two.
     #[must_use]
     pub fn changed(&self, changes: &[Change<'_>]) -> Router {
         let mut router = self.clone();
-        // What a router does not look at, such as upstreams and plugins, changes most often.
+        // Parts that a router does not contain, such as upstreams and plugins, change most often.
         for change in changes.iter().filter(|change| change.before != change.after) {
             if let Some((order, input)) = &change.before {
                 router.remove(change.number, *order, input);
@@ -188,8 +187,7 @@ impl Router {
         }
     }
 
-    /// The host patterns whose uri trees a route belongs to; none if it belongs to the tree
-    /// without a host.
+    /// Returns the host patterns whose uri trees a route belongs to; none if it belongs to the tree without a host.
     fn tree_hosts(&self, input: &RouteInput<'_>) -> Vec<HostPattern> {
         if self.kind != RouterKind::RadixtreeHostUri {
             return Vec::new();
@@ -203,12 +201,12 @@ impl Router {
 }
 
 impl<'a> RouteInput<'a> {
-    /// Whether there is any path for which the route is a candidate.
+    /// Returns true if there is any path for which the route is a candidate.
     fn is_reachable(&self) -> bool {
         self.enabled && !self.uris.is_empty()
     }
 
-    /// Its patterns, with the rank of each.
+    /// Returns its patterns, with the rank of each.
     fn patterns(
         &self,
         kind: RouterKind,
@@ -262,7 +260,7 @@ impl PathCheck {
 }
 
 impl Conditions {
-    /// The conditions of a route in a router of `kind`, if it has any besides the method.
+    /// Returns the conditions of a route in a router of `kind`, if it has any besides the method.
     pub(super) fn of(kind: RouterKind, input: &RouteInput<'_>) -> Option<Conditions> {
         let hosts: &[&str] = if kind == RouterKind::RadixtreeHostUri { &[] } else { &input.hosts };
         let conditions = Conditions {

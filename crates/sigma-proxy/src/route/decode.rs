@@ -26,7 +26,7 @@ pub enum BadPath {
 }
 
 impl BadPath {
-    /// A sentence for logs and answers.
+    /// Returns a sentence for logs and responses.
     pub const fn reason(self) -> &'static str {
         match self {
             BadPath::NotAbsolute => "path does not begin with a slash",
@@ -50,7 +50,7 @@ impl fmt::Display for BadPath {
 
 impl std::error::Error for BadPath {}
 
-/// The next byte of a path, decoded, and what follows; `None` at the end of the path.
+/// Returns the next byte of a path, decoded, and the rest. `None` at the end of the path.
 pub(super) fn next_byte(text: &[u8]) -> Result<Option<(u8, &[u8])>, BadPath> {
     match text {
         [] | [b'?' | b'#', ..] => Ok(None),

@@ -1,4 +1,4 @@
-//! Why a request goes to a route and not to another, for people (`sigma routes METHOD HOST PATH`).
+//! Explanations of the route of a request, for operators (`sigma routes METHOD HOST PATH`).
 
 use std::fmt::Write as _;
 
@@ -9,28 +9,28 @@ use super::compile::RouteInput;
 use super::host::HostPattern;
 use super::{Outcome, Params, Request, Router, RouterKind};
 
-/// What became of one route.
+/// The verdict on one route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
     /// The number of the route.
     pub route: u32,
-    /// What became of it.
+    /// The verdict on it.
     pub verdict: Verdict,
 }
 
-/// What became of a route.
+/// A verdict on a route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// The request goes here.
+    /// The request matches.
     Matched,
-    /// The request does not go here, because of this.
+    /// The request does not match, because of this.
     Rejected(String),
 }
 
-/// Why a route does not serve a request.
+/// The reason why a route does not match a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unserved {
-    /// Its paths are other ones, or it is disabled.
+    /// Its paths are different, or it is disabled.
     Path(String),
     /// A condition does not hold.
     Other(String),
@@ -45,8 +45,8 @@ impl From<Unserved> for String {
 }
 
 impl Router {
-    /// Explains for every route whether it takes a request, in the order of `routes`, which must
-    /// be those that this router holds: see [`Router::compile`]. Time is linear in their number.
+    /// Explains for every route whether it matches a request, in the order of `routes`, which must be those that this
+    /// router holds: see [`Router::compile`]. Time is linear in their number.
     pub fn explain<'a, Q: Request + ?Sized>(
         &self,
         routes: impl IntoIterator<Item = (u32, u64, RouteInput<'a>)>,
@@ -71,8 +71,8 @@ impl Router {
         routes.into_iter().map(explain).collect()
     }
 
-    /// The first condition of `route` that the request does not fulfil; its path is checked on a
-    /// router that holds nothing else.
+    /// Returns the first condition of `route` that the request does not fulfil; its path is checked on a router with
+    /// this route only.
     pub fn unserved<Q: Request + ?Sized>(&self, route: &RouteInput<'_>, request: &Q) -> Option<Unserved> {
         if !route.enabled {
             return Some(Unserved::Path("disabled".to_owned()));
@@ -97,7 +97,7 @@ impl Router {
         self.unmet(route, request).map(Unserved::Other)
     }
 
-    /// The first condition beside the path that the request does not fulfil.
+    /// Returns the first condition other than the path that the request does not fulfil.
     fn unmet<Q: Request + ?Sized>(&self, route: &RouteInput<'_>, request: &Q) -> Option<String> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         if !route.methods.contains(request.method()) {

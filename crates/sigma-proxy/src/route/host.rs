@@ -12,7 +12,7 @@ pub(super) struct HostPattern {
 }
 
 impl HostPattern {
-    /// Reads a pattern. What stands before the last `*` is ignored, as the rest of a uri pattern is.
+    /// Reads a pattern. The text before the last `*` is ignored, like the rest of a uri pattern.
     pub(super) fn parse(text: &str) -> HostPattern {
         let (text, kind) = match text.rsplit_once('*') {
             Some((_ignored, ending)) => (ending, KeyKind::Prefix),
@@ -21,18 +21,18 @@ impl HostPattern {
         HostPattern { text: text.to_ascii_lowercase().into(), kind }
     }
 
-    /// The key of the pattern in a tree that reads backwards.
+    /// Returns the key of the pattern in a tree that reads backwards.
     pub(super) fn key(&self) -> &[u8] {
         self.text.as_bytes()
     }
 
-    /// What its key matches: a wildcard stands at the end that is read last.
+    /// Returns the kind of its key: a wildcard is at the end that is read last.
     pub(super) fn kind(&self) -> KeyKind {
         self.kind
     }
 
-    /// Whether a request is for this host. A pattern with a `:` is about the Host header as it
-    /// was sent, port included.
+    /// Returns true if a request is for this host. A pattern with a `:` is compared with the Host header as it was
+    /// sent, port included.
     pub(super) fn matches(&self, host: &[u8], raw_host: &[u8]) -> bool {
         let subject = if self.text.contains(':') { raw_host } else { host };
         let text = self.text.as_bytes();
@@ -40,13 +40,13 @@ impl HostPattern {
         (start == 0 || self.kind == KeyKind::Prefix) && subject[start..].eq_ignore_ascii_case(text)
     }
 
-    /// Whether the host tree leads a request for `host` to this pattern. The tree knows no ports.
+    /// Returns true if the host tree leads a request for `host` to this pattern. The tree knows no ports.
     pub(super) fn is_met_by(&self, host: &[u8]) -> bool {
         self.matches(host, host)
     }
 }
 
-/// The uri trees of the host patterns of one key: those of `foo.com` and of `*foo.com`.
+/// The uri trees of the host patterns of one key: of `foo.com` and of `*foo.com`.
 #[derive(Debug, Clone)]
 pub(super) struct HostUris {
     exact: UriTree,
@@ -60,7 +60,7 @@ impl Default for HostUris {
 }
 
 impl HostUris {
-    /// The tree of the pattern of this kind.
+    /// Returns the tree of the pattern of this kind.
     #[inline]
     pub(super) fn of(&self, kind: KeyKind) -> &UriTree {
         match kind {
@@ -69,7 +69,7 @@ impl HostUris {
         }
     }
 
-    /// The tree of the pattern of this kind, to be edited.
+    /// Returns the tree of the pattern of this kind, to be edited.
     pub(super) fn of_mut(&mut self, kind: KeyKind) -> &mut UriTree {
         match kind {
             KeyKind::Exact => &mut self.exact,

@@ -16,13 +16,13 @@ impl MediaType {
         MediaType { kind: kind.into(), subtype: subtype.into() }
     }
 
-    /// Whether a body of this Content-Type is of this type.
+    /// Returns true if a body of this Content-Type is of this type.
     fn covers(&self, content_type: &[u8]) -> bool {
         let (kind, subtype) = essence(content_type);
         fits(self.kind.as_bytes(), kind) && fits(self.subtype.as_bytes(), subtype)
     }
 
-    /// How closely one range of an Accept field describes this type: 0 not at all, 3 exactly.
+    /// Returns how closely one range of an Accept field describes this type: 0 not at all, 3 exactly.
     fn closeness(&self, range: &[u8]) -> u8 {
         let (kind, subtype) = essence(range);
         let is_met = |own: &str, asked: &[u8]| asked == b"*" || fits(own.as_bytes(), asked);
@@ -32,7 +32,7 @@ impl MediaType {
         }
     }
 
-    /// Whether an Accept field takes this type: the closest range decides (RFC 9110 §12.5.1).
+    /// Returns true if an Accept field accepts this type: the closest range decides (RFC 9110 §12.5.1).
     fn is_accepted(&self, accept: &[u8]) -> bool {
         let mut best = (0, false);
         for range in accept.split(|&byte| byte == b',') {
@@ -44,14 +44,14 @@ impl MediaType {
     }
 }
 
-/// Whether a route that consumes `types` takes a body of this Content-Type. No types: any body;
-/// a request that does not say what its body is does not fit a type.
+/// Returns true if a route that consumes `types` accepts a body of this Content-Type. No types: any body; a request
+/// that does not say what its body is does not fit a type.
 pub(super) fn consumes(types: &[MediaType], content_type: Option<&[u8]>) -> bool {
     types.is_empty()
         || content_type.is_some_and(|content_type| types.iter().any(|own| own.covers(content_type)))
 }
 
-/// Whether a route that produces `types` suits this Accept field. No field or an empty one: any type will do.
+/// Returns true if a route that produces `types` suits this Accept field. No field or an empty one: any type will do.
 pub(super) fn produces(types: &[MediaType], accept: Option<&[u8]>) -> bool {
     let accept = accept.unwrap_or_default().trim_ascii();
     types.is_empty() || accept.is_empty() || types.iter().any(|own| own.is_accepted(accept))
@@ -61,7 +61,7 @@ fn fits(own: &[u8], other: &[u8]) -> bool {
     own == b"*" || own.eq_ignore_ascii_case(other)
 }
 
-/// Type and subtype of a field value, parameters left out.
+/// Returns the type and subtype of a field value, without parameters.
 fn essence(value: &[u8]) -> (&[u8], &[u8]) {
     let essence = value.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii();
     match essence.iter().position(|&byte| byte == b'/') {
@@ -70,7 +70,7 @@ fn essence(value: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// Whether a range of an Accept field has the weight 0: "not acceptable".
+/// Returns true if a range of an Accept field has the weight 0: "not acceptable".
 fn has_zero_weight(range: &[u8]) -> bool {
     range.split(|&byte| byte == b';').skip(1).any(|parameter| {
         let parameter = parameter.trim_ascii();

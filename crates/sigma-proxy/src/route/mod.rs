@@ -5,12 +5,11 @@
 //! that changed: it shares all nodes but those on the way to the changed patterns, so the price
 //! of a change does not depend on how many routes there are. A router itself never changes.
 //!
-//! `pattern` and `host` say how patterns are read, `tree` finds the keys that a path or host
-//! meets (`text` is how its nodes keep their labels), `candidates` orders what stands at a key,
-//! `candidate` holds the conditions that decide among them, `compile` puts routes in and takes
-//! them out, `normalize` makes the path that all of it is about, `ambiguous`
-//! refuses paths that nodes may read in another way, `decode` reads their bytes, `explain` tells people why.
-//! Everything here is pure: no I/O, no clock, and no allocation in `find`.
+//! `pattern` and `host` parse patterns, `tree` finds the keys of a path or host (`text` holds the labels of its
+//! nodes), `candidates` orders the routes of a key, `candidate` holds the conditions that decide among them,
+//! `compile` adds and removes routes, `normalize` makes the path to match, `ambiguous` rejects paths that nodes may
+//! read in another way, `decode` reads their bytes, `explain` gives reasons to operators. Everything here is pure: no
+//! I/O, no clock, and no allocation in `find`.
 
 mod ambiguous;
 mod candidate;
@@ -71,7 +70,7 @@ pub enum Outcome {
     NotAcceptable,
 }
 
-/// What was learnt from the candidates that did not fit.
+/// The conditions that the candidates so far failed.
 struct Misses {
     /// Methods of candidates that fit but for the method.
     allow: MethodSet,
@@ -82,9 +81,9 @@ struct Misses {
 }
 
 impl Router {
-    /// The route for a request. `params` are replaced by its captures.
+    /// Finds the route for a request. `params` are replaced by its captures.
     ///
-    /// Of several answers for a request without a route, 415 and 406 come before 405, that before 404.
+    /// Among several responses for a request without a route, 415 and 406 come before 405, and 405 before 404.
     pub fn find<Q: Request + ?Sized>(&self, request: &Q, params: &mut Params) -> Outcome {
         params.clear();
         let path = request.path();
@@ -103,8 +102,8 @@ impl Router {
         }
     }
 
-    /// Memory of the trees and candidates in bytes, without that of conditions and templates.
-    /// Takes time linear in the number of routes.
+    /// Returns the memory of the trees and candidates in bytes, without conditions and templates. Takes time linear
+    /// in the number of routes.
     pub fn memory_bytes(&self) -> usize {
         self.uris.heap_bytes() + self.hosts.heap_bytes()
     }
@@ -128,7 +127,7 @@ impl Router {
         None
     }
 
-    /// Whether the candidate is taken. If so its captures are in `params`; if not they are as before.
+    /// Returns true if the candidate matches. If so its captures are in `params`; if not they are as before.
     #[inline]
     fn fits<Q: Request + ?Sized>(
         &self,
@@ -173,7 +172,7 @@ impl Router {
     }
 }
 
-/// Why a candidate that was found by host and path was not taken.
+/// The reason why a candidate for host and path did not match.
 enum Miss<'a> {
     Method(&'a Candidate),
     Media(Unmet),

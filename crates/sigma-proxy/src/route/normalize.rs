@@ -9,7 +9,7 @@ use super::ambiguous;
 pub use super::decode::BadPath;
 use super::decode::next_byte;
 
-/// How paths are normalised, and which are refused.
+/// The rules for normalising and rejecting paths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct UriOptions {
     /// Remove one `/` at the end.
@@ -41,12 +41,12 @@ impl From<&settings::Router> for UriOptions {
 pub struct NormalPath<'a> {
     /// The variable `uri`.
     pub uri: Cow<'a, [u8]>,
-    /// What routes are matched against, if that is not `uri` (encoded slashes).
+    /// The path that routes are matched against, if that is not `uri` (encoded slashes).
     pub shown: Option<Vec<u8>>,
 }
 
 impl NormalPath<'_> {
-    /// What routes are matched against.
+    /// Returns the path that routes are matched against.
     pub fn matched(&self) -> &[u8] {
         self.shown.as_deref().unwrap_or(&self.uri)
     }
@@ -87,8 +87,8 @@ pub fn normalized(raw: &[u8], options: UriOptions) -> Result<NormalPath<'_>, Bad
     Ok(NormalPath { uri, shown: shown.map(|shown| cut_tail(shown, options)) })
 }
 
-/// The path to send in place of `raw`, which is without the query: the normalised path, percent-encoded. None if that
-/// is what was sent. It is its own canonical form.
+/// Returns the path to send instead of `raw`, which has no query: the normalised path, percent-encoded. None if that
+/// is the original path. It is its own canonical form.
 ///
 /// # Errors
 /// Returns an error if no route may see the path.
@@ -100,7 +100,7 @@ pub fn canonical(raw: &[u8], options: UriOptions) -> Result<Option<Vec<u8>>, Bad
     let mut out = Vec::with_capacity(raw.len() + 8);
     match path.shown {
         None => percent_encode_path(&path.uri, &mut out),
-        // Only what was sent tells an encoded slash from an encoded `%2F`.
+        // Only the original path distinguishes an encoded slash from an encoded `%2F`.
         Some(_) => out = cut_tail(encoded_again(raw, options)?, options),
     }
     if out.is_empty() {
@@ -109,7 +109,7 @@ pub fn canonical(raw: &[u8], options: UriOptions) -> Result<Option<Vec<u8>>, Bad
     Ok((out != raw).then_some(out))
 }
 
-/// The path decoded and encoded again, with encoded slashes as they are.
+/// Returns the path decoded and encoded again, with encoded slashes unchanged.
 fn encoded_again(raw: &[u8], options: UriOptions) -> Result<Vec<u8>, BadPath> {
     let mut out = Vec::with_capacity(raw.len() + 8);
     let (mut rest, mut is_cut) = (raw, false);
@@ -142,9 +142,9 @@ fn cut_tail(mut path: Vec<u8>, options: UriOptions) -> Vec<u8> {
     path
 }
 
-/// Writes the normal form of `raw` to `out`, which is emptied first: percent-escapes decoded,
-/// runs of slashes made one, `.` and `..` resolved; what follows a `?` or `#` is left out.
-/// Decoded slashes and dots count as slashes and dots, as in nginx.
+/// Writes the normal form of `raw` to `out`, which is emptied first: percent-escapes decoded, runs of slashes made
+/// one, `.` and `..` resolved; the part from a `?` or `#` on is left out. Decoded slashes and dots count as slashes
+/// and dots, as in nginx.
 pub fn normalize_path(raw: &[u8], out: &mut Vec<u8>) -> Result<(), BadPath> {
     out.clear();
     if raw.first() != Some(&b'/') {
@@ -164,7 +164,7 @@ pub fn normalize_path(raw: &[u8], out: &mut Vec<u8>) -> Result<(), BadPath> {
     close_segment(out).map(drop)
 }
 
-/// Resolves the segment at the end of `out` if it is a dot segment. Whether a slash belongs after it.
+/// Resolves the segment at the end of `out` if it is a dot segment. Returns true if a slash belongs after it.
 fn close_segment(out: &mut Vec<u8>) -> Result<bool, BadPath> {
     // `out` always begins with a slash.
     let start = memchr::memrchr(b'/', out).map_or(0, |slash| slash + 1);
@@ -200,8 +200,8 @@ const PLAIN: [bool; 256] = {
     plain
 };
 
-/// Whether a path is normal, canonical and read alike by all: most are, and one look at each byte tells it.
-/// `/.name` is left to the others; it is rare.
+/// Returns true if a path is normal, canonical and read alike by all: most are, and one pass over the bytes finds
+/// out. `/.name` is left to the others; it is rare.
 fn is_ordinary(raw: &[u8]) -> bool {
     let mut after_slash = false;
     for &byte in raw {
@@ -216,7 +216,7 @@ fn is_ordinary(raw: &[u8]) -> bool {
     raw.first() == Some(&b'/')
 }
 
-/// Whether normalising would change nothing. `/.name` is taken for a change; it is rare.
+/// Returns true if normalising would change nothing. `/.name` counts as a change; it is rare.
 fn is_normal(raw: &[u8]) -> bool {
     let mut after_slash = false;
     for &byte in raw {
@@ -229,8 +229,8 @@ fn is_normal(raw: &[u8]) -> bool {
     raw.first() == Some(&b'/')
 }
 
-/// The path decoded except for slashes, which are shown as `%2F`: only if `raw` has encoded
-/// slashes and normalising did nothing but decode.
+/// Returns the path decoded except for slashes, which are shown as `%2F`: only if `raw` has encoded slashes and
+/// normalising did nothing but decode.
 fn with_encoded_slashes(raw: &[u8], uri: &[u8]) -> Result<Option<Vec<u8>>, BadPath> {
     if !raw.windows(3).any(|escape| escape.eq_ignore_ascii_case(b"%2F")) {
         return Ok(None);
@@ -252,7 +252,7 @@ fn with_encoded_slashes(raw: &[u8], uri: &[u8]) -> Result<Option<Vec<u8>>, BadPa
     Ok(decoded.next().is_none().then_some(shown))
 }
 
-/// The path with `;…` cut from every segment, as servlet containers read it; `None` if it has none.
+/// Returns the path with `;…` cut from every segment, as servlet containers read it. `None` without any.
 fn without_parameters(uri: &[u8]) -> Result<Option<Vec<u8>>, BadPath> {
     if memchr::memchr(b';', uri).is_none() {
         return Ok(None);
@@ -288,7 +288,7 @@ fn without_parameters(uri: &[u8]) -> Result<Option<Vec<u8>>, BadPath> {
 mod tests {
     use super::*;
 
-    /// As nginx reads paths; what is refused beside that is `ambiguous`'s.
+    /// The options of nginx; `ambiguous` rejects more.
     const LENIENT: UriOptions = UriOptions {
         delete_tail_slash: false,
         like_servlet: false,
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn borrows_what_is_normal() {
+    fn normal_paths_are_borrowed() {
         let path = normalized(b"/a/b.html", LENIENT);
         assert!(matches!(path, Ok(NormalPath { uri: Cow::Borrowed(_), shown: None })));
     }

@@ -1,4 +1,4 @@
-//! What the parameters of a pattern captured (`uri_param_<name>`, routing.md §3.4).
+//! The captures of a pattern's parameters (`uri_param_<name>`, routing.md §3.4).
 
 use std::ops::Range;
 
@@ -27,7 +27,7 @@ pub(super) struct Name {
 }
 
 impl Name {
-    /// The name that is `name` once this is written behind `names`.
+    /// Returns the name that is `name` once this is written after `names`.
     pub(super) fn write(name: &str, names: &mut String) -> Name {
         // A pattern is part of a configuration, which is far below 4 GiB.
         let written = Name { at: names.len() as u32, len: name.len() as u32 };
@@ -56,18 +56,18 @@ impl Params {
         self.captures.len()
     }
 
-    /// Whether nothing was captured.
+    /// Returns true without captures.
     pub fn is_empty(&self) -> bool {
         self.captures.is_empty()
     }
 
-    /// What a parameter captured, as a range of the path; `name` is what follows `uri_param_`.
+    /// Returns the capture of a parameter, as a range of the path. `name` is the part after `uri_param_`.
     pub fn get(&self, name: &[u8]) -> Option<Range<usize>> {
         // Of equal names in one pattern the last one counts.
         self.iter().rev().find(|(known, _)| known.as_bytes() == name).map(|(_, range)| range)
     }
 
-    /// All captures in path order.
+    /// Returns all captures in path order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&str, Range<usize>)> {
         self.captures
             .iter()
@@ -78,22 +78,21 @@ impl Params {
         self.captures.truncate(len);
     }
 
-    /// Adds a capture. Its name has to be one of those that [`Params::set_names`] is told of
-    /// before anybody asks.
+    /// Adds a capture. Its name must be one of those passed to [`Params::set_names`] before the first read.
     #[inline]
     pub(super) fn push(&mut self, name: Name, range: Range<usize>) {
         // A path is shorter than 4 GiB: the request line is limited to far less.
         self.captures.push(Capture { name, start: range.start as u32, end: range.end as u32 });
     }
 
-    /// The names of the pattern that all captures are of.
+    /// Sets the names of the pattern of all captures.
     #[inline]
     pub(super) fn set_names(&mut self, names: &str) {
         self.names.clear();
         self.names.push_str(names);
     }
 
-    /// Adds a capture of a pattern that has but this one.
+    /// Adds the capture of a pattern with a single one.
     #[inline]
     pub(super) fn push_only(&mut self, name: &str, range: Range<usize>) {
         self.set_names(name);

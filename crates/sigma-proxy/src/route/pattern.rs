@@ -5,17 +5,17 @@ use sigma_config::settings::RouterKind;
 use super::params::{Name, Params};
 use super::tree::KeyKind;
 
-/// The name of what a wildcard without a name captures.
+/// The name of the capture of a wildcard without a name.
 pub(super) const UNNAMED: &str = ":ext";
 
 /// A pattern as written, cut into its key and the part that the key does not decide.
 #[derive(Debug)]
 pub(super) struct Pattern<'a> {
-    /// The literal text before the first parameter or wildcard; the whole pattern if it has none.
+    /// The literal text before the first parameter or wildcard; the whole pattern without any.
     pub(super) key: &'a str,
     /// How the key is compared.
     pub(super) kind: KeyKind,
-    /// What follows the key.
+    /// The check after the key.
     pub(super) rest: Rest,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Template {
 enum Piece {
     /// This text.
     Literal(Box<[u8]>),
-    /// This text, where `.` stands for any byte but a newline.
+    /// This text, where `.` matches any byte but a newline.
     Dotted(Box<[u8]>),
     /// One segment of at least one byte.
     Parameter(Name),
@@ -133,7 +133,7 @@ impl Template {
         self
     }
 
-    /// Leaves out what a path that begins with `key` fulfils anyway.
+    /// Leaves out the checks that every path with the prefix `key` passes.
     fn reduce(self, key: &str) -> Rest {
         let key_is_first = match self.first.as_slice() {
             [] => key.is_empty(),
@@ -150,7 +150,7 @@ impl Template {
         }
     }
 
-    /// Whether the whole of `path` fits; captures go to `params`, which are left as they were if not.
+    /// Returns true if the whole of `path` fits; captures go to `params`, which are left as they were if not.
     pub(super) fn matches(&self, path: &[u8], params: &mut Params) -> bool {
         let mark = params.len();
         let fits = self.place(self.wildcards.len(), path, path.len(), params).is_some();
@@ -187,7 +187,7 @@ impl Template {
     }
 }
 
-/// Where `stretch` ends if it begins at `at`. Captures are recorded if `params` are given.
+/// Returns where `stretch` ends if it begins at `at`. Captures are recorded if `params` are given.
 fn end_of(stretch: &[Piece], path: &[u8], mut at: usize, mut params: Option<&mut Params>) -> Option<usize> {
     for piece in stretch {
         let rest = &path[at..];

@@ -1,5 +1,5 @@
-//! The router against the sentences of the reference, and against a matcher that tries every
-//! route in the plainest way.
+//! The router against the sentences of the reference, and against a matcher that tries every route in the plainest
+//! way.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -543,7 +543,7 @@ mod naive {
 
     fn tokens(pattern: &str) -> Vec<Token> {
         let segments: Vec<&str> = pattern.split('/').collect();
-        // What follows a wildcard inside a segment is ignored, names included.
+        // The text after a wildcard inside a segment is ignored, names included.
         let inner_wildcard = |segment: &str| !segment.starts_with([':', '*']) && segment.contains('*');
         let has_names = segments
             .iter()
@@ -603,7 +603,7 @@ mod naive {
         }
     }
 
-    /// Every candidate that fits, with what it is ordered by; the first is taken.
+    /// Returns every matching candidate, with its rank; the first is taken.
     pub(super) fn find(kind: RouterKind, routes: &[TestRoute], request: &TestRequest) -> (Outcome, Captures) {
         let mut fitting = Vec::new();
         let mut allow = MethodSet::NONE;
@@ -777,7 +777,7 @@ proptest! {
                 generations.push((std::mem::replace(&mut router, changed), std::mem::replace(&mut slots, now)));
             }
             generations.push((router, slots));
-            // Those from before a change are what they were.
+            // Earlier routers are unchanged.
             for (router, slots) in &generations {
                 check_holds(kind, router, slots, &requests);
             }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Deref;
 
-/// Bytes that fit into the rest of a [`Text`] beside its length.
+/// Bytes that fit into a [`Text`] next to its length.
 const INLINE: usize = 22;
 
 /// An immutable text of a tree node: most labels are so short that they lie in the node itself,
@@ -31,7 +31,7 @@ impl Text {
         Text(Storage::Inline { len: len as u8, bytes })
     }
 
-    /// Memory beside the text itself in bytes.
+    /// Returns the memory outside the text itself in bytes.
     pub(super) fn heap_bytes(&self) -> usize {
         match &self.0 {
             Storage::Inline { .. } => 0,

@@ -9,13 +9,13 @@
 //! a tree is a series of edits too. As nodes are shared, none can know the nodes above it: a walk
 //! keeps the few nearest ones that end prefix keys, and goes again for more.
 //!
-//! What stands at a key is up to the user of the tree: see [`Content`].
+//! The user of the tree defines the content of a key: see [`Content`].
 
 use std::sync::Arc;
 
 use super::text::Text;
 
-/// What a key matches.
+/// The kind of match of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum KeyKind {
     /// The whole text.
@@ -24,12 +24,12 @@ pub(super) enum KeyKind {
     Prefix,
 }
 
-/// What stands at the end of a key, for both kinds of keys.
+/// The content at the end of a key, for both kinds of keys.
 pub(super) trait Content: Clone + Default {
-    /// Whether something stands here for keys of this kind.
+    /// Returns true if there is content for keys of this kind.
     fn has(&self, kind: KeyKind) -> bool;
 
-    /// Memory beside the content itself in bytes.
+    /// Returns the memory outside the content itself in bytes.
     fn heap_bytes(&self) -> usize;
 }
 
@@ -43,7 +43,7 @@ pub(super) enum Direction {
 }
 
 impl Direction {
-    /// What is left of `text` once `at` bytes are read.
+    /// Returns the rest of `text` after `at` bytes.
     #[inline]
     fn after(self, text: &[u8], at: usize) -> &[u8] {
         match self {
@@ -106,8 +106,8 @@ pub(super) struct Tree<C> {
     root: Option<Arc<Node<C>>>,
 }
 
-/// A node; the bytes on the way to it end with its label. In this order what a walk reads of every
-/// node is one cache line together with the counters of the `Arc`.
+/// A node; the bytes on the way to it end with its label. With this layout a walk reads one cache line of every node,
+/// together with the counters of the `Arc`.
 #[derive(Debug, Clone)]
 #[repr(C)]
 struct Node<C> {
@@ -120,7 +120,7 @@ struct Node<C> {
     content: C,
 }
 
-/// Frees the nodes below without recursion: how deep a tree is is up to who writes its keys.
+/// Frees the nodes below without recursion: the configured keys decide the depth of a tree.
 impl<C> Drop for Node<C> {
     fn drop(&mut self) {
         let mut open = std::mem::take(&mut self.children).into_vec();
@@ -202,7 +202,7 @@ impl<C: Content> Node<C> {
         *self = upper;
     }
 
-    /// A node without content and with one child becomes one with that child.
+    /// Joins a node without content with its only child.
     fn merge(&mut self, direction: Direction) {
         if self.has_content() || self.children.len() != 1 {
             return;
@@ -222,12 +222,12 @@ impl<C: Content> Tree<C> {
         Tree { direction, root: None }
     }
 
-    /// Whether it has no keys.
+    /// Returns true if it has no keys.
     pub(super) fn is_empty(&self) -> bool {
         self.root.is_none()
     }
 
-    /// What stands at `key`, for the caller to add to.
+    /// Returns the content of `key`, for the caller to add to.
     pub(super) fn at(&mut self, key: &[u8]) -> &mut C {
         let direction = self.direction;
         let root = self.root.get_or_insert_with(|| Arc::new(Node::leaf(key, key.len())));
@@ -248,7 +248,7 @@ impl<C: Content> Tree<C> {
         }
     }
 
-    /// Takes away from what stands at `key`, if anything does. A key where nothing remains goes.
+    /// Edits the content of `key`, if it has any, to remove some. A key without content is removed.
     pub(super) fn reduce(&mut self, key: &[u8], edit: impl FnOnce(&mut C)) {
         let Some(way) = self.way_to(key) else { return };
         let Some(root) = &mut self.root else { return };
@@ -337,14 +337,14 @@ impl<C: Content> Tree<C> {
     }
 }
 
-/// What an `Arc` adds to what it holds: two counters.
+/// The bytes that an `Arc` adds: two counters.
 pub(super) const ARC_BYTES: usize = 2 * size_of::<usize>();
 
 /// Nodes that a walk remembers. Few texts meet more prefix keys: each one has to be a beginning
 /// of the next.
 const KEPT: usize = 4;
 
-/// What a walk came by.
+/// The nodes that a walk has passed.
 #[derive(Debug)]
 struct Seen<'a, C> {
     exact: Option<&'a Node<C>>,
@@ -392,7 +392,7 @@ pub(super) struct Met<'a, C> {
 }
 
 impl<'a, C: Content> Trail<'a, C> {
-    /// Goes once more, for prefix keys that were on the way but are not remembered.
+    /// Walks once more, for prefix keys on the way that are not remembered.
     #[cold]
     fn again(&mut self) -> Option<&'a Node<C>> {
         self.seen = self.tree.descend(self.text, self.seen.count);

@@ -1,5 +1,5 @@
-//! Session affinity towards clients: the cookie that names the node of a session, or what nodes name it, or the
-//! client's address.
+//! Session affinity of clients: by a cookie with the node of a session, by names that nodes give their sessions, or
+//! by the client's address.
 
 use std::net::IpAddr;
 
@@ -14,12 +14,12 @@ use super::learnt::{Learnt, Named};
 /// Digits of a token in a cookie.
 const DIGITS: usize = 32;
 
-/// How requests of a session are told.
+/// The identification of a request's session.
 #[derive(Debug)]
 pub(crate) enum Affinity {
     /// By a cookie that the gateway makes.
     Made(NodeCookie),
-    /// By what nodes name their sessions, or by the client's address.
+    /// By names that nodes give their sessions, or by the client's address.
     Learnt(Learnt),
 }
 
@@ -28,12 +28,12 @@ pub(crate) enum Affinity {
 pub(crate) struct Session {
     /// The node that it is on, if that is known.
     pub(crate) node: Option<Token>,
-    /// What the request names it, where nodes do.
+    /// The name of the session in the request, if nodes give names.
     named: Option<Named>,
 }
 
 impl Affinity {
-    /// The rule of an upstream, which knows the sessions of an earlier compilation; None if it has none.
+    /// Returns the rule of an upstream, with the sessions of an earlier compilation. None without a rule.
     pub(crate) fn of(config: &resources::Upstream, before: Option<&Affinity>) -> Option<Box<Affinity>> {
         if let Some(rule) = config.session_affinity.as_deref() {
             return Some(Box::new(Affinity::Made(NodeCookie::compile(&rule.cookie))));
@@ -46,12 +46,12 @@ impl Affinity {
         Some(Box::new(Affinity::Learnt(Learnt::compile(rule, before))))
     }
 
-    /// Whether variables of a request may be looked at.
+    /// Returns true if it needs variables of a request.
     pub(crate) fn asks_variables(&self) -> bool {
         matches!(self, Affinity::Learnt(learnt) if learnt.asks_variables())
     }
 
-    /// The session that a request says that it is of.
+    /// Returns the session of a request.
     pub(crate) fn session(&self, ctx: &Context) -> Session {
         match self {
             Affinity::Made(cookie) => Session { node: cookie.session(&ctx.request.headers), named: None },
@@ -62,7 +62,7 @@ impl Affinity {
         }
     }
 
-    /// The session of a stream route that is of a client with this address, if sessions are told by it.
+    /// Returns the session of a stream route for a client with this address, if sessions are identified by it.
     pub(crate) fn session_of_client(&self, addr: Option<IpAddr>) -> Option<Session> {
         match self {
             Affinity::Made(_) => None,
@@ -73,7 +73,7 @@ impl Affinity {
         }
     }
 
-    /// The node with the token `given` has taken a session of a stream route; `serves` is as in
+    /// Notes that the node with the token `given` has accepted a session of a stream route. `serves` is as in
     /// [`Affinity::answered`].
     pub(crate) fn taken(&self, session: Session, given: Token, serves: impl Fn(Token) -> bool) {
         if let Affinity::Learnt(learnt) = self
@@ -83,8 +83,8 @@ impl Affinity {
         }
     }
 
-    /// The node with the token `given` answers a request of this session; `serves` tells whether a node still
-    /// serves its sessions.
+    /// Notes that the node with the token `given` responds to a request of this session. `serves` tells whether a
+    /// node still serves its sessions.
     pub(crate) fn answered(
         &self,
         session: Session,
@@ -134,7 +134,7 @@ impl NodeCookie {
         NodeCookie { name: config.name.clone(), attributes: attributes.into_boxed_str() }
     }
 
-    /// The node that a request says its session is on. What is no token says nothing.
+    /// Returns the node of the request's session. An invalid token is ignored.
     fn session(&self, request: &Headers) -> Option<Token> {
         let text = cookie(request, &self.name)?;
         let digits = text.len() == DIGITS && text.iter().all(u8::is_ascii_hexdigit);
@@ -142,7 +142,7 @@ impl NodeCookie {
         Token::from_str_radix(text, 16).ok()
     }
 
-    /// The field of an answer that tells the client the node of its session.
+    /// Returns the field of a response that names the session's node for the client.
     fn field(&self, token: Token) -> String {
         format!("{}={token:0DIGITS$x}{}", self.name, self.attributes)
     }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token_is_no_session() {
+    fn invalid_tokens_are_no_session() {
         let affinity = NodeCookie::compile(&config(r#"{"name": "node"}"#));
         let check = |cookie: &str, want| {
             let mut headers = Headers::default();

@@ -1,5 +1,5 @@
-//! The edge as one configuration has it: what listeners demand of a connection, who clients see,
-//! and what is asked of them.
+//! The edge of one configuration: the demands of listeners on a connection, the shown certificates, and the required
+//! client certificates.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -45,7 +45,7 @@ pub(crate) struct ServerCertificates {
 /// Paths that are served to clients without a certificate.
 pub(crate) type Exempt = Arc<[Pattern]>;
 
-/// One identity, the names that it is shown for, and what it serves to everybody.
+/// One identity, the names that it is shown for, and the paths that it serves without a client certificate.
 pub(crate) struct Entry<'e> {
     pub(crate) id: &'e Id,
     pub(crate) names: &'e [Box<str>],
@@ -82,26 +82,27 @@ impl ServerCertificates {
         &self.by_id
     }
 
-    /// Whether any request has to be looked at.
+    /// Returns true if any request has to be checked.
     pub(crate) fn asks(&self) -> bool {
         self.asks
     }
 
-    /// Whether a request for `host` and `path` may come without TLS.
+    /// Returns true if a request for `host` and `path` may come without TLS.
     pub(crate) fn admits_cleartext(&self, host: &str, path: &str) -> bool {
         self.by_name
             .guard(host)
             .is_none_or(|guard| !self.over_tls_only.contains(&place(guard)) || self.exempts(guard, path))
     }
 
-    /// Whether `identity` serves `path` to clients without a certificate.
+    /// Returns true if `identity` serves `path` to clients without a certificate.
     pub(crate) fn exempts(&self, identity: &Arc<ServerIdentity>, path: &str) -> bool {
         let rule = self.exempt.get(&place(identity));
         rule.is_some_and(|(_, patterns)| patterns.iter().any(|pattern| pattern.is_match(path)))
     }
 }
 
-/// Whether a client without a trusted certificate is let in, to be judged by its request.
+/// Returns the demand on clients: with exemptions, a client without a trusted certificate is admitted, and its
+/// requests are checked.
 pub(crate) fn demand(has_exemptions: Option<&Exempt>) -> Demand {
     if has_exemptions.is_some() { Demand::Optional } else { Demand::Required }
 }

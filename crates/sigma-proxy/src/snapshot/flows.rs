@@ -1,8 +1,8 @@
 //! Stream routes, and which of them serves a session.
 //!
-//! As in APISIX: routes with a server name come first, the longest name before the others, where the session
-//! asks for one; then those without, in the order of the store. All conditions have to hold; the first route
-//! serves. One that cannot be served as it was written keeps its place and serves nobody.
+//! As in APISIX: routes with a server name come first, the longest name before the others, where the session asks for
+//! one; then those without, in the order of the store. All conditions have to hold; the first route serves. A route
+//! that cannot be served as it was written keeps its rank and serves no session.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -83,7 +83,7 @@ impl FlowRoute {
 /// All stream routes.
 #[derive(Debug, Default)]
 pub(crate) struct FlowRouter {
-    /// By the name; of a pattern by what stands behind the `*`.
+    /// By name; for a pattern by the part after the `*`.
     exact: HashMap<Box<str>, Vec<Arc<FlowRoute>>>,
     beneath: HashMap<Box<str>, Vec<Arc<FlowRoute>>>,
     nameless: Vec<Arc<FlowRoute>>,

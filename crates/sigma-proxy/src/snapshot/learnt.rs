@@ -1,5 +1,5 @@
-//! Sessions that nodes name in their answers, and requests name again (HAProxy: `stick store-response` and
-//! `stick match`), or that are told by their client's address (`stick on src`).
+//! Sessions that nodes name in their responses, and requests name again (HAProxy: `stick store-response` and `stick
+//! match`), or that are identified by their client's address (`stick on src`).
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(crate) struct Learnt {
     named_by: NamedBy,
     /// Where requests name their session; empty: as answers do.
     matches: Box<[Template]>,
-    /// Shared by the workers, and by what is compiled later of the same upstream.
+    /// Shared by the workers, and by later compilations of the same upstream.
     table: Arc<StickTable>,
 }
 
@@ -100,8 +100,8 @@ impl Learnt {
     /// Learns from an answer of the node with this token; `serves` tells whether a node still serves its
     /// sessions.
     ///
-    /// A name that the request has made up is nothing to learn, and a session that is known moves only when
-    /// its node is gone: whoever can make a node say something, or fail, moves nobody's session.
+    /// A name that the request invented is not learnt, and a known session moves only when its node is gone: a client
+    /// that can make a node send a name, or fail, moves no other session.
     pub(crate) fn learn(
         &self,
         named: Option<Named>,
@@ -200,7 +200,7 @@ mod tests {
             let named = learnt.named(&asking(&[("sid", request)]));
             learnt.learn(named, node, &headers(&[("Sid", answer)]), |node| node != gone.get());
         };
-        // A node sends back what a client has made up.
+        // A node sends back a name that the client invented.
         answer("forged", 1, "forged");
         assert_eq!(node("forged"), None);
         answer("", 1, "a");
@@ -209,10 +209,10 @@ mod tests {
         answer("", 2, "a");
         answer("a", 2, "a");
         assert_eq!(node("a"), Some(1));
-        // What is made up gets a name of the node's own.
+        // An invented name is replaced by the node's own.
         answer("forged", 2, "b");
         assert_eq!((node("forged"), node("b")), (None, Some(2)));
-        // Its node is gone, and another one goes on with it: it moves, with or without being told.
+        // Its node is gone, and another one continues: the session moves, with or without a name in the response.
         gone.set(1);
         answer("a", 3, "a");
         assert_eq!(node("a"), Some(3));
@@ -237,7 +237,7 @@ mod tests {
         taken("192.0.2.1", 2, 1);
         assert_eq!(of("192.0.2.1").node, Some(2));
         assert!(learnt.named_by_address(None).is_none(), "a process on this machine has none");
-        // Requests do the same, whatever the answer says.
+        // Requests do the same, regardless of the response.
         let mut ctx = Context::default();
         ctx.client.addr = "192.0.2.9".parse().ok();
         learnt.learn(learnt.named(&ctx), 3, &headers(&[("Set-Cookie", "a=b")]), |_| true);

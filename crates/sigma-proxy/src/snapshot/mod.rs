@@ -73,15 +73,15 @@ pub struct Snapshot {
     pub(crate) listeners: Arc<[Arc<ListenerOptions>]>,
     /// The certificates that clients are shown over TLS.
     pub(crate) certificates: Arc<ServerCertificates>,
-    /// What authorities are answered that ask for a proof; None if no certificate is ordered.
+    /// The responses to authorities that check a name. None without ordered certificates.
     pub(crate) challenges: Option<Arc<Challenges>>,
     /// How their sessions are resumed; passes to the next generation.
     pub(crate) sessions: Option<Arc<Sessions>>,
     /// Where addresses are, if databases are named.
     pub(crate) geography: Option<Geography>,
-    /// What plugins do for the process as a whole.
+    /// The parts of plugins that exist once per process.
     pub residents: Arc<Residents>,
-    /// What plugins do in the place of nodes that speak no HTTP.
+    /// The bridges of plugins to nodes that do not speak HTTP.
     pub(crate) bridges: Arc<[Bridge]>,
     /// The fields that only trusted peers may send.
     pub(crate) untrusted: Arc<Untrusted>,
@@ -90,7 +90,7 @@ pub struct Snapshot {
 /// The fields that only trusted peers may send.
 #[derive(Debug)]
 pub(crate) struct Untrusted {
-    /// Those that the gateway knows: a request without them costs one comparison.
+    /// The known ones: a request without them costs one comparison.
     pub(crate) known: HeaderIds,
     /// All, with their other spellings.
     pub(crate) all: Arc<OwnedFields>,
@@ -118,13 +118,13 @@ pub(crate) struct Route {
     pub(crate) facts: Arc<RouteFacts>,
     pub(crate) target: Target,
     pub(crate) websocket: bool,
-    /// Who is refused first while resources run out.
+    /// The class that decides which requests are rejected first under pressure.
     pub(crate) priority_class: PriorityClass,
-    /// What few of many routes have.
+    /// The parts that few routes have.
     pub(crate) rare: Option<Box<Rare>>,
     /// The plugins of the route, its plugin config and its service.
     pub(crate) chain: Arc<Chain>,
-    /// The global rules' plugins, where some of them stand back for the route's.
+    /// The global rules' plugins, where some of them yield to the route's.
     pub(crate) global: Option<Arc<Chain>>,
 }
 
@@ -185,7 +185,7 @@ impl Route {
     }
 }
 
-/// Where a route leads.
+/// The destination of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Target {
     /// The upstream with this number, if there is one.
@@ -196,13 +196,13 @@ pub(crate) enum Target {
     NoPluginConfig,
     /// It has no upstream.
     NoUpstream,
-    /// It, or what it takes plugins from, cannot be served as it was written.
+    /// It, or a resource that it takes plugins from, cannot be served as it was written.
     Closed,
 }
 
 impl Target {
-    /// Whether guards of the route are missing, so that none of its plugins may answer or choose
-    /// an upstream.
+    /// Returns true if guards of the route are missing, so that none of its plugins may respond or choose an
+    /// upstream.
     pub(crate) fn is_unguarded(self) -> bool {
         matches!(self, Target::NoService | Target::NoPluginConfig | Target::Closed)
     }
@@ -253,8 +253,8 @@ impl Snapshot {
         self.upstreams.get(number)
     }
 
-    /// Whether the upstream with this number is not entered straight away: it has guards, or members, or is
-    /// not for requests.
+    /// Returns true if the upstream with this number needs more than a direct attempt: it has guards, or members, or
+    /// is not for requests.
     #[inline]
     pub(crate) fn is_guarded(&self, number: u32) -> bool {
         self.upstream(number).is_some_and(|upstream| upstream.is_guarded)
@@ -283,7 +283,7 @@ impl Snapshot {
         &self.settings.trusted_addresses
     }
 
-    /// Why each route of the configuration it was compiled from does or does not serve a request.
+    /// Explains why each route of its configuration does or does not match a request.
     pub fn explain<Q: Request + ?Sized>(&self, config: &Config, request: &Q) -> Vec<(String, Explanation)> {
         let routes: Vec<&Arc<resources::Route>> = config.resources.routes.iter().collect();
         let explanations = self.router.explain(route_inputs(config, &self.listener_names), request);

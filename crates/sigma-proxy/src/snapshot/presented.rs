@@ -1,10 +1,10 @@
-//! The certificates that the gateway shows, for those who watch when they expire.
+//! The certificates that the gateway shows, for checks of their expiry.
 
 use sigma_net::tls::pem::Pair;
 
 use super::Snapshot;
 
-/// Who is shown a certificate.
+/// The side that is shown a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Side {
     /// Clients: the gateway is their server.
@@ -14,7 +14,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// As the `type` of an ssl names it.
+    /// Returns the `type` of an ssl.
     pub fn name(self) -> &'static str {
         match self {
             Side::Server => "server",
@@ -26,17 +26,17 @@ impl Side {
 /// A certificate that the gateway shows.
 #[derive(Debug, Clone)]
 pub struct Presented {
-    /// Where it stands: the key of an ssl or upstream, or `listeners/` and the address of one with
+    /// The resource that contains it: the key of an ssl or upstream, or `listeners/` and the address of one with
     /// certificates of its own.
     pub place: String,
-    /// Who is shown it.
+    /// The side that is shown it.
     pub side: Side,
-    /// It, with what leads to its authority.
+    /// The certificate, with its chain.
     pub pair: Pair,
 }
 
 impl Snapshot {
-    /// All certificates that clients and nodes are shown, by their places. One that several upstreams show
+    /// Returns all certificates that clients and nodes are shown, by their resources. One that several upstreams show
     /// is there once.
     pub fn presented(&self) -> Vec<Presented> {
         let server = |place: String| move |pair| Presented { place: place.clone(), side: Side::Server, pair };

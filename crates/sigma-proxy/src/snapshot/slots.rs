@@ -1,8 +1,8 @@
-//! Numbered things, in pages that generations of a configuration share.
+//! Numbered values, in pages that generations of a configuration share.
 
 use std::sync::Arc;
 
-/// Things per page: a change copies one page of pointers.
+/// Values per page: a change copies one page of pointers.
 const PAGE: usize = 128;
 
 type Page<T> = [Option<Arc<T>>; PAGE];
@@ -26,14 +26,14 @@ impl<T> Clone for Slots<T> {
 }
 
 impl<T> Slots<T> {
-    /// What has this number.
+    /// Returns the value with this number.
     #[inline]
     pub(crate) fn get(&self, number: u32) -> Option<&Arc<T>> {
         let number = number as usize;
         self.pages.get(number / PAGE)?[number % PAGE].as_ref()
     }
 
-    /// Gives a number to something, or takes it away.
+    /// Sets or removes the value of a number.
     pub(crate) fn set(&mut self, number: u32, value: Option<Arc<T>>) {
         let number = number as usize;
         while self.pages.len() <= number / PAGE {
@@ -50,7 +50,7 @@ impl<T> Slots<T> {
         }
     }
 
-    /// All things, in the order of their numbers.
+    /// Returns all values, in the order of their numbers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Arc<T>)> {
         let all = self.pages.iter().flat_map(|page| page.iter());
         (0u32..).zip(all).filter_map(|(number, slot)| Some((number, slot.as_ref()?)))

@@ -21,7 +21,7 @@ use crate::guards::{Guards, Limit};
 use crate::retry::RetryPolicy;
 use crate::time_limit::TimeLimit;
 
-/// Where the key of consistent hashing comes from.
+/// The source of the key of consistent hashing.
 #[derive(Debug, Clone)]
 pub(crate) enum HashKey {
     /// A variable; headers and cookies are variables too.
@@ -45,7 +45,7 @@ impl From<&resources::UpstreamMember> for Member {
     }
 }
 
-/// What metadata a request asks for: a text with variables for each key.
+/// The metadata that a request asks for: a text with variables for each key.
 type Criteria = Box<[(Box<str>, Template)]>;
 
 /// A compiled upstream. Kept as it is over a reload that does not change its configuration.
@@ -64,7 +64,7 @@ pub struct Upstream {
     pub(crate) balancing: Rules,
     pub(crate) hash_key: Option<HashKey>,
     pub(crate) affinity: Option<Box<Affinity>>,
-    /// What metadata a request asks for, by key.
+    /// The metadata that a request asks for, by key.
     pub(crate) criteria: Option<Criteria>,
     pub(crate) timeouts: Timeouts,
     pub(crate) pool: PoolLimits,
@@ -78,7 +78,7 @@ pub struct Upstream {
     pub(crate) pass_host: PassHost,
     pub(crate) upstream_host: Box<str>,
     pub(crate) tls: Option<Arc<NodeTls>>,
-    /// What its nodes are told if they speak FastCGI.
+    /// The variables for nodes that speak FastCGI.
     pub(crate) fastcgi: Option<Box<FastCgi>>,
 }
 
@@ -88,12 +88,12 @@ impl Upstream {
         self.tls.as_ref()?.requests.as_ref()
     }
 
-    /// Whether it is the upstream of this configuration on a gateway in this zone.
+    /// Returns true if it is the upstream of this configuration on a gateway in this zone.
     pub(crate) fn is_of(&self, config: &resources::Upstream, zone: Option<&str>) -> bool {
         *self.config == *config && (config.zone_aware.is_none() || self.balancing == Rules::new(config, zone))
     }
 
-    /// The state of its circuit breaker; None if it has none.
+    /// Returns the state of its circuit breaker. None without one.
     pub fn breaker(&self) -> Option<&'static str> {
         Some(self.guards.as_ref()?.breaker.as_ref()?.breaker.state_name())
     }
@@ -179,7 +179,7 @@ impl Upstream {
 }
 
 impl Upstream {
-    /// With its guards and its session affinity, which know what those of an earlier compilation knew.
+    /// Adds its guards and its session affinity, which keep the knowledge of an earlier compilation.
     pub(crate) fn succeeding(self, before: Option<&Upstream>) -> Upstream {
         let guards = Guards::of(&self.config, before.and_then(|before| before.guards.as_deref()));
         let affinity = Affinity::of(&self.config, before.and_then(|before| before.affinity.as_deref()));
@@ -187,7 +187,7 @@ impl Upstream {
         Upstream { guards, affinity, is_guarded, ..self }
     }
 
-    /// Whether its nodes take requests, and not only bytes.
+    /// Returns true if its nodes accept requests, and not only bytes.
     pub(crate) fn is_for_requests(&self) -> bool {
         matches!(
             self.config.scheme,
@@ -195,8 +195,8 @@ impl Upstream {
         )
     }
 
-    /// The value by which hashing chooses a node for what has these variables; `address` is the client's,
-    /// for where it has none. None if hashing does not choose.
+    /// Returns the hash key of these variables. `address` is the client's, and used if the key is empty. None if
+    /// hashing does not choose the node.
     pub(crate) fn key_of(
         &self,
         variables: &dyn Variables,
@@ -215,7 +215,7 @@ impl Upstream {
         Some(key.unwrap_or_else(address))
     }
 
-    /// The metadata that the node is to have for what has these variables.
+    /// Returns the metadata that the node must have for these variables.
     pub(crate) fn subset_of(&self, variables: &dyn Variables) -> Option<Box<[u8]>> {
         let (mut wanted, mut value) = (Vec::new(), Vec::new());
         for (key, template) in self.criteria.as_deref()? {
@@ -228,7 +228,7 @@ impl Upstream {
         Some(wanted.into_boxed_slice())
     }
 
-    /// The bounds on requests, where each node has one.
+    /// Returns the limit of requests per node.
     pub(crate) fn node_limit(&self) -> Option<&Limit> {
         self.guards.as_ref()?.limit.as_ref().filter(|limit| limit.is_per_node())
     }

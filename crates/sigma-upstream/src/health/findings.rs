@@ -66,8 +66,8 @@ impl Findings {
     }
 }
 
-/// Returns the subset of an upstream's `nodes` that `others` have taken out, as far as `agreement` allows: first the nodes
-/// with the most findings, then by name, so that all gateways choose the same.
+/// Returns the subset of an upstream's `nodes` that `others` have taken out, as far as `agreement` allows: first the
+/// nodes with the most findings, then by name, so that all gateways choose the same.
 pub(super) fn agreed<'n>(
     nodes: &BTreeSet<&'n FoundNode>,
     others: &[&BTreeSet<FoundNode>],

@@ -227,7 +227,7 @@ fn logs_name_an_upstream_in_maintenance() {
     let error = ["reason=\"destination_unavailable\"", "all nodes are in maintenance"];
     named(&gateway, 502, &error, "fault=destination_unavailable");
     let gateway = shop(&to(9, states("drain")), &json!({}));
-    named(&gateway, 502, &["all nodes are in drain or maintenance"], "fault=destination_unavailable");
+    named(&gateway, 502, &["all nodes are draining or in maintenance"], "fault=destination_unavailable");
 }
 
 #[test]
@@ -383,7 +383,7 @@ fn sessions_without_a_stream_route_are_named() {
         assert!(shake(&gateway, &Authority::new("Root").client(None), "b.test").await.is_err());
     });
     refused(&gateway, "no_stream_route", 1);
-    line(&gateway, &["reason=\"no_stream_route\"", "no stream route is for the TLS server name b.test"]);
+    line(&gateway, &["reason=\"no_stream_route\"", "no stream route matches the TLS server name b.test"]);
     // A database that begins in cleartext.
     let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
     client.send(b"\0\0\0\x08\x04\xd2\x16\x2f").unwrap();

@@ -346,7 +346,7 @@ fn clients_leave_descriptors_to_nodes_and_operators() {
     let port = gateway.address().port().unwrap();
     let flood: Vec<_> =
         (0..FLOOD).map(|_| std::net::TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
-    let full = || gateway.stderr().contains("clients have all descriptors that they may have");
+    let full = || gateway.stderr().contains("clients have used up their share of descriptors");
     assert!(until(PATIENCE, full), "{}", gateway.stderr());
     let taken = counter(&gateway, "sigma_connections_active");
     assert!((10..80).contains(&taken), "{taken} connections");

@@ -619,7 +619,7 @@ fn websocket_that_its_node_breaks_off_is_logged_as_a_connection() {
     node.reset().unwrap();
     assert!(until(PATIENCE, || gateway
         .stderr()
-        .contains("an upgraded connection was cut: the node broke it off")));
+        .contains("an upgraded connection was cut: the node broke it")));
     assert!(!gateway.stderr().contains("a response was cut"), "{}", gateway.stderr());
     assert!(sending.join().unwrap().is_err());
 }

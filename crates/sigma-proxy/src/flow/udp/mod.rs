@@ -1,15 +1,15 @@
 //! Sessions over UDP: datagrams between one client and one address of the gateway, until they idle.
 //!
-//! | file | what it does |
+//! | file | purpose |
 //! |---|---|
 //! | `mod` | receives from a listener's socket, and gives each datagram to its session |
-//! | `table` | who is in a session, and what of it is known: no socket is touched there |
+//! | `table` | the sessions and their state: no socket is touched there |
 //! | `session` | a session's life: its route's plugins, its node, answers, the end |
-//! | `passage` | sessions that another process goes on with |
+//! | `passage` | sessions that another process continues |
 //!
 //! A worker has a socket of its own for a listener, and the kernel gives all datagrams of a client to the same one. A
-//! datagram costs a look at the table and a part of a system call: once the node is there, the session's task runs
-//! only for answers.
+//! datagram costs a lookup in the table and a part of a system call: once the node is known, the session's task runs
+//! only for replies.
 
 mod passage;
 mod session;
@@ -48,20 +48,20 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(crate) struct Hall {
     socket: Rc<DatagramSocket>,
     bound: SocketAddr,
-    /// What passes by it, for metrics.
+    /// The traffic of the listener, for metrics.
     traffic: Arc<Traffic>,
     table: RefCell<Table>,
 }
 
 impl Hall {
-    /// That of a listener that is bound to this address.
+    /// Returns the state of a listener that is bound to this address.
     pub(crate) fn new(worker: &Worker, socket: DatagramSocket, bound: SocketAddr) -> Rc<Hall> {
         let traffic = Traffic::of(&worker.node, &worker.local, &ListenPlace::Udp(bound).to_string());
         Rc::new(Hall { socket: Rc::new(socket), bound, traffic, table: RefCell::default() })
     }
 }
 
-/// Tells the sessions of a listener that nothing comes by it any more.
+/// A guard that notifies the sessions of a listener that it receives nothing any more.
 struct Leaving(Rc<Hall>);
 
 impl Drop for Leaving {
@@ -70,7 +70,7 @@ impl Drop for Leaving {
     }
 }
 
-/// Receives until told to stop; sessions go on until they have their answers.
+/// Receives until stopped; sessions go on until they have their replies.
 pub(crate) async fn receive_loop(worker: Rc<Worker>, hall: Rc<Hall>, stop: Rc<tokio::sync::Notify>) {
     let _leaving = Leaving(Rc::clone(&hall));
     loop {
@@ -83,7 +83,7 @@ pub(crate) async fn receive_loop(worker: Rc<Worker>, hall: Rc<Hall>, stop: Rc<to
         match received {
             Ok(()) => {
                 deliver(&worker, &hall);
-                // Sessions that have just begun get their turn before more comes for them.
+                // New sessions get their turn before more datagrams come for them.
                 tokio::task::yield_now().await;
             }
             Err(error) => {
@@ -94,7 +94,7 @@ pub(crate) async fn receive_loop(worker: Rc<Worker>, hall: Rc<Hall>, stop: Rc<to
     }
 }
 
-/// Gives what was received to its sessions.
+/// Passes the received datagrams to their sessions.
 fn deliver(worker: &Rc<Worker>, hall: &Rc<Hall>) {
     let view = worker.view();
     let bounds = Bounds::of(&view.snapshot.settings.limits);
@@ -102,13 +102,13 @@ fn deliver(worker: &Rc<Worker>, hall: &Rc<Hall>) {
     let mut reached: Vec<Rc<Seat>> = Vec::with_capacity(BATCH);
     let mut dropped = 0;
     for received in batch.iter() {
-        // Nobody can be answered at port 0.
+        // Port 0 cannot receive a reply.
         let Some(peer) = received.from.filter(|peer| peer.port() != 0 && !received.is_cut) else {
             dropped += 1;
             continue;
         };
         let way = Way { peer, local: received.to };
-        // One that has just given way takes no more, though its task has not run yet.
+        // An evicted session accepts nothing more, though its task has not run yet.
         let known = hall.table.borrow().find(&way).filter(|seat| !seat.place().is_evicted());
         let seat = known.or_else(|| open(worker, hall, &view, way));
         let Some(seat) = seat else { continue };
@@ -130,7 +130,7 @@ fn deliver(worker: &Rc<Worker>, hall: &Rc<Hall>) {
     worker.counters.add(Counter::StreamDatagramsDropped, dropped);
 }
 
-/// Begins a session, if there is a place and a route for it.
+/// Begins a session, if there are a permit and a route for it.
 fn open(worker: &Rc<Worker>, hall: &Rc<Hall>, view: &View, way: Way) -> Option<Rc<Seat>> {
     let place = enter(worker, hall, view, way.peer)?;
     worker.counters.add(Counter::StreamSessions, 1);
@@ -140,7 +140,7 @@ fn open(worker: &Rc<Worker>, hall: &Rc<Hall>, view: &View, way: Way) -> Option<R
     session.traffic = Arc::clone(&hall.traffic);
     let Some(route) = route else {
         let flow = Flow::new(worker, session, origin);
-        flow.finish(Err(Fault::new(FaultKind::NoRoute, "no stream route is for this session").into()));
+        flow.finish(Err(Fault::new(FaultKind::NoRoute, "no stream route matches this session").into()));
         return None;
     };
     let seat = Rc::new(Seat::new(way, place, route.udp, deadline::now_ms()));
@@ -150,7 +150,7 @@ fn open(worker: &Rc<Worker>, hall: &Rc<Hall>, view: &View, way: Way) -> Option<R
     Some(seat)
 }
 
-/// A place for a session of this client. A refusal is counted, and logged now and then.
+/// Returns a permit for a session of this client. A rejection is counted, and logged now and then.
 fn enter(worker: &Worker, hall: &Hall, view: &View, peer: SocketAddr) -> Option<Place> {
     let limits = SessionLimits::of(&view.snapshot.settings.limits);
     let (datagrams, now_ms) = (&worker.datagrams, deadline::now_ms());
@@ -179,30 +179,30 @@ fn enter(worker: &Worker, hall: &Hall, view: &View, peer: SocketAddr) -> Option<
         match complaint {
             Complaint::Refused(Refusal::Worker) => tracing::warn!(
                 most = per_worker, %listener,
-                "a worker has all sessions over UDP that it may have: new clients are not served (limits.stream_udp_sessions_per_worker)"
+                "a worker has reached its limit of sessions over UDP: new clients are not served (limits.stream_udp_sessions_per_worker)"
             ),
             Complaint::Refused(Refusal::Descriptors) => tracing::warn!(
                 most = per_worker, %listener,
-                "sessions over UDP have all descriptors of their share: new clients are not served (RLIMIT_NOFILE; LimitNOFILE of a unit)"
+                "sessions over UDP have used up their share of descriptors: new clients are not served (RLIMIT_NOFILE; LimitNOFILE of a unit)"
             ),
             Complaint::Refused(Refusal::Network) => tracing::warn!(
                 most = per_network, %peer, %listener,
-                "a network has all sessions over UDP that it may have: its new clients are not served (limits.stream_udp_sessions_per_network)"
+                "a network has reached its limit of sessions over UDP: its new clients are not served (limits.stream_udp_sessions_per_network)"
             ),
             Complaint::Refused(Refusal::Address) => tracing::warn!(
                 most = per_address, %peer, %listener,
-                "an address has all sessions over UDP that it may have: its new sessions are not served (limits.stream_udp_sessions_per_address)"
+                "an address has reached its limit of sessions over UDP: its new sessions are not served (limits.stream_udp_sessions_per_address)"
             ),
             Complaint::Evicted | Complaint::NoSocket => tracing::warn!(
                 most = per_worker, %peer, %listener,
-                "there is no room for more sessions over UDP: sessions without a reply give way to new ones"
+                "there is no room for more sessions over UDP: sessions without a reply are evicted for new ones"
             ),
         }
     }
     entered.ok().map(|(place, _)| place)
 }
 
-/// Who comes along this way, and the route for it, if there is one.
+/// Returns the client of this way and its route, if there is one.
 fn introduced(
     worker: &Worker,
     hall: &Hall,
@@ -215,7 +215,7 @@ fn introduced(
     let client = Client { geography: view.geography.clone(), ..origin.client() };
     let route = view.snapshot.flows.find(&Approach { client: &client, asked: None }).cloned();
     if route.is_none() {
-        let detail = "no stream route is for this session of datagrams";
+        let detail = "no stream route matches this session of datagrams";
         refusals::note(worker, sigma_http::EarlyRefusal::NoStreamRoute, peer, None, detail);
     }
     (origin, client, route)

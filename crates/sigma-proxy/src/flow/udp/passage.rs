@@ -1,8 +1,8 @@
-//! Sessions on their way to the process that takes the place of this one.
+//! Sessions that are handed over to the process that replaces this one.
 //!
-//! A session is its way, its node and the socket to it: whoever has these goes on with it, and what the node has sent
-//! meanwhile waits in that socket. The two processes have the same listening sockets, so what a client sends meanwhile
-//! waits there. One that has no node yet stays, and ends here.
+//! A session is its way, its node and the socket to it: a process that has these can continue it, and the node's
+//! datagrams wait in that socket meanwhile. The two processes have the same listening sockets, so the client's
+//! datagrams wait there. A session without a node stays, and ends here.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -20,10 +20,10 @@ use super::table::{Reached, Seat};
 use super::{Hall, enter, introduced};
 use crate::worker::Worker;
 
-/// A session, as the process that takes it over has to know it.
+/// The facts about a session that the next process needs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UdpSession {
-    /// The listening socket that its datagrams come to, by the number that all handles of it have.
+    /// The listening socket that receives its datagrams, by the number that all handles of it have.
     pub listening: u64,
     /// The client.
     pub peer: SocketAddr,
@@ -35,21 +35,21 @@ pub struct UdpSession {
     pub asked: u64,
     /// Datagrams of the node so far.
     pub answered: u64,
-    /// How long nothing has passed.
+    /// Milliseconds without a datagram.
     pub quiet_ms: u64,
 }
 
 /// A session with its socket to the node.
 #[derive(Debug)]
 pub struct Passing {
-    /// What is known of it.
+    /// The facts about it.
     pub session: UdpSession,
     /// The socket that is connected to the node.
     pub socket: OwnedFd,
 }
 
 impl Hall {
-    /// The number of the socket that it receives from.
+    /// Returns the number of the socket that it receives from.
     pub(crate) fn number(&self) -> Option<u64> {
         self.socket.number()
     }
@@ -60,7 +60,7 @@ impl Hall {
         let now_ms = deadline::now_ms();
         for seat in self.table.borrow().seats() {
             let Some((node, (asked, answered))) = seat.standing() else { continue };
-            // Without a descriptor for it, it stays.
+            // It stays if there is no descriptor for it.
             let Ok(socket) = node.socket.another_handle() else { continue };
             let Way { peer, local } = seat.way;
             let quiet_ms = seat.quiet_ms(now_ms);
@@ -71,7 +71,7 @@ impl Hall {
     }
 }
 
-/// Goes on with a session of the process before, if there is a place and a route for it.
+/// Continues a session of the process before, if there are a permit and a route for it.
 pub(crate) fn go_on(worker: &Rc<Worker>, hall: &Rc<Hall>, Passing { session, socket }: Passing) {
     let view = worker.view();
     let UdpSession { peer, local, node: addr, asked, answered, quiet_ms, .. } = session;
@@ -80,7 +80,7 @@ pub(crate) fn go_on(worker: &Rc<Worker>, hall: &Rc<Hall>, Passing { session, soc
     let (Ok(socket), None) = (socket, hall.table.borrow().find(&way)) else { return };
     let Some(place) = enter(worker, hall, &view, peer) else { return };
     let (origin, client, route) = introduced(worker, hall, &view, way);
-    // A client whose route is gone begins anew, as it would after a restart.
+    // A client whose route is gone starts over, as it would after a restart.
     let Some(route) = route else { return };
     let mut session = Session::default();
     (session.client, session.transport) = (client, Transport::Udp);

@@ -32,15 +32,15 @@ use crate::target;
 use crate::withdrawal::Withdrawal;
 use crate::worker::{View, Worker};
 
-/// A session that nothing comes to any more waits so long for another answer, if nobody knows of one.
+/// How long a session waits for another reply without datagrams of the client, if no number of replies is known.
 const LAST_ANSWERS_MS: u64 = 1_000;
 
-/// What a session begins with.
+/// The state that a session begins with.
 pub(super) struct Opened {
     pub(super) session: Session,
     pub(super) origin: Origin,
     pub(super) route: Arc<FlowRoute>,
-    /// The node that it is with already; boxed, as few are.
+    /// The node that it has already; boxed, as few have one.
     pub(super) reached: Option<Box<Reached>>,
 }
 
@@ -54,7 +54,7 @@ pub(super) async fn serve(worker: Rc<Worker>, hall: Rc<Hall>, seat: Rc<Seat>, op
         biased;
         () = seat.place().evicted() => {
             worker.counters.add(Counter::StreamSessionsEvicted, 1);
-            let reason = "the session gave way to another one";
+            let reason = "the session was evicted by another one";
             Err(Fault::new(FaultKind::GatewayOverloaded, reason).into())
         }
         outcome = flow.run_datagrams(&hall, &seat, route, reached) => outcome,
@@ -64,11 +64,11 @@ pub(super) async fn serve(worker: Rc<Worker>, hall: Rc<Hall>, seat: Rc<Seat>, op
     flow.finish(outcome);
 }
 
-/// Why a session does not go on with its node.
+/// The reason why a session does not go on with its node.
 enum Stopped {
-    /// No datagram has left for it.
+    /// No datagram was sent to it.
     Unsent(Fault),
-    /// The network says that it is not there.
+    /// The network reports that it does not exist.
     Refused,
     Other(Fault),
 }
@@ -89,7 +89,7 @@ impl Drop for Ended<'_> {
     }
 }
 
-/// Sends what waits for a node that is there.
+/// Sends the waiting datagrams to the known node.
 pub(super) fn flush(worker: &Worker, hall: &Hall, seat: &Seat) {
     let Some((node, mut gone)) = seat.departing() else { return };
     let total = gone.len();
@@ -97,7 +97,7 @@ pub(super) fn flush(worker: &Worker, hall: &Hall, seat: &Seat) {
         Ok(sent) => sent,
         Err(error) => {
             if is_gone(&error) {
-                tracing::debug!(node = %node.addr, %error, "a node takes no datagrams");
+                tracing::debug!(node = %node.addr, %error, "a node accepts no datagrams");
                 seat.fail(error);
             }
             0
@@ -110,16 +110,16 @@ pub(super) fn flush(worker: &Worker, hall: &Hall, seat: &Seat) {
     hall.traffic.pass(bytes as u64, 0);
     worker.counters.add(Counter::StreamDatagramsDropped, (total - sent) as u64);
     let most = worker.view().snapshot.settings.limits.stream_udp_waiting_bytes_per_worker;
-    // What is kept for another node must not be in the way of those that wait.
+    // Datagrams that are kept for another node must not take the room of waiting ones.
     let keeps = worker.datagrams.room.is_half_free(most as usize);
     seat.departed(gone, keeps, deadline::now_ms());
     if seat.is_over() {
-        // Nothing is to come back.
+        // No reply will come.
         seat.changed.notify_one();
     }
 }
 
-/// Whether the network says that the node is not there; anything else is about one datagram.
+/// Returns true if the network reports that the node does not exist; other errors are about one datagram.
 fn is_gone(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
     matches!(error.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable)
@@ -137,7 +137,7 @@ impl Flow<'_> {
         self.enter_route(&route);
         if !self.plugins.is_empty() {
             self.session.early = seat.with_first(Chunk::copy_of).unwrap_or_default();
-            // Boxed, so that what plugins take is free again when they are done.
+            // Boxed, so that the memory of plugins is free again when they are done.
             Box::pin(self.preread(None, &view)).await?;
             self.session.early = Chunk::empty();
         }
@@ -150,8 +150,8 @@ impl Flow<'_> {
         self.carry_datagrams(hall, seat, view, (number, &upstream), reached, true).await
     }
 
-    /// Finds a node and carries the session, in the end of which all counts are right. A fallback of the upstream's
-    /// breaker is used if it `may_fall_back`.
+    /// Finds a node and carries the session; all counts are right when it ends. A fallback of the upstream's breaker
+    /// is used if `may_fall_back` is set.
     async fn carry_datagrams(
         &mut self,
         hall: &Hall,
@@ -164,7 +164,7 @@ impl Flow<'_> {
         takes_datagrams(upstream)?;
         let mut passage = match self.begin_passage(number, upstream) {
             Ok(passage) => passage,
-            // One that stands is with a node of this upstream, or ends.
+            // An inherited session is with a node of this upstream, or ends.
             Err(fault) if !may_fall_back || reached.is_some() => return Err(fault.into()),
             Err(fault) => {
                 let (number, other) = fallback(&view, upstream, fault)?;
@@ -181,7 +181,7 @@ impl Flow<'_> {
             let (node, reached) = match reached.take() {
                 Some(reached) => match attempts.pick_at(reached.addr) {
                     Some(node) => (node, Some(reached)),
-                    // The upstream has that node no more. What the client has sent since begins another session.
+                    // The upstream no longer has that node. Later datagrams of the client begin another session.
                     None if seat.starts_over() => (self.pick(&mut attempts, None).await?, None),
                     None => return Err(End::Nothing),
                 },
@@ -200,10 +200,11 @@ impl Flow<'_> {
                 Err(fault) => Err(Stopped::Unsent(fault)),
             };
             drop(in_flight);
-            // Nobody knows what a datagram means and whether it was read: only one that reached nobody is repeated.
+            // The meaning of a datagram, and whether it was read, is unknown: only one that reached no node is
+            // repeated.
             let (fault, may_repeat) = match ended {
                 Ok(()) => {
-                    // Nothing has come back that says otherwise.
+                    // No reply shows the opposite.
                     settle(&mut passage, Seen::Taken { connect_ms: None });
                     return Ok(());
                 }
@@ -220,11 +221,11 @@ impl Flow<'_> {
         }
     }
 
-    /// A socket to the node of an attempt.
+    /// Returns a socket to the node of an attempt.
     fn connect(&mut self, node: &Picked, seat: &Seat) -> Result<Rc<DatagramSocket>, Fault> {
         let began = now();
         let Address::Tcp(addr) = node.addr else {
-            return Err(Fault::new(FaultKind::ConnectRefused, "a Unix socket takes no datagrams over UDP"));
+            return Err(Fault::new(FaultKind::ConnectRefused, "a Unix socket accepts no datagrams over UDP"));
         };
         let connected = DatagramSocket::connect(addr).map(Rc::new);
         let socket = match connected {
@@ -241,18 +242,18 @@ impl Flow<'_> {
         Ok(self.reached(seat, Reached { addr, socket }, Some(ms_since(began))))
     }
 
-    /// Why there is no socket to a node.
+    /// Returns why there is no socket to a node.
     fn unconnected(&self, error: &io::Error) -> Fault {
         if !sigma_net::limits::is_own_lack(error) {
             return Fault::new(FaultKind::ConnectRefused, "the node cannot be reached");
         }
         if self.worker.datagrams.may_complain(Complaint::NoSocket, deadline::now_ms()) {
-            tracing::error!(%error, "no socket for a session over UDP; see limits on open files and ports");
+            tracing::error!(%error, "no socket is available for a session over UDP; see limits on open files and ports");
         }
         Fault::new(FaultKind::OutOfSockets, "the gateway has no free descriptor or port for a session")
     }
 
-    /// The session is with this node from now on.
+    /// Assigns this node to the session.
     fn reached(&mut self, seat: &Seat, node: Reached, connect_ms: Option<f64>) -> Rc<DatagramSocket> {
         self.session.course.nodes.push(Tried { addr: NodeAddr::Tcp(node.addr), connect_ms });
         let socket = Rc::clone(&node.socket);
@@ -294,7 +295,7 @@ impl Flow<'_> {
                     Err(error) => tracing::debug!(%error, "a session cannot receive"),
                 },
                 () = poll_fn(|cx| {
-                    // Workers that stop wake whoever waits with a deadline.
+                    // A draining worker wakes all tasks that wait with a deadline.
                     let stops = worker.is_draining() && !is_leaving || worker.drain.poll_over().is_ready();
                     if stops { Poll::Ready(()) } else { idle.poll_expired(cx) }
                 }) => {}
@@ -331,12 +332,11 @@ impl Flow<'_> {
         Ok(())
     }
 
-    /// Sends the client what its node has sent.
+    /// Sends the node's replies to the client.
     fn answer(&mut self, hall: &Hall, seat: &Seat) {
         let batch = self.worker.datagrams.batch.borrow();
         let whole = || batch.iter().filter(|received| !received.is_cut).map(|received| received.bytes);
-        // What finds no room is dropped, as it would be anywhere on its way; nor can a client be reached again that
-        // the network does not reach.
+        // Datagrams without room are dropped, as anywhere on their way; and an unreachable client stays unreachable.
         let sent = hall.socket.send(Some(seat.way), whole()).unwrap_or(0);
         let bytes: usize = whole().take(sent).map(<[u8]>::len).sum();
         let counters = &self.worker.counters;
@@ -374,7 +374,7 @@ impl Patience {
     }
 }
 
-/// What an attempt is made by, and what guards are to learn from it.
+/// The rules of an attempt, and the passage whose guards learn from it.
 struct With<'w, 'p> {
     attempts: &'w Attempts<'p>,
     node: &'w Picked,
@@ -387,24 +387,24 @@ fn settle(passage: &mut Option<Passage<'_>>, seen: Seen) {
     }
 }
 
-/// Whether the nodes of an upstream can be sent plain datagrams. One that asks for more is closed to them: its nodes
-/// would take a client for somebody else.
+/// Checks that the nodes of an upstream accept plain datagrams. An upstream that requires more accepts none: its
+/// nodes would take a client for another one.
 fn takes_datagrams(upstream: &Upstream) -> Result<(), Fault> {
     let reason = match (upstream.over_tls(), upstream.config.proxy_protocol) {
         (None, None) => return Ok(()),
-        (Some(_), _) => "an upstream with TLS takes no datagrams: the gateway speaks no DTLS",
+        (Some(_), _) => "an upstream with TLS accepts no datagrams: the gateway does not support DTLS",
         (None, Some(_)) => {
-            "an upstream with `proxy_protocol` takes no datagrams: there is no connection to begin"
+            "an upstream with `proxy_protocol` accepts no datagrams: there is no connection to begin"
         }
     };
     Err(Fault::new(FaultKind::NoUpstream, reason))
 }
 
 fn refused() -> Fault {
-    Fault::new(FaultKind::ConnectRefused, "the node takes no datagrams or cannot be reached")
+    Fault::new(FaultKind::ConnectRefused, "the node accepts no datagrams or cannot be reached")
 }
 
-/// The fault of a node that goes out while sessions end with theirs; never ready for others.
+/// Waits for the fault of a node that is taken out together with its sessions; never ready for others.
 async fn withdrawn(withdrawal: Option<&Withdrawal>) -> Fault {
     let Some(withdrawal) = withdrawal else { return pending().await };
     match poll_fn(|cx| withdrawal.poll(cx)).await {
@@ -417,7 +417,7 @@ async fn withdrawn(withdrawal: Option<&Withdrawal>) -> Fault {
 mod tests {
     use super::*;
 
-    /// They are many, and idle for most of their time.
+    /// Checks the memory of a session: they are many, and idle for most of their time.
     #[test]
     fn a_session_stays_small() {
         type Serve<F> = fn(Rc<Worker>, Rc<Hall>, Rc<Seat>, Box<Opened>) -> F;

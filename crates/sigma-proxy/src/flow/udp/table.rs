@@ -1,4 +1,4 @@
-//! Who is in a session over UDP, and how far it has come. No socket is read or written here, and no clock.
+//! The sessions over UDP and their state. No socket is read or written here, and no clock.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -20,7 +20,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// The session that a datagram belongs to.
+    /// Returns the session that a datagram belongs to.
     pub(super) fn find(&self, way: &Way) -> Option<Rc<Seat>> {
         self.seats.get(way).cloned()
     }
@@ -29,25 +29,25 @@ impl Table {
         self.seats.insert(seat.way, Rc::clone(seat));
     }
 
-    /// The next datagram along the way of a session begins another one, unless that has happened already.
+    /// Forgets a session, so that the next datagram on its way begins another one, unless that has happened already.
     pub(super) fn forget(&mut self, seat: &Rc<Seat>) {
         if self.seats.get(&seat.way).is_some_and(|own| Rc::ptr_eq(own, seat)) {
             self.seats.remove(&seat.way);
         }
     }
 
-    /// All of them.
+    /// Returns all of them.
     pub(super) fn seats(&self) -> impl Iterator<Item = &Rc<Seat>> {
         self.seats.values()
     }
 }
 
-/// What may wait for one session.
+/// The bounds on waiting datagrams of one session.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
     pub(super) datagrams: usize,
     pub(super) bytes: usize,
-    /// Those of all sessions of the worker.
+    /// The bytes of all sessions of the worker.
     pub(super) worker_bytes: usize,
 }
 
@@ -61,18 +61,18 @@ impl Bounds {
     }
 }
 
-/// A node, and the socket by which a session is with it.
+/// A node, and the socket of the session to it.
 #[derive(Debug, Clone)]
 pub(super) struct Reached {
     pub(super) addr: SocketAddr,
     pub(super) socket: Rc<DatagramSocket>,
 }
 
-/// One session, as those who receive and those who answer share it.
+/// One session, shared by the receiving and the replying side.
 #[derive(Debug)]
 pub(super) struct Seat {
     pub(super) way: Way,
-    /// Something has happened that the session's task has to look at.
+    /// Notifies the session's task of a change.
     pub(super) changed: Notify,
     place: Place,
     is_leaving: Cell<bool>,
@@ -83,17 +83,17 @@ pub(super) struct Seat {
 #[derive(Debug)]
 struct State {
     ledger: Ledger,
-    /// What has no node yet, in order.
+    /// Datagrams without a node yet, in order.
     waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
-    /// The first datagram, for another node, as long as it is the only one and nothing came back.
+    /// The first datagram, for another node, as long as it is the only one and has no reply.
     first: Option<Waiting>,
     node: Option<Reached>,
-    /// Why the node takes no more.
+    /// The error of the node.
     failure: Option<io::Error>,
     /// When the last datagram passed, in either direction.
     active_ms: u64,
-    /// Bytes that have left for nodes.
+    /// Bytes that were sent to nodes.
     sent_bytes: u64,
 }
 
@@ -102,7 +102,8 @@ impl Seat {
         Seat::going_on(way, place, rules, (0, 0), now_ms)
     }
 
-    /// One of which so many datagrams of the client and of the node have passed, the last of them at this time.
+    /// Returns a session of which so many datagrams of the client and of the node have passed, the last of them at
+    /// this time.
     pub(super) fn going_on(
         way: Way,
         place: Place,
@@ -135,10 +136,10 @@ impl Seat {
         }
     }
 
-    /// Takes a datagram of the client in, to be sent; false if it finds no room.
+    /// Adds a datagram of the client to be sent; returns false if it does not fit.
     pub(super) fn offer(&self, bytes: &[u8], room: &Rc<Room>, bounds: &Bounds) -> bool {
         let state = &mut *self.state.borrow_mut();
-        // One may always wait, or large ones would never come through.
+        // One may always wait, or large ones would never pass.
         let fits = state.waiting.is_empty()
             || state.waiting.len() < bounds.datagrams && state.waiting_bytes + bytes.len() <= bounds.bytes;
         let held = if fits { room.hold(bytes, bounds.worker_bytes) } else { None };
@@ -150,17 +151,18 @@ impl Seat {
         true
     }
 
-    /// The first datagram, while it waits.
+    /// Passes the first datagram to `look`, while it waits.
     pub(super) fn with_first<T>(&self, look: impl FnOnce(&[u8]) -> T) -> Option<T> {
         self.state.borrow().waiting.front().map(|first| look(first))
     }
 
-    /// It is with this node from now on.
+    /// Assigns this node to the session.
     pub(super) fn settle(&self, node: Reached) {
         self.state.borrow_mut().node = Some(node);
     }
 
-    /// It is with no node any more. Whether what was sent may be sent to another one: then it waits again.
+    /// Takes the node from the session. Returns true if the sent datagram may be sent to another node: then it waits
+    /// again.
     pub(super) fn unsettle(&self) -> bool {
         let state = &mut *self.state.borrow_mut();
         state.node = None;
@@ -170,7 +172,7 @@ impl Seat {
         true
     }
 
-    /// What is to be sent now, and by which socket.
+    /// Returns the datagrams to send now, and the socket for them.
     pub(super) fn departing(&self) -> Option<(Reached, VecDeque<Waiting>)> {
         let state = &mut *self.state.borrow_mut();
         let node = state.node.clone().filter(|_| !state.waiting.is_empty())?;
@@ -178,7 +180,7 @@ impl Seat {
         Some((node, std::mem::take(&mut state.waiting)))
     }
 
-    /// Datagrams have left for the node. The first one may be kept for another one.
+    /// Notes that datagrams were sent to the node. The first one may be kept for another node.
     pub(super) fn departed(&self, mut gone: VecDeque<Waiting>, keeps: bool, now_ms: u64) {
         let state = &mut *self.state.borrow_mut();
         state.active_ms = now_ms;
@@ -187,7 +189,7 @@ impl Seat {
         state.first = if is_first { gone.pop_front() } else { None };
     }
 
-    /// Datagrams of the node have come.
+    /// Notes that datagrams of the node have come.
     pub(super) fn answered(&self, count: u64, now_ms: u64) {
         let state = &mut *self.state.borrow_mut();
         state.active_ms = now_ms;
@@ -196,12 +198,12 @@ impl Seat {
         self.place.note_reply(now_ms);
     }
 
-    /// Its place among the sessions of the worker.
+    /// Returns its place among the sessions of the worker.
     pub(super) fn place(&self) -> &Place {
         &self.place
     }
 
-    /// The node takes no more.
+    /// Notes that the node has failed.
     pub(super) fn fail(&self, error: io::Error) {
         self.state.borrow_mut().failure = Some(error);
         self.changed.notify_one();
@@ -211,7 +213,7 @@ impl Seat {
         self.state.borrow_mut().failure.take()
     }
 
-    /// Nothing comes from the client any more.
+    /// Notes that the client sends nothing more.
     pub(super) fn leave(&self) {
         self.is_leaving.set(true);
         self.changed.notify_one();
@@ -221,22 +223,22 @@ impl Seat {
         self.is_leaving.get()
     }
 
-    /// Its node, and how many datagrams of the client and of the node have passed: all that another process needs to go
-    /// on with it. None as long as something of it is nowhere but here.
+    /// Returns its node, and how many datagrams of the client and of the node have passed: all that another process
+    /// needs to continue it. None as long as a part of it exists only here.
     pub(super) fn standing(&self) -> Option<(Reached, (u64, u64))> {
         let state = self.state.borrow();
         let node = state.node.clone().filter(|_| state.waiting.is_empty() && state.failure.is_none())?;
         Some((node, (state.ledger.asked, state.ledger.answered)))
     }
 
-    /// Forgets what has passed. False if nothing waits either, so that there is no session.
+    /// Forgets the past datagrams. Returns false if nothing waits either, so that there is no session.
     pub(super) fn starts_over(&self) -> bool {
         let state = &mut *self.state.borrow_mut();
         (state.ledger.asked, state.ledger.answered) = (state.waiting.len() as u64, 0);
         !state.waiting.is_empty()
     }
 
-    /// Another process goes on with it.
+    /// Notes that another process continues it.
     pub(super) fn pass(&self) {
         self.is_passed.set(true);
         self.changed.notify_one();
@@ -246,33 +248,33 @@ impl Seat {
         self.is_passed.get()
     }
 
-    /// Milliseconds without a datagram.
+    /// Returns the milliseconds without a datagram.
     pub(super) fn quiet_ms(&self, now_ms: u64) -> u64 {
         now_ms.saturating_sub(self.state.borrow().active_ms)
     }
 
-    /// Whether the next datagram begins another session.
+    /// Returns true if the next datagram begins another session.
     pub(super) fn is_full(&self) -> bool {
         self.state.borrow().ledger.is_full()
     }
 
-    /// Whether all that belongs to it has passed.
+    /// Returns true if all its datagrams have passed.
     pub(super) fn is_over(&self) -> bool {
         let state = self.state.borrow();
         state.waiting.is_empty() && state.ledger.is_over()
     }
 
-    /// Whether the node has yet to send answers that it is known to give.
+    /// Returns true if the node has yet to send expected replies.
     pub(super) fn is_owed(&self) -> bool {
         self.state.borrow().ledger.is_owed()
     }
 
-    /// Bytes that have left for nodes.
+    /// Returns the bytes that were sent to nodes.
     pub(super) fn sent_bytes(&self) -> u64 {
         self.state.borrow().sent_bytes
     }
 
-    /// Gives up what waits; the number of datagrams.
+    /// Drops the waiting datagrams; returns their number.
     pub(super) fn give_up(&self) -> u64 {
         let state = &mut *self.state.borrow_mut();
         state.node = None;
@@ -280,7 +282,7 @@ impl Seat {
     }
 }
 
-/// Datagrams of a session by number.
+/// The numbers of datagrams of a session, and its rules.
 #[derive(Debug, Clone, Copy, Default)]
 struct Ledger {
     rules: StreamUdp,
@@ -297,7 +299,7 @@ impl Ledger {
         self.rules.responses.is_some_and(|each| self.answered < u64::from(each).saturating_mul(self.asked))
     }
 
-    /// As nginx: a session that more datagrams belong to waits for them.
+    /// As nginx: a session that expects more datagrams waits for them.
     fn is_over(&self) -> bool {
         self.rules.responses.is_some() && !self.is_owed() && (self.rules.requests.is_none() || self.is_full())
     }
@@ -323,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_bounded() {
+    fn waiting_datagrams_are_bounded() {
         let check = |sizes: &[usize], bounds: Bounds, taken: &[bool]| {
             let (seat, room) = (seat(None, None), Rc::default());
             let offered: Vec<bool> =
@@ -340,7 +342,7 @@ mod tests {
 
     #[test]
     fn a_session_ends_with_its_answers() {
-        // Of `asked` datagrams answered `answered` times: whether it is over, and whether answers are owed.
+        // For `asked` datagrams and `answered` replies: whether it is over, and whether replies are expected.
         let check = |rules: (Option<u32>, Option<u32>), asked, answered, expected: (bool, bool)| {
             let rules = StreamUdp { responses: rules.0, requests: rules.1 };
             let ledger = Ledger { rules, asked, answered };
@@ -358,7 +360,7 @@ mod tests {
         check((Some(u32::MAX), None), u64::MAX, 1, (false, true));
     }
 
-    /// It goes to another node only if nothing else did and nobody has answered.
+    /// It goes to another node only if no other datagram did and no reply came.
     #[test]
     fn the_first_datagram_may_be_sent_again() {
         let (seat, room) = (seat(None, None), Rc::default());
@@ -423,8 +425,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes in whatever order: the bounds hold, nothing is lost or made up, and all memory is given
-        /// back.
+        /// For any steps in any order: the bounds hold, nothing is lost or invented, and all memory is released.
         #[test]
         fn nothing_is_lost_or_made_up(steps in prop::collection::vec((0u8..4, 0usize..8), 0..60)) {
             let (seat, room) = (seat(Some(1), None), Rc::<Room>::default());

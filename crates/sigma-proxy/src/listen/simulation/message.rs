@@ -1,5 +1,5 @@
-//! What clients and nodes read: HTTP/1.1 to the letter (RFC 9112), with code of its own, so that no
-//! mistake of the gateway's codecs is made here again.
+//! The messages that clients and nodes read. A strict reader of HTTP/1.1 (RFC 9112), with code of its own, so that it
+//! does not repeat a mistake of the gateway's codecs.
 
 use super::stream::PeerEnd;
 use super::world::{FOR_EVER_MS, World};
@@ -12,7 +12,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// The only value of a field; None if there is none.
+    /// Returns the only value of a field. None without one.
     pub(super) fn only(&self, name: &str) -> Result<Option<&str>, String> {
         let mut values = self.fields.iter().filter(|(field, _)| field.eq_ignore_ascii_case(name));
         match (values.next(), values.next()) {
@@ -25,7 +25,7 @@ impl Head {
         self.only("connection").is_ok_and(|value| value.is_some_and(|value| value.contains("close")))
     }
 
-    /// How the body is framed that follows; of a response, if it may have one.
+    /// Returns the framing of the body; for a response, if it may have one.
     pub(super) fn framing(&self, otherwise: Framing) -> Result<Framing, String> {
         match (self.only("transfer-encoding")?, self.only("content-length")?) {
             (Some("chunked"), None) => Ok(Framing::Chunked),
@@ -46,7 +46,7 @@ pub(super) enum Framing {
     UntilClose,
 }
 
-/// What became of a message that was read.
+/// The end of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ended {
     /// All of it came.
@@ -55,21 +55,21 @@ pub(super) enum Ended {
     Cut,
 }
 
-/// Reads messages from a connection, as fast as its pace allows.
+/// A reader of messages from a connection, as fast as its pace allows.
 pub(super) struct Reader {
     world: World,
-    /// Read and not used yet.
+    /// Bytes that were read and not used yet.
     bytes: Vec<u8>,
     /// Largest piece read at once.
     piece: usize,
-    /// How many of a hundred reads come after a pause.
+    /// The percentage of reads that come after a pause.
     paused: usize,
-    /// It stops reading once this many bytes have come, for longer than anybody waits.
+    /// It stops reading after this many bytes, for longer than any timeout.
     pub(super) stalls_after: Option<usize>,
     read: usize,
 }
 
-/// A pause that outlasts everybody's patience.
+/// A pause that outlasts every timeout.
 pub(super) const STALL_MS: u64 = 2 * FOR_EVER_MS;
 
 impl Reader {
@@ -77,7 +77,7 @@ impl Reader {
         Reader { world: world.clone(), bytes: Vec::new(), piece, paused, stalls_after: None, read: 0 }
     }
 
-    /// Whether more came.
+    /// Reads more; returns false at the end.
     async fn more(&mut self, end: &mut PeerEnd) -> bool {
         if self.stalls_after.is_some_and(|after| self.read >= after) {
             self.stalls_after = None;
@@ -92,7 +92,7 @@ impl Reader {
         read > 0
     }
 
-    /// The next head; None if the connection ended before.
+    /// Returns the next head. None if the connection ended before.
     pub(super) async fn head(&mut self, end: &mut PeerEnd) -> Result<Option<Head>, String> {
         loop {
             if let Some(at) = self.bytes.windows(4).position(|window| window == b"\r\n\r\n") {
@@ -105,7 +105,7 @@ impl Reader {
         }
     }
 
-    /// One line, without its end; None if the connection ended before.
+    /// Returns one line, without its end. None if the connection ended before.
     async fn line(&mut self, end: &mut PeerEnd) -> Option<String> {
         loop {
             if let Some(at) = self.bytes.windows(2).position(|window| window == b"\r\n") {
@@ -132,7 +132,7 @@ impl Reader {
         Ended::Complete
     }
 
-    /// A body in this framing.
+    /// Reads a body in this framing.
     pub(super) async fn body(
         &mut self,
         end: &mut PeerEnd,

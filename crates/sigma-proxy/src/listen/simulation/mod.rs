@@ -1,16 +1,16 @@
-//! Whole connections served by the worker's own code, between clients and nodes that a seed makes up.
+//! Whole connections served by the worker's own code, between clients and nodes that a seed determines.
 //!
-//! Nothing here is real but the gateway: time passes when nobody has anything to do, tasks are polled
-//! in an order by chance, and connections take and give pieces of any size, make both ends wait, and
-//! break at any read or write. So one seed is one run, and the same one each time.
+//! Only the gateway is real: time passes when no task is ready, tasks are polled in random order, and connections
+//! move pieces of any size, make both ends wait, and break at any read or write. So one seed is one run, and always
+//! the same.
 //!
-//! What must hold whatever happens:
-//! - no byte is lost, doubled or changes places; what arrives is a whole message or breaks off visibly;
-//! - an answer goes to whoever asked; a request that may not be repeated reaches one node at most;
-//! - nothing panics, waits for ever, or is polled without end;
-//! - what began has ended: exchanges, connections, the requests that a balancer counts on a node.
+//! In all runs:
+//! - no byte is lost, duplicated or reordered; a message arrives as a whole or is visibly cut;
+//! - a response goes to the client that asked; a request that must not be repeated reaches one node at most;
+//! - nothing panics, waits forever, or is polled endlessly;
+//! - everything that began has ended: exchanges, connections, the requests that a balancer counts on a node.
 //!
-//! Where all behave, every request gets its answer.
+//! In calm runs, every request gets its response.
 
 mod message;
 mod peers;
@@ -107,7 +107,7 @@ fn snapshot(balance: &str, nodes: usize, buffer: usize, kept: usize) -> Arc<Snap
     compiled(&text, Roster::new([], None))
 }
 
-/// Connections to nodes: some are refused, some never stand.
+/// Returns the connections to nodes: some are refused, some are never established.
 fn network(play: &Rc<Play>, spawner: &Spawner) -> impl Fn(std::net::SocketAddr) -> Dialling + use<> {
     let (play, spawner) = (Rc::clone(play), spawner.clone());
     move |addr| {
@@ -131,7 +131,7 @@ fn network(play: &Rc<Play>, spawner: &Spawner) -> impl Fn(std::net::SocketAddr) 
     }
 }
 
-/// What began has ended.
+/// Checks that everything that began has ended.
 fn account(worker: &Rc<Worker>, clients: usize) -> Result<(), String> {
     let count = |counter| worker.counters.get(counter);
     let begun = (count(Counter::Requests), count(Counter::ConnectionsAccepted));

@@ -1,5 +1,5 @@
-//! Clients and nodes: what they ask and answer, how they misbehave, and what each may expect of the
-//! gateway between them.
+//! Clients and nodes: their requests and responses, their misbehaviour, and their expectations of the gateway between
+//! them.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use super::message::{Ended, Framing, Head, Reader, STALL_MS, TRAILER};
 use super::stream::{Mood, PeerEnd};
 use super::world::World;
 
-/// A request and the answer to it.
+/// A request and its response.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ask {
     pub(super) id: usize,
@@ -80,10 +80,10 @@ const SCALES: [Scale; 3] = [
     Scale { piece: 70_000, body: 100_000 },
 ];
 
-/// One simulation: what is asked, and what has become of it.
+/// One simulation: its requests and their results.
 pub(super) struct Play {
     pub(super) world: World,
-    /// Nobody misbehaves, so everything has to succeed. Bytes still come late and in pieces.
+    /// No peer misbehaves, so everything has to succeed. Bytes still come late and in pieces.
     pub(super) calm: bool,
     scale: Scale,
     asks: RefCell<Vec<Asked>>,
@@ -94,8 +94,7 @@ struct Asked {
     ask: Ask,
     /// How many nodes have got the head.
     heads: usize,
-    /// The node ended an answer too early that lasts until the end of the connection, which nobody
-    /// can see.
+    /// The node cut a response that lasts until the end of the connection, which no reader can notice.
     cut_unseen: bool,
     answered: bool,
 }
@@ -106,7 +105,7 @@ impl Play {
         Play { world: world.clone(), calm, scale, asks: RefCell::default(), wrongs: RefCell::default() }
     }
 
-    /// What a connection behaves like.
+    /// Returns the behaviour of a new connection.
     pub(super) fn mood(&self) -> Mood {
         let world = &self.world;
         let breaks = !self.calm && world.chance(20);
@@ -123,12 +122,12 @@ impl Play {
         Reader::new(&self.world, self.scale.piece, paused)
     }
 
-    /// Whether something happens that only happens where not all behave.
+    /// Returns true if a failure happens, which is only possible if not all behave.
     fn goes_wrong(&self, percent: usize) -> bool {
         !self.calm && self.world.chance(percent)
     }
 
-    /// A new request.
+    /// Returns a new request.
     pub(super) fn ask(&self) -> Ask {
         let world = &self.world;
         let length = || world.one_of(&[0, 1, 3, self.scale.body / 10, 1 + world.pick(0..self.scale.body)]);
@@ -159,7 +158,7 @@ impl Play {
         self.wrongs.borrow_mut().push(what.into());
     }
 
-    /// Everything that was seen and must not be.
+    /// Returns an error with all violations.
     pub(super) fn verdict(&self) -> Result<(), String> {
         for Asked { ask, heads, answered, .. } in &*self.asks.borrow() {
             if !ask.is_idempotent() && *heads > 1 {
@@ -174,7 +173,7 @@ impl Play {
     }
 }
 
-/// Sends requests on one connection and checks what comes back.
+/// Sends requests on one connection and checks the responses.
 pub(super) async fn client(play: Rc<Play>, mut end: PeerEnd, asks: Vec<Ask>) {
     let world = &play.world;
     let mut reader = play.reader();
@@ -207,7 +206,7 @@ pub(super) async fn client(play: Rc<Play>, mut end: PeerEnd, asks: Vec<Ask>) {
     }
 }
 
-/// Whether all of it left.
+/// Sends a request; returns true if all of it left.
 async fn send_request(play: &Play, end: &mut PeerEnd, ask: &Ask) -> bool {
     let mut wire = ask.head().into_bytes();
     let body = ask.content(0, ask.body);
@@ -230,7 +229,7 @@ async fn send_request(play: &Play, end: &mut PeerEnd, ask: &Ask) -> bool {
     false
 }
 
-/// Whether the connection may be used on.
+/// Reads a response; returns true if the connection can be used again.
 async fn read_answer(play: &Play, end: &mut PeerEnd, reader: &mut Reader, ask: &Ask) -> Result<bool, String> {
     let head = loop {
         let Some(head) = reader.head(end).await? else { return Ok(false) };
@@ -261,7 +260,7 @@ async fn read_answer(play: &Play, end: &mut PeerEnd, reader: &mut Reader, ask: &
     Ok(ended == Ended::Complete && !head.closes())
 }
 
-/// An answer that no node gave.
+/// Checks a response that no node sent.
 fn foreign_answer(play: &Play, head: &Head, body: &[u8], ended: Ended) -> Result<bool, String> {
     let text = String::from_utf8_lossy(body);
     let is_error = head.start.starts_with("HTTP/1.1 4") || head.start.starts_with("HTTP/1.1 5");
@@ -272,21 +271,21 @@ fn foreign_answer(play: &Play, head: &Head, body: &[u8], ended: Ended) -> Result
     Ok(ended == Ended::Complete && !head.closes())
 }
 
-/// How a node misbehaves.
+/// The misbehaviour of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     Reset,
     End,
     Stall,
-    /// The answer breaks off, then one of the above.
+    /// The response is cut, after which one of the above follows.
     Cut,
     Garbage,
-    /// Another answer follows that nobody asked for. It comes in one piece with the first: what comes
-    /// while the next request is on its way could be the answer to that.
+    /// An unexpected response follows. It comes in one piece with the first: later, while the next request is on its
+    /// way, it could be the response to that.
     Unasked,
-    /// The connection ends behind an answer that did not say so.
+    /// The connection ends after a response that did not announce it.
     Unannounced,
-    /// It answers before it has read the request.
+    /// It responds before it has read the request.
     Early,
 }
 
@@ -301,7 +300,7 @@ const FAULTS: [Fault; 8] = [
     Fault::Early,
 ];
 
-/// Answers the requests of one connection.
+/// Serves the requests of one connection.
 pub(super) async fn node(play: Rc<Play>, mut end: PeerEnd) {
     let mut reader = play.reader();
     loop {
@@ -313,7 +312,7 @@ pub(super) async fn node(play: Rc<Play>, mut end: PeerEnd) {
     }
 }
 
-/// One request; whether the connection goes on.
+/// Serves one request; returns true if the connection goes on.
 async fn serve(play: &Play, end: &mut PeerEnd, reader: &mut Reader) -> Result<bool, String> {
     let Some(head) = reader.head(end).await? else { return Ok(false) };
     let known = |id: usize| play.asks.borrow().get(id).map(|asked| asked.ask);
@@ -346,7 +345,7 @@ async fn answer(play: &Play, end: &mut PeerEnd, ask: &Ask, fault: Option<Fault>)
             wire.truncate(world.pick(0..wire.len()));
             play.asks.borrow_mut()[ask.id].cut_unseen = closes;
         }
-        // Where the end of the connection ends the answer, it would be part of it.
+        // If the end of the connection ends the response, it would be part of it.
         Some(Fault::Unasked) if !closes => {
             wire.extend_from_slice(b"HTTP/1.1 200 OK\r\nX-Id: unasked\r\n\r\n")
         }

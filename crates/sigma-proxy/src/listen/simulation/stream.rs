@@ -1,5 +1,4 @@
-//! Connections of the made-up network: they take and give bytes in pieces of any size, make both ends
-//! wait, and break.
+//! Connections of the simulated network: they move bytes in pieces of any size, make both ends wait, and break.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -12,12 +11,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::world::World;
 
-/// How a connection behaves at the gateway's end.
+/// The behaviour of a connection at the gateway's end.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mood {
     /// Largest piece that is read or written at once.
     pub(super) piece: usize,
-    /// How many of a hundred reads and writes have to wait.
+    /// The percentage of reads and writes that have to wait.
     pub(super) delayed: usize,
     /// Bytes that are on their way at most, in each direction.
     pub(super) room: usize,
@@ -29,9 +28,9 @@ pub(super) struct Mood {
 #[derive(Debug, Default)]
 struct Lane {
     bytes: VecDeque<u8>,
-    /// Whoever writes has closed.
+    /// The writer has closed.
     ended: bool,
-    /// Whoever reads is gone.
+    /// The reader is gone.
     deaf: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
@@ -41,7 +40,7 @@ struct Lane {
 struct Link {
     to_gateway: Lane,
     to_peer: Lane,
-    /// Reset: what was on its way is lost.
+    /// Reset: the bytes in flight are lost.
     broken: bool,
 }
 
@@ -99,14 +98,14 @@ pub(super) fn connection(world: &World, mood: Mood) -> (GatewayEnd, PeerEnd) {
     (GatewayEnd { link, world: world.clone(), mood, acts: 0, paused: [None, None] }, peer)
 }
 
-/// What the gateway reads and writes.
+/// The gateway's end of a connection.
 #[derive(Debug)]
 pub(super) struct GatewayEnd {
     link: Arc<Mutex<Link>>,
     world: World,
     mood: Mood,
     acts: usize,
-    /// Until when the next read and the next write wait.
+    /// The times until which the next read and the next write wait.
     paused: [Option<u64>; 2],
 }
 
@@ -115,7 +114,7 @@ impl GatewayEnd {
     fn act(&mut self, side: usize, cx: &Context<'_>) -> Poll<io::Result<()>> {
         let now_ms = self.world.now_ms();
         match self.paused[side] {
-            // A look without a waker sees what has come.
+            // A poll without a waker sees the received bytes.
             _ if cx.waker().data().is_null() => {}
             Some(until_ms) if until_ms > now_ms => {
                 self.world.wake_at(until_ms, cx.waker());
@@ -167,7 +166,7 @@ impl AsyncWrite for GatewayEnd {
         let most = self.piece().min(bytes.len());
         let mut link = self.link.lock().unwrap();
         if link.to_peer.deaf {
-            // As a kernel does it: these bytes are taken, and their receiver answers with a reset.
+            // As in a kernel: these bytes are accepted, and their receiver answers with a reset.
             link.break_off();
             return Poll::Ready(Ok(most));
         }
@@ -197,7 +196,7 @@ impl Drop for GatewayEnd {
     fn drop(&mut self) {
         let mut link = self.link.lock().unwrap();
         link.to_gateway.deaf = true;
-        // A kernel that closes over unread bytes resets the connection.
+        // A kernel that closes with unread bytes resets the connection.
         if !link.to_gateway.bytes.is_empty() {
             link.break_off();
         }

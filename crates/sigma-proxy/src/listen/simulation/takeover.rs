@@ -1,4 +1,4 @@
-//! A plugin that takes connections over, and clients that talk to it.
+//! A plugin that takes over connections, and its clients.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ use super::world::{FOR_EVER_MS, Scheduler, Spawner, World};
 use super::{Open, accepted, compiled, serving};
 use crate::snapshot::Snapshot;
 
-/// Says to each client what it says, and ends behind a dot.
+/// A plugin that echoes the client's bytes, and ends after a dot.
 static ECHO: Descriptor = Descriptor {
     name: "echo",
     phases: PhaseSet::of(&[Phase::Access]),
@@ -71,7 +71,7 @@ impl Takeover for Said {
 
 const HEAD: &[u8] = b"GET /echo HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
 
-/// What a client has to see whatever the network makes of it.
+/// Checks the client's view under any behaviour of the network.
 pub(super) fn simulate(seed: u64) -> Result<(), String> {
     static SNAPSHOT: LazyLock<Arc<Snapshot>> = LazyLock::new(|| {
         let text = "listeners: [{address: \"127.0.0.1:80\"}]\n\
@@ -107,7 +107,7 @@ pub(super) fn simulate(seed: u64) -> Result<(), String> {
     }
 }
 
-/// Says something and hears it again; where the network is calm, all of it.
+/// Sends bytes and receives them again; all of them in a calm network.
 async fn client(world: &World, mut end: PeerEnd, calm: bool) -> Result<(), String> {
     let lets_through = world.chance(80);
     let head = if lets_through {
@@ -119,7 +119,7 @@ async fn client(world: &World, mut end: PeerEnd, calm: bool) -> Result<(), Strin
     let mut said: Vec<u8> = (0..length).map(|n| b'a' + (n % 26) as u8).collect();
     said.push(b'.');
     let mut heard = Vec::new();
-    // Nothing is said before the protocol has changed, and never more than the other side can hold.
+    // Nothing is sent before the protocol has changed, and never more than the other side can hold.
     if end.write(&head).await.is_err() {
         return if calm { Err("the head was not taken".to_owned()) } else { Ok(()) };
     }

@@ -1,5 +1,4 @@
-//! Made-up time, chance from a seed, and the scheduler: everything that is left to luck on a real
-//! machine.
+//! Simulated time, randomness from a seed, and the scheduler: everything that is left to chance on a real machine.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -14,14 +13,13 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use sigma_net::deadline::{self, TICK_MS};
 
-/// Longer than every time limit in the settings: if a connection waits this long while nothing
-/// happens, it waits for ever.
+/// Longer than every timeout in the settings: a connection that waits this long while nothing happens waits forever.
 pub(super) const FOR_EVER_MS: u64 = 120_000;
 
-/// Polls of one simulation; more are a loop that gets nowhere.
+/// Polls of one simulation; more of them are an endless loop.
 const POLLS_MAX: u32 = 2_000_000;
 
-/// Time and chance. Clones are the same world.
+/// Time and randomness. Clones are the same world.
 #[derive(Debug, Clone)]
 pub(super) struct World(Arc<Mutex<State>>);
 
@@ -29,7 +27,7 @@ pub(super) struct World(Arc<Mutex<State>>);
 struct State {
     random: fastrand::Rng,
     now_ms: u64,
-    /// Who is to be woken when; the number keeps those of one moment apart.
+    /// The wakers by time; the number distinguishes those of one moment.
     timers: BTreeMap<(u64, u64), Waker>,
     timers_set: u64,
 }
@@ -54,7 +52,7 @@ impl World {
         choices[self.pick(0..choices.len())]
     }
 
-    /// Whether something happens that happens in `percent` of all cases.
+    /// Returns true in `percent` of all calls.
     pub(super) fn chance(&self, percent: usize) -> bool {
         self.pick(0..100) < percent
     }
@@ -117,7 +115,7 @@ struct Task {
     ready: Arc<Ready>,
 }
 
-/// Where new tasks are left.
+/// The queue of new tasks.
 #[derive(Clone, Default)]
 pub(super) struct Spawner(Rc<RefCell<Vec<Task>>>);
 
@@ -128,7 +126,7 @@ impl Spawner {
     }
 }
 
-/// Polls tasks in an order by chance.
+/// A scheduler that polls tasks in random order.
 pub(super) struct Scheduler {
     world: World,
     spawner: Spawner,

@@ -1,4 +1,4 @@
-//! The tree against a map of keys, and what an edit leaves as it was.
+//! The tree against a map of keys, and the trees before an edit.
 
 use std::collections::{BTreeMap, HashSet};
 
