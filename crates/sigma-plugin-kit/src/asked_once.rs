@@ -1,4 +1,4 @@
-//! What many requests need to know from a service: it is asked once, and what it says is used for a while.
+//! Facts that many requests need from a service: it is asked once, and the answer is used for a while.
 
 use std::rc::Rc;
 
@@ -7,12 +7,13 @@ use sigma_plugin::{Context, Env, Step};
 
 use crate::decisions::{Bound, Decisions, Key, Known};
 
-/// What an answer comes to, and the milliseconds for which that is used; None for those alone who wait.
+/// The value read from an answer, and the milliseconds for which it is used. None for an answer that only the waiting
+/// requests use.
 pub type Read<V> = Box<dyn FnOnce(Result<Answer, CallError>) -> (V, Option<u64>)>;
 
 /// The question.
 pub struct Question<V, C> {
-    /// What the answer is known by; all that it depends on is part of it.
+    /// The key of the answer, made of everything that it depends on.
     pub key: Key,
     /// Makes the call.
     pub call: C,
@@ -21,7 +22,7 @@ pub struct Question<V, C> {
 }
 
 impl<V: 'static, C: FnOnce(&Context, &Env<'_>) -> Call + 'static> Question<V, C> {
-    /// Goes on with what this worker knows, what another request is being told, or what the service says.
+    /// Continues with the value that this worker knows, that another request waits for, or that the service returns.
     pub fn ask(
         self,
         ctx: &mut Context,
@@ -31,7 +32,7 @@ impl<V: 'static, C: FnOnce(&Context, &Env<'_>) -> Call + 'static> Question<V, C>
         self.ask_within(Bound::default(), ctx, env, then)
     }
 
-    /// As [`Question::ask`], where a worker knows so much at most.
+    /// Does the same as [`Question::ask`], with a bound on the values of a worker.
     pub fn ask_within(
         self,
         bound: Bound,
@@ -60,7 +61,7 @@ impl<V: 'static, C: FnOnce(&Context, &Env<'_>) -> Call + 'static> Question<V, C>
     }
 }
 
-/// Forgets what has turned out wrong.
+/// Forgets a wrong value.
 pub fn forget<V: 'static>(key: &Key, env: &Env<'_>) {
     known::<V>(env).forget(key);
 }

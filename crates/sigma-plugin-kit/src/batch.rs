@@ -1,8 +1,7 @@
-//! Log entries collected and sent in batches, for all plugins that send logs somewhere.
+//! Log entries collected and sent in batches, for all plugins that send logs.
 //!
-//! Workers hand an entry over and go on; everything else happens beside the traffic, on the
-//! control thread's runtime. What a server does not take in time is dropped and counted, never
-//! waited for.
+//! Workers hand over an entry and go on; everything else happens on the control thread's runtime. Entries that a
+//! server does not accept in time are dropped and counted; no worker waits for them.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -26,7 +25,7 @@ use crate::log_throttle::LogThrottle;
 /// counts entries only; with bodies in them their number says little about memory.
 const PENDING_BYTES: usize = 64 << 20;
 
-/// What may wait to be sent.
+/// The bounds on waiting entries.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Entries of the plugin, all configurations together.
@@ -41,8 +40,8 @@ impl Default for Limits {
     }
 }
 
-/// Batches of one configuration that are on their way at once. More would open a connection each, as
-/// many as may wait, to a server that is slow already.
+/// Batches of one configuration that are on their way at once. More would open a connection for each waiting batch,
+/// to a server that is slow already.
 const LANES: usize = 16;
 
 /// The fields of a plugin's configuration that say how it batches.
@@ -77,7 +76,7 @@ pub fn named(name: &'static str) -> impl FnMut(&mut Schema) {
 }
 
 impl BatchSettings {
-    /// Whether each entry is sent on its own.
+    /// Returns true if each entry is sent on its own.
     pub fn is_single(&self) -> bool {
         self.batch_max_size == 1
     }
@@ -131,18 +130,18 @@ impl Default for Metadata {
     }
 }
 
-/// So many seconds, or thirty years: no timer goes on for longer, and none may overflow its clock.
+/// Returns so many seconds, or thirty years: no timer goes on for longer, and none may overflow its clock.
 pub fn seconds(number: u64) -> Duration {
     const LONGEST: u64 = 1_000_000_000;
     Duration::from_secs(number.min(LONGEST))
 }
 
-/// Why a batch was not taken.
+/// The reason why a batch was not accepted.
 #[derive(Debug)]
 pub struct Refusal {
     /// The reason, for the error log.
     pub reason: String,
-    /// Entries before this one were taken all the same.
+    /// Entries before this one were accepted all the same.
     pub taken: usize,
 }
 
@@ -152,16 +151,16 @@ impl From<String> for Refusal {
     }
 }
 
-/// What sending answers.
+/// The future of a sent batch.
 pub type Sending<'s> = Pin<Box<dyn Future<Output = Result<(), Refusal>> + Send + 's>>;
 
-/// Where batches go.
+/// The destination of batches.
 pub trait Destination: Send + Sync + 'static {
     /// Sends entries, each one a JSON text.
     fn send<'s>(&'s self, entries: &'s [Vec<u8>]) -> Sending<'s>;
 }
 
-/// Entries of one plugin that wait or are on their way.
+/// Entries of one plugin that wait or are being sent.
 #[derive(Debug, Default)]
 struct Backlog {
     pushed: AtomicU64,
@@ -172,7 +171,7 @@ struct Backlog {
 }
 
 impl Backlog {
-    /// Takes an entry in, unless there are too many, or its configuration has no room for it.
+    /// Admits an entry, unless there are too many, or its configuration has no room for it.
     fn admit(&self, bytes: Option<usize>, limit: u64) -> bool {
         let (pushed, processed) =
             (self.pushed.load(Ordering::Relaxed), self.processed.load(Ordering::Relaxed));
@@ -198,25 +197,25 @@ impl Backlog {
         }
     }
 
-    /// Entries have left, delivered or given up.
+    /// Releases entries that were delivered or dropped.
     fn release(&self, entries: &[Vec<u8>]) {
         self.processed.fetch_add(entries.len() as u64, Ordering::Relaxed);
         self.bytes.fetch_sub(entries.iter().map(Vec::len).sum(), Ordering::Relaxed);
     }
 }
 
-/// The labels of the metric: those of the request that brought the first entry.
+/// The labels of the metric, from the request of the first entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchLabels {
     /// The configured name.
     pub name: String,
-    /// The matched route; a processor that a request without one began is not shown.
+    /// The matched route; empty for a processor that a request without one began.
     pub route_id: String,
     /// The address that was connected to.
     pub server_addr: String,
 }
 
-/// Where an entry comes from, as far as [`BatchLabels`] tell.
+/// The source of an entry, as far as [`BatchLabels`] show it.
 pub struct Source<'e> {
     route: Option<&'e str>,
     server: Option<SocketAddr>,
@@ -234,8 +233,7 @@ impl<'e> From<&'e Session> for Source<'e> {
     }
 }
 
-/// The processor for the configuration of `plugin` that is being built: of so many entries that may wait, to
-/// where `destination` says.
+/// Returns the processor for the configuration of `plugin` that is being built, with a bound on waiting entries.
 pub fn processor<D: Destination>(
     build: &Build<'_>,
     plugin: &'static str,
@@ -248,7 +246,7 @@ pub fn processor<D: Destination>(
     Batches::processor(build.node, plugin, build.conf_hash(), settings, limits, make)
 }
 
-/// A number that changes when the configuration that is being built does, or the plugin's metadata.
+/// Returns a number that changes with the configuration that is being built, and with the plugin's metadata.
 pub fn key_with_metadata(build: &Build<'_>) -> u64 {
     let metadata = Build::new(build.plugin, build.metadata, "", &Value::Null, build.node);
     build.conf_hash() ^ metadata.conf_hash()
@@ -259,14 +257,14 @@ pub fn key_with_metadata(build: &Build<'_>) -> u64 {
 pub struct Batches {
     processors: Mutex<HashMap<(&'static str, u64), Weak<Processor>>>,
     backlogs: Mutex<HashMap<&'static str, Arc<Backlog>>>,
-    /// Asked to be flushed at the end.
+    /// Registered to be flushed at the end.
     ending: OnceLock<()>,
 }
 
 impl Batches {
-    /// The processor for a configuration: instances with equal ones share it.
+    /// Returns the processor for a configuration: instances with equal ones share it.
     ///
-    /// `key` tells configurations of `plugin` apart.
+    /// `key` distinguishes configurations of `plugin`.
     pub fn processor(
         node: &Node,
         plugin: &'static str,
@@ -301,7 +299,7 @@ impl Batches {
         processor
     }
 
-    /// Entries buffered now, for the metric.
+    /// Returns the entries buffered now, for the metric.
     pub fn buffered(&self) -> Vec<(BatchLabels, usize)> {
         let processors = self.processors.lock().unwrap_or_else(PoisonError::into_inner);
         let started = processors.values().filter_map(Weak::upgrade).filter_map(|processor| {
@@ -313,7 +311,7 @@ impl Batches {
     }
 }
 
-/// Sends what is buffered anywhere, and waits until it has gone.
+/// Sends all buffered entries, and waits until they are gone.
 async fn flush_all(all: Weak<Batches>) {
     let Some(all) = all.upgrade() else { return };
     let processors: Vec<Arc<Processor>> = {
@@ -333,12 +331,12 @@ async fn flush_all(all: Weak<Batches>) {
     }
 }
 
-/// What a processor's task is told.
+/// A message to a processor's task.
 enum Message {
     Entry(Vec<u8>),
-    /// Send what is buffered now.
+    /// Send the buffered entries now.
     Hurry,
-    /// Send everything now, and say when it has gone.
+    /// Send everything now, and report when it is gone.
     Flush(oneshot::Sender<()>),
 }
 
@@ -352,12 +350,12 @@ pub struct Processor {
     pace: Pace,
     max_pending: AtomicU64,
     max_bytes: usize,
-    /// Bytes of the entries that wait or are on their way.
+    /// Bytes of the entries that wait or are being sent.
     held: Arc<AtomicUsize>,
     backlog: Arc<Backlog>,
     /// Entries buffered.
     gauge: Arc<AtomicUsize>,
-    /// Somebody wants what is buffered sent, and the task does not know it yet.
+    /// The buffered entries must be sent at once, and the task does not know it yet.
     hurried: Arc<AtomicBool>,
     destination: Arc<dyn Destination>,
     /// Begins with the first entry.
@@ -365,17 +363,17 @@ pub struct Processor {
 }
 
 impl Processor {
-    /// Takes an entry, or drops it. Never waits.
+    /// Adds an entry, or drops it. Never waits.
     pub fn push<'e>(&self, entry: Vec<u8>, source: impl Into<Source<'e>>, env: &Env<'_>) {
         self.offer(entry, source, env);
     }
 
-    /// The same for an entry of no request, but of the gateway itself.
+    /// Adds an entry of the gateway itself.
     pub fn push_own(&self, entry: Vec<u8>, node: &Arc<Node>) {
         self.admit(entry, &Source { route: None, server: None }, node);
     }
 
-    /// As [`Processor::push`]; says whether there was room.
+    /// Adds an entry; returns true if there was room.
     pub fn offer<'e>(&self, entry: Vec<u8>, source: impl Into<Source<'e>>, env: &Env<'_>) -> bool {
         self.admit(entry, &source.into(), env.node)
     }
@@ -398,9 +396,9 @@ impl Processor {
         true
     }
 
-    /// Has what is buffered sent now, though its time has not come.
+    /// Sends the buffered entries now, before their time.
     pub fn hurry(&self) {
-        // Once, however many ask: what waits to be told is bounded as well.
+        // At most once: the queue of messages is bounded as well.
         if let Some(queue) = self.queue.get()
             && !self.hurried.swap(true, Ordering::Relaxed)
         {
@@ -470,14 +468,14 @@ impl Task {
                     Some(Message::Flush(reply)) => {
                         self.flush();
                         while self.in_flight.join_next().await.is_some() {}
-                        // Who asked may have given up waiting.
+                        // The receiver may have stopped waiting.
                         let _ = reply.send(());
                     }
                     // The configuration is gone.
                     None => break,
                 },
                 () = tokio::time::sleep_until(due), if !self.buffer.is_empty() => self.flush(),
-                // Batches that have gone leave nothing behind.
+                // Sent batches leave nothing behind.
                 Some(_) = self.in_flight.join_next() => {}
             }
         }
@@ -511,7 +509,7 @@ impl Task {
     }
 }
 
-/// How a batch leaves.
+/// The sending of a batch.
 #[derive(Clone)]
 struct Outgoing {
     name: String,
@@ -522,7 +520,7 @@ struct Outgoing {
     destination: Arc<dyn Destination>,
     /// One for each batch that is being sent.
     lanes: Arc<Semaphore>,
-    /// Told what is lost.
+    /// Counts the lost entries.
     node: Arc<Node>,
     complaints: Arc<Complaints>,
 }
@@ -601,11 +599,11 @@ mod tests {
     use super::*;
     use crate::testing::Case;
 
-    /// Takes batches after failing as often as it is told.
+    /// A destination that accepts batches after a number of failures.
     #[derive(Default)]
     struct Memory {
         failures: AtomicUsize,
-        /// How much of a failing batch it takes.
+        /// How many entries of a failing batch it accepts.
         taken: usize,
         batches: Mutex<Vec<Vec<String>>>,
         arrived: tokio::sync::Notify,
@@ -626,8 +624,7 @@ mod tests {
         }
     }
 
-    /// Pushes `entries` and ends; what arrived, batch by batch, and how many entries were dropped at
-    /// the door.
+    /// Pushes `entries` and ends; checks the received batches and the number of dropped entries.
     fn check(
         settings: Value,
         failures: usize,
@@ -676,7 +673,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_retried_as_often_as_was_said() {
+    fn failures_are_retried_as_often_as_configured() {
         check(json!({"max_retry_count": 2}), 2, 0, 10, &["a", "b"], &[&["a", "b"]]);
         check(json!({"max_retry_count": 1}), 2, 0, 10, &["a", "b"], &[]);
         check(json!({"max_retry_count": 1}), 1, 1, 10, &["a", "b"], &[&["b"]]);
@@ -685,11 +682,11 @@ mod tests {
     #[test]
     fn a_full_backlog_drops() {
         check(json!({}), 0, 0, 2, &["a", "b", "c"], &[&["a", "b"]]);
-        // Of what one configuration may hold.
+        // By the bound of one configuration.
         check(json!({}), 0, 0, 10, &["ab", "cd", "e", "f"], &[&["ab", "e"]]);
     }
 
-    /// Takes nothing, and sees how many batches are on their way.
+    /// A destination that accepts nothing, and counts the batches being sent.
     #[derive(Default)]
     struct Stalled {
         now: AtomicUsize,
@@ -710,7 +707,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_stalls_is_not_flooded_and_what_is_lost_is_counted() {
+    fn a_stalled_server_is_not_flooded_and_losses_are_counted() {
         let settings: BatchSettings = serde_json::from_value(json!({
             "name": "t", "batch_max_size": 1, "inactive_timeout": 5, "buffer_duration": 60,
             "max_retry_count": 1, "retry_delay": 1
@@ -744,14 +741,14 @@ mod tests {
     }
 
     #[test]
-    fn times_may_be_as_long_as_one_likes() {
+    fn times_may_have_any_length() {
         let forever =
             json!({"inactive_timeout": u64::MAX, "buffer_duration": u64::MAX, "retry_delay": u64::MAX});
         check(forever, 0, 0, 10, &["a"], &[&["a"]]);
     }
 
-    /// Pushes an entry every so many seconds; how many have come when the first batch arrives, and
-    /// after how many seconds that is.
+    /// Pushes an entry every so many seconds; returns how many have come when the first batch arrives, and after how
+    /// many seconds that is.
     async fn first_batch(pause_s: u64, inactive_timeout: u64, buffer_duration: u64) -> (usize, u64) {
         let settings: BatchSettings = serde_json::from_value(json!({
             "name": "t", "batch_max_size": 1000, "inactive_timeout": inactive_timeout,

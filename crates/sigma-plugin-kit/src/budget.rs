@@ -9,7 +9,7 @@ use serde::Deserialize;
 use sigma_buffer::held;
 use sigma_plugin::Build;
 
-/// What `plugin_attr` may tell a plugin that takes memory for bodies.
+/// The `plugin_attr` of a plugin that takes memory for bodies.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Budget {
@@ -24,17 +24,17 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// That of the plugin that is built.
+    /// Reads the budget of the plugin that is being built.
     ///
     /// # Errors
-    /// Returns an error if what it is told is no number of bytes.
+    /// Returns an error if a value is not a number of bytes.
     pub fn of(build: &Build<'_>) -> Result<Budget, String> {
         let told = Option::<Budget>::deserialize(build.node.attribute(build.plugin));
         let wrong = |_| format!("plugin_attr.{}.worker_bytes is no number of bytes", build.plugin);
         Ok(told.map_err(wrong)?.unwrap_or_default())
     }
 
-    /// A share without a byte.
+    /// Returns an empty share.
     pub fn share(self, held: Rc<Held>) -> Share {
         Share { held, limit: self.worker_bytes, bytes: held::Held::default() }
     }
@@ -55,12 +55,12 @@ pub struct Share {
 }
 
 impl Share {
-    /// Bytes that may be taken on top.
+    /// Returns the bytes that may be taken in addition.
     pub fn room(&self) -> usize {
         self.limit.saturating_sub(self.held.0.get()).min(held::body_room())
     }
 
-    /// Takes bytes on top.
+    /// Takes more bytes.
     pub fn grow(&mut self, bytes: usize) {
         self.held.0.set(self.held.0.get() + bytes);
         self.bytes.set(self.bytes.bytes() + bytes);
@@ -81,7 +81,7 @@ impl Drop for Share {
 }
 
 impl Share {
-    /// An empty share of `held`, where all shares together may have `limit` bytes.
+    /// Returns an empty share of `held`, where all shares together may have `limit` bytes.
     #[must_use]
     pub fn within(limit: usize, held: &Rc<Held>) -> Share {
         Budget { worker_bytes: limit }.share(Rc::clone(held))

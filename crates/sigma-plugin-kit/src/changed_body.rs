@@ -1,9 +1,9 @@
-//! The rule for responses whose body a plugin changes: which of them may be changed, and which fields go because they
-//! are about the earlier bytes.
+//! The rule for responses whose body a plugin changes: which of them may be changed, and which fields are removed
+//! because they describe the earlier bytes.
 //!
-//! A plugin that encodes the body (`gzip`, `brotli`, `zstd`) acts by itself: it leaves parts alone, and what the node
-//! forbids to change. A plugin that makes other content does what an operator wrote for the route, often to hide
-//! something, so `no-transform` does not stop it.
+//! A plugin that encodes the body (`gzip`, `brotli`, `zstd`) acts on its own: it leaves partial responses alone, and
+//! those that the node forbids to change. A plugin that replaces content follows the operator's rule for the route,
+//! often to hide something, so `no-transform` does not stop it.
 
 use sigma_http::header::list_items;
 use sigma_http::{HeaderId, Headers};
@@ -12,17 +12,17 @@ use sigma_plugin::Context;
 /// Digests of a body (RFC 9530, and its predecessors in RFC 3230 and RFC 1864).
 const DIGESTS: [&str; 4] = ["Content-Digest", "Repr-Digest", "Digest", "Content-MD5"];
 
-/// What else describes a body, and holds of no other.
+/// Other fields that describe one body only.
 const DESCRIPTIONS: [&str; 5] =
     ["Content-Length", "Content-Encoding", "Accept-Ranges", "Last-Modified", "ETag"];
 
-/// Whether a field holds of one body, and not of another that takes its place.
+/// Returns true if a field describes one body, and not its replacement.
 pub fn describes_body(name: &str) -> bool {
     DESCRIPTIONS.iter().chain(&DIGESTS).any(|known| known.eq_ignore_ascii_case(name))
 }
 
-/// Whether a body may be encoded: the status has one, it is not a part of a larger one (a range counts bytes of the
-/// whole), and the node does not forbid it (RFC 9111 §5.2.2.6).
+/// Returns true if a body may be encoded: the status has one, it is not a part of a larger one (a range counts bytes
+/// of the whole), and the node does not forbid it (RFC 9111 §5.2.2.6).
 pub fn may_be_encoded(ctx: &Context) -> bool {
     let headers = &ctx.response.headers;
     let lines = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"Cache-Control"));
@@ -32,7 +32,7 @@ pub fn may_be_encoded(ctx: &Context) -> bool {
         && !lines.flat_map(|(_, value)| list_items(value)).any(forbids)
 }
 
-/// Makes the head that of a response in this coding; true if its length was not known.
+/// Changes the head for a response in this coding; returns true if its length was not known.
 pub fn encode_head(headers: &mut Headers, token: &str) -> bool {
     let is_streamed = !headers.has(HeaderId::ContentLength);
     for name in ["Content-Encoding", "Accept-Ranges", "Content-Length"] {
@@ -40,7 +40,7 @@ pub fn encode_head(headers: &mut Headers, token: &str) -> bool {
     }
     remove_digests(headers);
     headers.append("Content-Encoding", token.as_bytes());
-    // The bytes differ, so only weak comparison can hold (RFC 9110 §8.8.1). What is no tag goes.
+    // The bytes differ, so only weak comparison can hold (RFC 9110 §8.8.1). An invalid tag is removed.
     if let Some(tag) = headers.find(b"ETag").filter(|tag| !tag.starts_with(b"W/")).map(<[u8]>::to_vec) {
         headers.remove_name(b"ETag");
         if is_quoted(&tag) {
@@ -50,13 +50,13 @@ pub fn encode_head(headers: &mut Headers, token: &str) -> bool {
     is_streamed
 }
 
-/// Makes the head that of other content than the node sent.
+/// Changes the head for other content than the node sent.
 pub fn change_head(headers: &mut Headers) {
     DESCRIPTIONS.iter().for_each(|name| headers.remove_name(name.as_bytes()));
     remove_digests(headers);
 }
 
-/// Makes the response one of other content that owes nothing to the node's: a part of that becomes a whole.
+/// Turns the response into other content that does not depend on the node's: a partial response becomes a whole one.
 pub fn replace_content(ctx: &mut Context) {
     change_head(&mut ctx.response.headers);
     if ctx.response.status == 206 {

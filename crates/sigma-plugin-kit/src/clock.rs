@@ -5,19 +5,19 @@ use std::time::UNIX_EPOCH;
 
 use sigma_plugin::machine::{Host, Machine};
 
-/// Milliseconds of this process; they never go back.
+/// Returns the milliseconds of this process; they never go back.
 pub fn process_ms() -> u64 {
     Host.uptime().as_millis() as u64
 }
 
-/// Milliseconds since 1970 as of the start of this process, and then of its own: for windows of this
-/// gateway that are aligned to the clock. Whoever sets the clock begins no window anew.
+/// Returns the milliseconds since 1970 at the start of this process plus its own: for windows of this gateway that
+/// are aligned to the clock. A change of the system's clock begins no new window.
 pub fn steady_unix_ms() -> u64 {
     static OFFSET: LazyLock<u64> = LazyLock::new(|| unix_ms().saturating_sub(process_ms()));
     OFFSET.saturating_add(process_ms())
 }
 
-/// Milliseconds since 1970: for windows that several gateways share, which share no other clock.
+/// Returns the milliseconds since 1970: for windows that several gateways share, which share no other clock.
 pub fn unix_ms() -> u64 {
     Host.now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }

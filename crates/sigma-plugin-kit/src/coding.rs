@@ -1,8 +1,8 @@
-//! Which coding a response gets, where plugins offer several (RFC 9110 §12.5.3).
+//! The coding of a response, if plugins offer several (RFC 9110 §12.5.3).
 //!
-//! A plugin says in its header filter what it would do. Who does it is decided when all header
-//! filters have run: the coding that the client weighs most; of equals the one whose plugin runs
-//! first. So no body is encoded twice, whatever the order of the plugins.
+//! A plugin makes an offer in its header filter. The choice is made after all header filters: the coding with the
+//! client's highest weight; among equals the plugin that runs first. So no body is encoded twice, in any order of the
+//! plugins.
 
 use std::cmp::Reverse;
 
@@ -13,7 +13,7 @@ use sigma_http::header::list_items;
 use sigma_http::{HeaderId, Headers, Version};
 use sigma_plugin::{Context, Plugin};
 
-/// Which responses a plugin encodes, as far as all these plugins ask the same; part of their
+/// The responses that a plugin encodes, as far as all these plugins have the same options; part of their
 /// configurations.
 #[derive(Deserialize, JsonSchema)]
 pub struct Which {
@@ -44,7 +44,7 @@ enum Star {
 }
 
 impl Which {
-    /// Whether type and length of the response and the request's version are such.
+    /// Returns true if the type and length of the response and the request's version match.
     pub fn takes(&self, ctx: &Context) -> bool {
         let headers = &ctx.response.headers;
         let Some(content_type) = headers.get(HeaderId::ContentType) else { return false };
@@ -60,7 +60,7 @@ impl Which {
         is_listed && is_long && is_new
     }
 
-    /// Says that the response depends on what the client accepts, if that is wanted and not said yet.
+    /// Marks the response as dependent on `Accept-Encoding`, if that is wanted and not done yet.
     pub fn add_vary(&self, headers: &mut Headers) {
         if self.vary != Some(true) {
             return;
@@ -78,8 +78,8 @@ fn known_length(headers: &Headers) -> Option<u64> {
     std::str::from_utf8(headers.get(HeaderId::ContentLength)?).ok()?.parse().ok()
 }
 
-/// How much a client wants a coding, in thousandths: 0 if it refuses it, None if it does not name
-/// it. Of several weights the first counts.
+/// Returns the client's weight of a coding, in thousandths: 0 if it rejects it, None if it does not name it. Of
+/// several weights the first counts.
 pub fn weight(request: &Headers, coding: &str) -> Option<u16> {
     request.get_all(HeaderId::AcceptEncoding).flat_map(list_items).find_map(|item| {
         let mut parts = item.split(|b| *b == b';').map(<[u8]>::trim_ascii);
@@ -91,13 +91,12 @@ pub fn weight(request: &Headers, coding: &str) -> Option<u16> {
     })
 }
 
-/// As [`weight`], with what the client says of all codings that it does not name; 0 if it says
-/// nothing of them.
+/// Returns the [`weight`], or the client's weight of all codings that it does not name; 0 without either.
 pub fn weight_or_any(request: &Headers, coding: &str) -> u16 {
     weight(request, coding).or_else(|| weight(request, "*")).unwrap_or(0)
 }
 
-/// A weight (RFC 9110 §12.4.2); 0 for what is none.
+/// Parses a weight (RFC 9110 §12.4.2); 0 for an invalid one.
 pub fn thousandths(weight: &[u8]) -> u16 {
     let (whole, part) = match weight.iter().position(|b| *b == b'.') {
         Some(at) => (&weight[..at], &weight[at + 1..]),
@@ -112,13 +111,13 @@ pub fn thousandths(weight: &[u8]) -> u16 {
     (0..3).fold(0, |sum, at| sum * 10 + part.get(at).map_or(0, |b| u16::from(b - b'0')))
 }
 
-/// What a plugin would do with a response.
+/// The offer of a plugin to encode a response.
 pub struct Offer {
     /// The name of the coding.
     pub token: &'static str,
-    /// How much the client wants it, in thousandths; not 0.
+    /// The client's weight, in thousandths; not 0.
     pub weight: u16,
-    /// Whether the final head allows it.
+    /// Returns true if the final head allows it.
     pub may: fn(&Context) -> bool,
 }
 
@@ -126,9 +125,9 @@ pub struct Offer {
 #[derive(Default)]
 struct Offers(Vec<(usize, Offer)>);
 
-/// In whose name they are kept: they belong to all plugins that offer.
+/// The owner of the offers: they belong to all plugins that offer.
 struct Together {
-    /// What has no size may share its address.
+    /// Values without a size may share an address.
     _byte: u8,
 }
 
@@ -143,8 +142,8 @@ pub fn offer<P: Plugin>(plugin: &P, offer: Offer, ctx: &mut Context) {
     ctx.keep(&TOGETHER, offers);
 }
 
-/// The coding that this plugin gives the response; None if another does it, or nobody. For the time
-/// when all header filters have run.
+/// Returns the coding that this plugin gives the response. None if another plugin encodes it, or none does. Call it
+/// after all header filters.
 pub fn chosen<P: Plugin>(plugin: &P, ctx: &mut Context) -> Option<&'static str> {
     if is_encoded(ctx) {
         return None;
@@ -158,13 +157,13 @@ pub fn chosen<P: Plugin>(plugin: &P, ctx: &mut Context) -> Option<&'static str> 
 fn best(offers: &Offers, ctx: &Context) -> Option<(usize, &'static str)> {
     let allowed = || offers.0.iter().filter(|(_, offer)| (offer.may)(ctx));
     let (by, best) = allowed().min_by_key(|(_, offer)| Reverse(offer.weight))?;
-    // A plugin alone has nothing to compare: as in APISIX, any weight will do.
+    // A plugin alone has nothing to compare: as in APISIX, any weight is enough.
     let prefers_none = allowed().count() > 1
         && weight(&ctx.request.headers, "identity").is_some_and(|identity| identity > best.weight);
     (!prefers_none).then_some((*by, best.token))
 }
 
-/// Whether the response has a coding already.
+/// Returns true if the response has a coding already.
 pub fn is_encoded(ctx: &Context) -> bool {
     ctx.response.headers.find(b"Content-Encoding").is_some_and(|value| !value.is_empty())
 }

@@ -1,4 +1,4 @@
-//! The cross-origin question of a request, for the plugin that decides it and those that must not answer it again.
+//! The cross-origin fields of a request, for the plugin that decides on them and those that must not respond again.
 
 use sigma_plugin::Context;
 
@@ -13,7 +13,7 @@ pub struct CrossOrigin {
 }
 
 impl CrossOrigin {
-    /// The fields of the request as it is now.
+    /// Returns the fields of the request as it is now.
     #[must_use]
     pub fn of(ctx: &Context) -> CrossOrigin {
         let find = |name: &[u8]| ctx.request.headers.find(name);

@@ -1,5 +1,5 @@
-//! What other services have decided lately, for plugins that ask them. Each worker remembers for itself, and asks
-//! once for what several of its requests wait for.
+//! Recent decisions of other services, for plugins that ask them. Each worker remembers its own, and asks once for
+//! several waiting requests.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -12,10 +12,10 @@ use sigma_http::Headers;
 use sigma_plugin::Build;
 use tokio::sync::watch;
 
-/// What a decision is remembered by: a digest, so that what clients show is not kept.
+/// The key of a decision: a digest, so that the credentials of clients are not kept.
 pub type Key = [u8; 32];
 
-/// The key of these parts, which cannot run into each other.
+/// Returns the key of these parts, which cannot run into each other.
 pub fn key<'p>(parts: impl IntoIterator<Item = &'p [u8]>) -> Key {
     let mut key = KeyOf::default();
     parts.into_iter().for_each(|part| key.part(part));
@@ -38,7 +38,7 @@ impl KeyOf {
         self.0.update(part);
     }
 
-    /// Adds fields of a head; those of several heads do not run into each other either.
+    /// Adds fields of a head; the fields of several heads do not run into each other either.
     pub fn fields(&mut self, fields: &Headers) {
         self.part(&fields.iter().count().to_le_bytes());
         for (name, value) in fields.iter() {
@@ -47,7 +47,7 @@ impl KeyOf {
         }
     }
 
-    /// The key.
+    /// Returns the key.
     pub fn finish(self) -> Key {
         let mut key = Key::default();
         // A digest by SHA-256 is as long as a key.
@@ -56,7 +56,7 @@ impl KeyOf {
     }
 }
 
-/// What `plugin_attr` may tell a plugin that remembers decisions.
+/// The `plugin_attr` of a plugin that remembers decisions.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Bound {
@@ -77,10 +77,10 @@ impl Bound {
         Bound { worker_decisions }
     }
 
-    /// That of the plugin that is built.
+    /// Reads the bound of the plugin that is being built.
     ///
     /// # Errors
-    /// Returns an error if what it is told is no number.
+    /// Returns an error if a value is not a number.
     pub fn of(build: &Build<'_>) -> Result<Bound, String> {
         let told = Option::<Bound>::deserialize(build.node.attribute(build.plugin));
         let wrong = |_| format!("plugin_attr.{}.worker_decisions is no number", build.plugin);
@@ -90,7 +90,7 @@ impl Bound {
 
 /// The decisions of one worker.
 pub struct Decisions<V> {
-    /// The older table is dropped when the younger one is full: nobody has to look for what may be forgotten.
+    /// The older table is dropped when the younger one is full: no search for old decisions is necessary.
     tables: RefCell<[HashMap<Key, Decided<V>>; 2]>,
     asked: RefCell<HashMap<Key, watch::Receiver<Option<Rc<V>>>>>,
 }
@@ -100,20 +100,20 @@ struct Decided<V> {
     until_ms: u64,
 }
 
-/// What is known of a question.
+/// The state of a question.
 pub enum Known<V> {
     /// The decision.
     Decided(Rc<V>),
-    /// Somebody asks already; see [`Pending::wait`].
+    /// Another request asks already; see [`Pending::wait`].
     Asked(Pending<V>),
-    /// Nothing: whoever looked is to ask.
+    /// No decision is known: the caller must ask.
     Nothing(Asking<V>),
 }
 
 /// An answer that another request waits for as well.
 pub struct Pending<V>(watch::Receiver<Option<Rc<V>>>);
 
-/// Somebody asks. Dropped without an answer, another one may ask.
+/// A question that is being asked. If it is dropped without an answer, another request may ask.
 pub struct Asking<V> {
     decisions: Rc<Decisions<V>>,
     key: Key,
@@ -127,7 +127,7 @@ impl<V> Default for Decisions<V> {
 }
 
 impl<V> Decisions<V> {
-    /// What is known at `now_ms`, by the worker's clock.
+    /// Returns the state at `now_ms`, by the worker's clock.
     pub fn look(self: &Rc<Self>, key: Key, now_ms: u64) -> Known<V> {
         if let Some(value) = self.decided(&key, now_ms) {
             return Known::Decided(value);
@@ -156,7 +156,7 @@ impl<V> Decisions<V> {
 }
 
 impl<V> Asking<V> {
-    /// The answer, which all who wait for it get. It is remembered until `until_ms` if that is given.
+    /// Sets the answer, which all waiting requests get. It is remembered until `until_ms` if that is given.
     pub fn answer(self, value: &Rc<V>, until_ms: Option<u64>, bound: Bound) {
         if let Some(until_ms) = until_ms {
             let [young, old] = &mut *self.decisions.tables.borrow_mut();
@@ -176,7 +176,7 @@ impl<V> Drop for Asking<V> {
 }
 
 impl<V> Pending<V> {
-    /// The answer; None if whoever asked has given up.
+    /// Waits for the answer. None if the asking request has given up.
     pub async fn wait(mut self) -> Option<Rc<V>> {
         self.0.wait_for(Option::is_some).await.ok()?.clone()
     }
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(decided(&decisions, [2; 32], 0), None);
         asking(&decisions, [1; 32], 1_000).answer(&Rc::new(8), Some(2_000), BOUND);
         assert_eq!(decided(&decisions, [1; 32], 1_000), Some(8));
-        // What is not to be kept is told to those who wait, and to nobody else.
+        // An answer that is not kept reaches only the waiting requests.
         asking(&decisions, [3; 32], 0).answer(&Rc::new(9), None, BOUND);
         assert_eq!(decided(&decisions, [3; 32], 0), None);
     }
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_asks_for_all_who_wait() {
+    async fn one_request_asks_for_all_waiting_ones() {
         let decisions = Rc::new(Decisions::default());
         let pending = |decisions: &Rc<Decisions<u32>>| match decisions.look([1; 32], 0) {
             Known::Asked(pending) => pending,
@@ -257,7 +257,7 @@ mod tests {
         let (second, third) = (pending(&decisions), pending(&decisions));
         first.answer(&Rc::new(7), None, BOUND);
         assert_eq!(second.wait().await.as_deref(), Some(&7));
-        // The client of whoever asked has left.
+        // The client of the asking request has left.
         let first = asking(&decisions, [1; 32], 0);
         let second = pending(&decisions);
         drop(first);

@@ -1,5 +1,5 @@
-//! Something that is fetched when it is needed: one fetch at a time for the whole gateway, and kept as
-//! [`Freshness`] says.
+//! A document that is fetched when it is needed: one fetch at a time for the whole gateway, and kept as [`Freshness`]
+//! says.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,21 +14,21 @@ use crate::freshness::{Advice, Freshness, History};
 use crate::log_throttle::LogThrottle;
 use crate::web::beside;
 
-/// What is fetched, and how.
+/// A document and its fetch.
 pub trait Document: Send + Sync + Sized + 'static {
-    /// Who holds the cell, and knows where the document is.
+    /// The holder of the cell, which knows the place of the document.
     type Holder: Send + Sync + 'static;
 
-    /// What it is, for the log.
+    /// The name of the document, for the log.
     const NAME: &'static str;
 
-    /// The cell of a holder.
+    /// Returns the cell of a holder.
     fn cell(holder: &Self::Holder) -> &Fetched<Self>;
 
     /// Fetches it.
     fn fetch(holder: Arc<Self::Holder>) -> impl Future<Output = Result<Self, String>> + Send;
 
-    /// Takes notice of a fetch that went well; what was fetched is what [`Fetched::read`] gives by then.
+    /// Handles a successful fetch; [`Fetched::read`] already returns the new document.
     fn taken(_holder: &Self::Holder, _before: Option<&Self>, _after: &Self, _fresh_until_ms: u64) {}
 }
 
@@ -38,11 +38,11 @@ pub struct Fetched<T> {
     published: watch::Sender<Published<T>>,
     /// Held while it is fetched, on the control thread.
     fetching: tokio::sync::Mutex<()>,
-    /// Whether somebody fetches beside the traffic.
+    /// A fetch is running outside the requests.
     refreshing: AtomicBool,
 }
 
-/// What was fetched last.
+/// The document that was fetched last.
 pub struct Published<T> {
     /// The document; None before the first success.
     pub value: Option<Arc<T>>,
@@ -64,18 +64,18 @@ impl<T> Default for Published<T> {
     }
 }
 
-/// What becomes of a request that needs the document.
+/// The decision on a request that needs the document.
 pub enum Turn {
-    /// It has it.
+    /// It uses the document.
     Use,
     /// It waits.
     Wait(Pin<Box<dyn Future<Output = ()>>>),
-    /// It does without.
+    /// It goes on without the document.
     Refuse,
 }
 
 impl<T: Document> Fetched<T> {
-    /// A document that has not been fetched yet.
+    /// Returns a cell whose document has not been fetched yet.
     pub fn new(rule: Freshness) -> Fetched<T> {
         Fetched {
             rule,
@@ -85,12 +85,13 @@ impl<T: Document> Fetched<T> {
         }
     }
 
-    /// What is there.
+    /// Returns the current document.
     pub fn read(&self) -> Published<T> {
         self.published.borrow().clone()
     }
 
-    /// What to do with what was read. `is_enough`: it has what is looked for. `is_last`: the request has waited.
+    /// Decides on a request by the document that was read. `is_enough`: it contains the searched entry. `is_last`:
+    /// the request has waited.
     pub fn turn(
         holder: &Arc<T::Holder>,
         read: &Published<T>,
@@ -114,10 +115,10 @@ impl<T: Document> Fetched<T> {
         }
     }
 
-    /// Fetches beside the traffic, unless somebody does.
+    /// Fetches outside the requests, unless a fetch is running.
     fn refresh(holder: &Arc<T::Holder>, node: &Node, attempts: u64) {
         let refreshing = &T::cell(holder).refreshing;
-        // Read first: workers must not write to what others read with every request.
+        // Read first: workers must not write to memory that others read with every request.
         if refreshing.load(Ordering::Relaxed) || refreshing.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -128,7 +129,7 @@ impl<T: Document> Fetched<T> {
         });
     }
 
-    /// Fetches, unless somebody has since `attempts` fetches were made.
+    /// Fetches, unless that has happened since `attempts` fetches were made.
     async fn fetch(holder: &Arc<T::Holder>, attempts: u64) {
         let cell = T::cell(holder);
         let _one = cell.fetching.lock().await;
@@ -161,7 +162,7 @@ impl<T: Document> Fetched<T> {
     }
 }
 
-/// Milliseconds of the clock that never goes back; the same for workers and the control thread.
+/// Returns the milliseconds of the clock that never goes back; the same for workers and the control thread.
 pub fn uptime_ms(machine: &dyn Machine) -> u64 {
     u64::try_from(machine.uptime().as_millis()).unwrap_or(u64::MAX)
 }

@@ -11,7 +11,7 @@ use sigma_plugin::{Context, OwnedField};
 use sigma_schema::expr::{VarName, VarValue, Variables};
 use sigma_schema::template::Template;
 
-/// Fields that frame a message. What an operator said of them would tear it apart.
+/// Fields that frame a message. A rule about them would break the message.
 const FRAMING: [HeaderId; 4] =
     [HeaderId::ContentLength, HeaderId::TransferEncoding, HeaderId::Connection, HeaderId::Trailer];
 
@@ -23,17 +23,17 @@ pub struct FieldRules {
     remove: Vec<Box<str>>,
 }
 
-/// How a message's fields are reached.
+/// Access to a message's fields.
 pub type Side = fn(&mut Context) -> &mut Headers;
 
-/// `headers` as it is written: rules, or fields to set. `A` are the fields to add; with `MANY` a field to
-/// set may have several values.
+/// The notations of `headers`: rules, or fields to set. `A` are the fields to add; with `MANY` a field to set may
+/// have several values.
 #[derive(Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Notation<A, const MANY: bool> {
     /// Fields to add, to set and to remove.
     Rules(Rules<A, MANY>),
-    /// Fields that replace fields with the same name.
+    /// Fields that replace existing ones of the same name.
     Fields(Fields<false>),
 }
 
@@ -43,7 +43,7 @@ pub enum Notation<A, const MANY: bool> {
 #[schemars(extend("minProperties" = 1))]
 pub struct Rules<A, const MANY: bool> {
     add: Option<A>,
-    /// Fields that replace fields with the same name.
+    /// Fields that replace existing ones of the same name.
     set: Option<Fields<MANY>>,
     /// Names of fields to remove.
     #[schemars(length(min = 1), inner(regex(pattern = "^[^:]+$")))]
@@ -97,7 +97,7 @@ impl<A: Into<Vec<(Box<str>, Template)>>, const MANY: bool> Notation<A, MANY> {
     /// The rules; for `deserialize_with`.
     ///
     /// # Errors
-    /// Returns an error, in the words of APISIX, for names and values that would tear a message apart.
+    /// Returns an error, in the words of APISIX, for names and values that would break a message.
     pub fn rules<'de, D: Deserializer<'de>>(deserializer: D) -> Result<FieldRules, D::Error>
     where
         A: Deserialize<'de>,
@@ -134,13 +134,13 @@ impl<A: Into<Vec<(Box<str>, Template)>>, const MANY: bool> Notation<A, MANY> {
 }
 
 impl FieldRules {
-    /// The names of fields that are set, in lower case.
+    /// Returns true if a field with this name, in lower case, is set.
     pub fn sets(&self, name: &str) -> bool {
         self.set.iter().any(|(known, _)| known.eq_ignore_ascii_case(name))
     }
 
-    /// Applies the rules to one side's fields. `captures` stand behind `$1` and so on. A field
-    /// without a value is not there, as with nginx: to add it does nothing, to set it removes it.
+    /// Applies the rules to one side's fields. `captures` are the values of `$1` and so on. A field without a value
+    /// does not exist, as with nginx: adding it does nothing, setting it removes the field.
     pub fn apply(&self, ctx: &mut Context, captures: &[Vec<u8>], side: Side) {
         for (name, value) in &self.add {
             let value = render(value, ctx, captures);
@@ -157,7 +157,7 @@ impl FieldRules {
                 }
                 continue;
             }
-            // All of them before the field that they may be made of goes.
+            // All of them before the field that they may be made of is removed.
             let values: Vec<Cow<'_, [u8]>> =
                 values.iter().map(|value| render(value, ctx, captures)).collect();
             side(ctx).remove_name(name.as_bytes());
@@ -171,7 +171,7 @@ impl FieldRules {
     }
 }
 
-/// The request fields that a `headers` of a configuration adds, sets or removes.
+/// Returns the request fields that a `headers` of a configuration adds, sets or removes.
 pub fn changed_fields(headers: Option<&Value>) -> Vec<OwnedField> {
     let mut names: Vec<&str> = Vec::new();
     for (name, value) in headers.and_then(Value::as_object).into_iter().flatten() {
@@ -185,12 +185,12 @@ pub fn changed_fields(headers: Option<&Value>) -> Vec<OwnedField> {
     names.into_iter().map(|text| OwnedField::shared(name(text))).collect()
 }
 
-/// Whether a field frames its message.
+/// Returns true if a field frames its message.
 pub fn frames(name: &str) -> bool {
     FRAMING.contains(&HeaderId::of(name.as_bytes()))
 }
 
-/// Templates of a value or a list of values.
+/// Parses the templates of a value or a list of values.
 fn templates(value: &Value) -> Vec<Template> {
     match value {
         Value::Array(values) => values.iter().flat_map(templates).collect(),
@@ -199,7 +199,7 @@ fn templates(value: &Value) -> Vec<Template> {
     }
 }
 
-/// A template in which `$1x` is group 1 and an `x`, not a variable `1x`.
+/// Parses a template in which `$1x` is group 1 and an `x`, not a variable `1x`.
 fn template(text: &str) -> Template {
     let mut spelled = String::with_capacity(text.len());
     let mut rest = text;
@@ -243,12 +243,12 @@ impl Variables for WithCaptures<'_> {
     }
 }
 
-/// Whether this can be the name of a field (RFC 9110 §5.1).
+/// Returns true if this is a valid name of a field (RFC 9110 §5.1).
 pub fn is_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
 }
 
-/// Whether it holds neither control characters nor characters beyond ASCII.
+/// Returns true if it has neither control characters nor characters beyond ASCII.
 pub fn is_plain(value: &str) -> bool {
     value.bytes().all(|b| (0x20..0x7f).contains(&b) || b == b'\t')
 }

@@ -1,41 +1,41 @@
-//! When the keys of an issuer are fetched, and how long they are used. A rule without a clock: time is an
-//! argument, in milliseconds that never go back.
+//! The times at which the keys of an issuer are fetched, and how long they are used. A rule without a clock: time is
+//! an argument, in milliseconds that never go back.
 
 /// How long keys are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Freshness {
-    /// From this age on they are fetched anew, while the old ones are used.
+    /// The age from which on they are fetched again, while the old ones are used.
     pub fresh_ms: u64,
-    /// How much longer they are used where the issuer gives no new ones.
+    /// How much longer they are used if the issuer gives no new ones.
     pub stale_ms: u64,
-    /// The least time between two fetches, whatever clients send.
+    /// The least time between two fetches, regardless of the clients.
     pub pause_ms: u64,
 }
 
-/// What was fetched when.
+/// The times of fetches.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct History {
-    /// When the keys came that are known; None if there are none.
+    /// When the known keys came. None without keys.
     pub keys_ms: Option<u64>,
-    /// When the last fetch ended, well or not.
+    /// When the last fetch ended, successfully or not.
     pub tried_ms: Option<u64>,
 }
 
-/// What becomes of a token.
+/// The decision on a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice {
-    /// It is verified by the keys that are known.
+    /// It is verified with the known keys.
     Use,
-    /// The same, and they are fetched beside that.
+    /// The same, and they are fetched again meanwhile.
     UseAndFetch,
     /// It waits for a fetch.
     Wait,
-    /// It is refused: there is no key, and it is too early to ask again.
+    /// It is rejected: there is no key, and it is too early to fetch again.
     Refuse,
 }
 
 impl Freshness {
-    /// What to do at `now` with a token whose key is among the known ones, or is not.
+    /// Decides at `now` on a token whose key is among the known ones, or is not.
     pub fn advise(&self, history: History, now_ms: u64, is_known: bool) -> Advice {
         let age = history.keys_ms.map(|at| now_ms.saturating_sub(at));
         let may_fetch = history.tried_ms.is_none_or(|at| now_ms.saturating_sub(at) >= self.pause_ms);
@@ -71,15 +71,15 @@ mod tests {
         check(Some(0), Some(1499), 1499, true, Advice::Use);
         check(Some(0), Some(1499), 1500, true, Advice::Refuse);
         check(Some(0), Some(1400), 1500, true, Advice::Wait);
-        // A name that nobody knows: one fetch in a while, whoever sends it.
+        // An unknown name: one fetch per pause, regardless of the client.
         check(Some(0), Some(0), 99, false, Advice::Refuse);
         check(Some(0), Some(0), 100, false, Advice::Wait);
     }
 
-    /// Whatever comes in whatever order: fetches are spaced, keys are not used beyond their age, and a known key
-    /// is used while it is young.
+    /// For all sequences: fetches are spaced, keys are not used beyond their age, and a known key is used while it is
+    /// young.
     #[test]
-    fn whatever_comes_fetches_are_spaced() {
+    fn fetches_are_always_spaced() {
         for seed in 1..500u64 {
             let mut next = seeded(seed);
             let (mut now, mut history) = (0, History::default());

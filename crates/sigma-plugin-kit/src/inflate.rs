@@ -1,7 +1,7 @@
-//! Decoding of compressed bytes, with a bound that depends on how many bytes came.
+//! Decoding of compressed bytes, with a bound that depends on the size of the input.
 //!
-//! A limit of bytes alone lets a few hundred bytes of a peer take all of it, in memory and in time. So the result is also
-//! bound by the ratio to the input.
+//! With only a limit of bytes, a few hundred bytes of a peer could use all of it, in memory and in time. So the
+//! result is also bound by the ratio to the input.
 
 use std::io::Read;
 
@@ -12,21 +12,21 @@ const RATIO_MAX: usize = 200;
 /// Decoded bytes that any input may make: small inputs may be one run of equal bytes.
 const FREE_BYTES: usize = 1 << 20;
 
-/// Why bytes were not decoded.
+/// The reason why bytes were not decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
     /// The result is over the limit, or out of proportion to the input.
     TooLong,
-    /// The input is not encoded as it says.
+    /// The encoding of the input is invalid.
     Broken,
 }
 
-/// Most bytes that `encoded` bytes may be decoded to, where `limit` holds as well.
+/// Returns the most bytes that `encoded` bytes may be decoded to, where `limit` holds as well.
 pub fn most(encoded: usize, limit: usize) -> usize {
     limit.min(encoded.saturating_mul(RATIO_MAX).max(FREE_BYTES))
 }
 
-/// All that `decoder` makes of `encoded` bytes, at most `limit` bytes.
+/// Returns the output of `decoder` for `encoded` bytes, at most `limit` bytes.
 ///
 /// # Errors
 /// Returns an error if it is more, or cannot be decoded.

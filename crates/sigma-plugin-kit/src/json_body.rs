@@ -1,22 +1,22 @@
-//! JSON that somebody sends, read into memory.
+//! JSON from another party, read into memory.
 
 use serde_json::Value;
 pub use sigma_plugin::json::{unambiguous, values};
 
-/// Why a body was not read as JSON.
+/// The reason why a body was not read as JSON.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Unread {
     /// It has more values than may be held; a value takes a hundred times the memory of its text.
     TooMany,
-    /// It is no JSON, for this reason.
+    /// It is invalid, for this reason.
     Invalid(String),
 }
 
-/// The value of a JSON text with at most `most_values` values in it: keys are not counted, and `[]` and `{}`
+/// Reads the value of a JSON text with at most `most_values` values in it: keys are not counted, and `[]` and `{}`
 /// count as if something were in them.
 ///
-/// Of a name that an object has twice the last value counts: whoever passes the text on must write it
-/// anew, so that nobody behind reads the other one.
+/// If an object has a name twice, the last value counts: a caller that forwards the text must write it again, so that
+/// no later reader takes the other value.
 pub fn read(text: &[u8], most_values: usize) -> Result<Value, Unread> {
     if values(text) > most_values {
         return Err(Unread::TooMany);
@@ -24,8 +24,8 @@ pub fn read(text: &[u8], most_values: usize) -> Result<Value, Unread> {
     serde_json::from_slice(text).map_err(|error| Unread::Invalid(error.to_string()))
 }
 
-/// As [`read`], for whoever passes the text on as it came: an object that has a name twice is no JSON, since of
-/// two values a reader behind may take the other one.
+/// Reads a text that is forwarded unchanged: an object that has a name twice is invalid, since a later reader may
+/// take the other value.
 pub fn read_unambiguous(text: &[u8], most_values: usize) -> Result<Value, Unread> {
     if values(text) > most_values {
         return Err(Unread::TooMany);
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read() {
+    fn values_up_to_the_limit_are_read() {
         let check = |text: &[u8], most, expected: Result<Value, Unread>| {
             assert_eq!(read(text, most), expected, "{}", text.escape_ascii());
         };
@@ -79,7 +79,7 @@ mod tests {
         fn no_value_is_forgotten(parts in prop::collection::vec("[\\[\\]{}\",:\\\\1a]{0,3}", 0..12)) {
             let text = parts.concat();
             if let Ok(value) = serde_json::from_str::<Value>(&text) {
-                // Names that are there twice are counted and then not held.
+                // Repeated names are counted and then not held.
                 prop_assert!(values(text.as_bytes()) >= counted(&value), "{text}");
             }
         }

@@ -1,5 +1,5 @@
-//! Keys and algorithms (RFC 9421 §3.3). A key has one algorithm, which its owner wrote beside it: what a
-//! message says of it can only agree.
+//! Keys and algorithms (RFC 9421 §3.3). A key has one algorithm, configured by its owner: the algorithm in a message
+//! can only agree.
 
 use aws_lc_rs::hmac;
 use aws_lc_rs::rand::SystemRandom;
@@ -67,7 +67,7 @@ impl PublicKey {
     /// Reads a PEM text.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if it holds no public key of this algorithm.
+    /// Returns an error, which is a sentence, if it contains no public key of this algorithm.
     pub fn parse(pem: &str, algorithm: PairAlgorithm) -> Result<PublicKey, String> {
         let der = section(pem, &["PUBLIC KEY", "RSA PUBLIC KEY"]);
         let (_, der) = der.ok_or("public_key: it is no PEM text with a public key")?;
@@ -77,7 +77,7 @@ impl PublicKey {
     }
 }
 
-/// What a signature is verified with.
+/// A key that verifies signatures.
 pub enum Verifier<'k> {
     /// The secret of HMAC.
     Secret(&'k [u8]),
@@ -86,7 +86,7 @@ pub enum Verifier<'k> {
 }
 
 impl Verifier<'_> {
-    /// The name of the key's algorithm.
+    /// Returns the name of the key's algorithm.
     pub fn algorithm(&self) -> &'static str {
         match self {
             Verifier::Secret(_) => HMAC_SHA256,
@@ -94,7 +94,7 @@ impl Verifier<'_> {
         }
     }
 
-    /// Whether the key's owner signed this text.
+    /// Returns true if the key's owner signed this text.
     pub fn holds(&self, text: &[u8], signature: &[u8]) -> bool {
         match self {
             Verifier::Secret(secret) => {
@@ -105,7 +105,7 @@ impl Verifier<'_> {
     }
 }
 
-/// What requests are signed with.
+/// A key that signs requests.
 pub enum Signer {
     /// The secret of HMAC.
     Secret(Box<hmac::Key>),
@@ -118,7 +118,7 @@ pub enum Signer {
 }
 
 impl Signer {
-    /// A shared secret.
+    /// Returns the signer with a shared secret.
     pub fn secret(secret: &[u8]) -> Signer {
         Signer::Secret(Box::new(hmac::Key::new(hmac::HMAC_SHA256, secret)))
     }
@@ -126,7 +126,7 @@ impl Signer {
     /// Reads a private key, PEM (PKCS #8).
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if it holds no private key of this algorithm.
+    /// Returns an error, which is a sentence, if it contains no private key of this algorithm.
     pub fn parse(pem: &str, algorithm: PairAlgorithm) -> Result<Signer, String> {
         let der = section(pem, &["PRIVATE KEY"]);
         let (_, der) = der.ok_or("private_key: it is no PEM text with a private key (PKCS #8)")?;
@@ -153,7 +153,7 @@ impl Signer {
         })
     }
 
-    /// The name of the key's algorithm.
+    /// Returns the name of the key's algorithm.
     pub fn algorithm(&self) -> &'static str {
         match self {
             Signer::Secret(_) => HMAC_SHA256,

@@ -1,7 +1,7 @@
 //! Labels of consumers that hold several values.
 
-/// The values of a label: those of a JSON list (`["a","b"]`), those between commas, or the text itself.
-/// Spaces around a value between commas are none of it.
+/// Returns the values of a label: of a JSON list (`["a","b"]`), of a list with commas, or the text itself. Spaces
+/// around a value between commas are removed.
 pub fn of(text: &str) -> Vec<String> {
     let text = text.trim();
     if text.starts_with('[') {

@@ -9,7 +9,7 @@
 //! | [`redis`], [`kafka`], [`ldap`], [`websocket`] | clients of other protocols |
 //! | [`fields`], [`networks`], [`condition`], [`label_values`], [`response_fields`], [`turns`] | parts of configurations |
 //! | [`body_template`], [`substitute`], [`coding`], [`inflate`], [`json_body`], [`multipart`], [`changed_body`], [`response_body`], [`budget`] | bodies |
-//! | [`key_pair`], [`pem`], [`sigv4`], [`clock`], [`utc`], [`cross_origin`] | keys, signatures, time, and the cross-origin question |
+//! | [`key_pair`], [`pem`], [`sigv4`], [`clock`], [`utc`], [`cross_origin`] | keys, signatures, time, and cross-origin fields |
 
 pub mod asked_once;
 pub mod batch;

@@ -1,4 +1,4 @@
-//! What all loggers do: the entry of an exchange, and the bodies that are collected for it.
+//! The common part of all loggers: the entry of an exchange, and the bodies that are collected for it.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -25,14 +25,14 @@ use crate::log_throttle::LogThrottle;
 /// Header fields and query arguments that an entry shows at most.
 pub const MAX_FIELDS: usize = 100;
 
-/// When a logger takes part.
+/// The phases of a logger.
 pub const PHASES: PhaseSet =
     PhaseSet::of(&[Phase::Access, Phase::HeaderFilter, Phase::BodyFilter, Phase::Log]);
 
-/// So many of [`VARIABLES`], the first ones, are those of [`Formats`].
+/// The number of [`VARIABLES`], from the first on, that belong to [`Formats`].
 pub const FORMATS: usize = 2;
 
-/// Where [`EntryConfig`] names variables.
+/// The places of variables in [`EntryConfig`].
 pub const VARIABLES: [VariablePlace; 4] = [
     VariablePlace::shown("log_format", VariableForm::LogFormat),
     VariablePlace::shown("log_format_extra", VariableForm::LogFormat),
@@ -50,8 +50,8 @@ pub struct Formats {
     pub log_format: Option<LogFormat>,
     /// Fields that join the usual ones, in the form of `log_format`.
     log_format_extra: Option<LogFormat>,
-    /// Shows credentials: `Authorization`, cookies, and fields and arguments from which plugins of the route read
-    /// credentials. Otherwise they are `***`.
+    /// Shows credentials: `Authorization`, cookies, and the credentials that the plugins of the route read. Unless it
+    /// is true, `***` replaces them.
     log_credentials: Option<bool>,
 }
 
@@ -83,12 +83,12 @@ pub struct EntryConfig {
 }
 
 impl EntryConfig {
-    /// The same, whose entries have the usual fields.
+    /// Returns the same configuration, whose entries have the usual fields.
     pub fn without_formats(self) -> EntryConfig {
         EntryConfig { formats: Formats::default(), ..self }
     }
 
-    /// Maximum bytes of the request body in an entry.
+    /// Returns the most bytes of the request body in an entry.
     pub fn max_request_body(&self) -> usize {
         self.max_req_body_bytes
     }
@@ -102,18 +102,18 @@ fn response_condition<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opti
     condition::read("include_resp_body_expr", deserializer).map(Some)
 }
 
-/// Where the entries of a logger go.
+/// The destination of a logger's entries.
 pub trait Sink: Send + Sync + 'static {
-    /// Whether an exchange has an entry.
+    /// Returns true if an exchange has an entry.
     fn wants(&self, _: &Context) -> bool {
         true
     }
 
-    /// Takes an entry. Never waits.
+    /// Accepts an entry. Never waits.
     fn take(&self, entry: Map<String, Value>, ctx: &Context, env: &Env<'_>);
 }
 
-/// Entries that are JSON texts as one: the only one where each is `single`, or else a list.
+/// Joins entries that are JSON texts: the only one if each is `single`, or else a list.
 pub fn json_list(entries: &[Vec<u8>], single: bool) -> Vec<u8> {
     match single {
         true => entries.concat(),
@@ -121,19 +121,19 @@ pub fn json_list(entries: &[Vec<u8>], single: bool) -> Vec<u8> {
     }
 }
 
-/// What the operator wants entries to say.
+/// The operator's format of entries.
 #[derive(Debug)]
 pub struct Shape {
     /// Replaces the usual fields.
     format: Option<LogFormat>,
-    /// Joins them.
+    /// Fields in addition to them.
     extra: LogFormat,
     /// Credentials are shown.
     shows_credentials: bool,
 }
 
 impl Shape {
-    /// From a logger's configuration and its metadata.
+    /// Makes the shape of a logger's configuration and its metadata.
     pub fn new(own: Formats, shared: Formats) -> Shape {
         Shape {
             format: LogFormat::in_force(own.log_format, shared.log_format),
@@ -142,7 +142,7 @@ impl Shape {
         }
     }
 
-    /// The entry of a format; None if the usual fields are in force.
+    /// Returns the entry of a format. None for the usual fields.
     pub fn formatted(&self, ctx: &Context, bodies: Bodies<'_>) -> Option<Map<String, Value>> {
         let mut out = Map::new();
         self.fill(self.format.as_ref()?, ctx, bodies, &mut out);
@@ -153,7 +153,7 @@ impl Shape {
         Some(out)
     }
 
-    /// Adds what joins the usual fields and replaces none of them.
+    /// Adds the fields that extend the usual ones and replace none of them.
     pub fn extend(&self, ctx: &Context, bodies: Bodies<'_>, out: &mut Map<String, Value>) {
         let mut extra = Map::new();
         self.fill(&self.extra, ctx, bodies, &mut extra);
@@ -169,7 +169,7 @@ impl Shape {
         }
     }
 
-    /// The fields of an entry without a format.
+    /// Returns the fields of an entry without a format.
     pub fn usual(&self, ctx: &Context, env: &Env<'_>, bodies: Bodies<'_>) -> Map<String, Value> {
         usual(ctx, env, bodies, (!self.shows_credentials).then(|| Masks::of(ctx)))
     }
@@ -192,7 +192,7 @@ pub struct Logger<S> {
 }
 
 impl<S: Sink> Logger<S> {
-    /// From a logger's configuration and its metadata.
+    /// Makes a logger of its configuration and its metadata.
     pub fn new(config: EntryConfig, metadata: Formats, sink: S) -> Logger<S> {
         let wanted = |flag: bool, expr: Option<Expr>| flag.then(|| expr.unwrap_or_default());
         Logger {
@@ -205,7 +205,7 @@ impl<S: Sink> Logger<S> {
         }
     }
 
-    /// The entry of an exchange that is over.
+    /// Returns the entry of a finished exchange.
     fn entry(&self, ctx: &mut Context, env: &Env<'_>) -> Map<String, Value> {
         let collected = ctx.take_kept::<_, Collected>(self).and_then(|collected| collected.0.take());
         let coding = ctx.take_kept::<_, Coding>(self);
@@ -225,7 +225,7 @@ impl<S: Sink> Logger<S> {
 }
 
 impl<S: Sink> Plugin for Logger<S> {
-    /// Has the request body copied if the entry will show it.
+    /// Copies the request body if the entry will show it.
     fn access(&self, ctx: &mut Context, _: &Env<'_>) -> Step {
         // A condition on the body holds or not when all of it has passed.
         let may_show = |expr: &Expr| expr.needs_body().is_some() || expr.eval(ctx);
@@ -239,8 +239,8 @@ impl<S: Sink> Plugin for Logger<S> {
         Step::Next
     }
 
-    /// Remembers how the node encoded the body. What the gateway itself encodes later, on the way to the
-    /// client, is collected before that.
+    /// Remembers the node's encoding of the body. A body that the gateway encodes later, on the way to the client, is
+    /// collected before that.
     fn header_filter(&self, ctx: &mut Context, _: &Env<'_>) -> ResponseStep {
         if self.response.is_some()
             && let Some(coding) = ctx.response.headers.find(b"content-encoding")
@@ -267,18 +267,18 @@ impl<S: Sink> Plugin for Logger<S> {
     }
 }
 
-/// The body of the request, of what has no limit of its own, if somebody has read it.
+/// Returns the request body if a plugin has read it, without a limit of its own.
 pub fn request_body(ctx: &Context) -> Option<String> {
     ctx.seen_request_body(MAX_BODY_BYTES).map(|body| text_of(&body))
 }
 
-/// When the exchange began, in Unix milliseconds.
+/// Returns the begin of the exchange, in Unix milliseconds.
 pub fn started_ms(ctx: &Context, env: &Env<'_>) -> u64 {
     let elapsed = ctx.record.elapsed_ms().unwrap_or_default() as u64;
     (env.unix_time().as_millis() as u64).saturating_sub(elapsed)
 }
 
-/// The fields of an entry without a format. Without `masks` credentials are shown.
+/// Returns the fields of an entry without a format. Without `masks` credentials are shown.
 fn usual(ctx: &Context, env: &Env<'_>, bodies: Bodies<'_>, masks: Option<Masks<'_>>) -> Map<String, Value> {
     let (record, mut out) = (&ctx.record, Map::new());
     let latency = record.elapsed_ms().unwrap_or_default();
@@ -341,7 +341,7 @@ fn request(ctx: &Context, body: Option<&str>, masks: Option<Masks<'_>>) -> Value
     request
 }
 
-/// Header fields, names in lower case; several of one name are a list.
+/// Returns the header fields, names in lower case; several of one name are a list.
 fn fields(headers: &Headers, masks: Option<Masks<'_>>) -> Value {
     let pairs = headers.iter().take(MAX_FIELDS);
     grouped(pairs.map(|(name, value)| {
@@ -372,12 +372,12 @@ fn grouped(pairs: impl Iterator<Item = (String, Value)>) -> Value {
     Value::Object(out)
 }
 
-/// A response body as it was collected; None if it is not wanted, or there was none.
+/// A collected response body. None if it is not wanted, or without a body.
 struct Collected(Rc<RefCell<Option<Vec<u8>>>>);
 
-/// Copies what passes.
+/// A filter that copies the bytes.
 struct Collector {
-    /// Asked with the first piece, when the response is known.
+    /// Evaluated at the first piece, when the response is known.
     condition: Arc<Expr>,
     wanted: Option<bool>,
     body: Rc<RefCell<Option<Vec<u8>>>>,
@@ -403,7 +403,7 @@ impl Transform for Collector {
 /// The content coding of the body that the node sent.
 struct Coding(Box<[u8]>);
 
-/// A body without its content coding, up to `limit` bytes; as it is where that fails.
+/// Returns a body without its content coding, up to `limit` bytes; unchanged if that fails.
 fn decoded<'b>(body: &'b [u8], coding: Option<&[u8]>, limit: usize) -> Cow<'b, [u8]> {
     let Some(coding) = coding else { return Cow::Borrowed(body) };
     let mut out = Vec::new();

@@ -13,23 +13,23 @@ use sigma_schema::expr::{VarName, VarValue, Variables};
 /// How deep objects may nest.
 const MAX_DEPTH: usize = 5;
 
-/// Something that entries are about.
+/// The subject of entries.
 pub trait Subject: Variables {
-    /// What the attempts took, in milliseconds, as far as they came.
+    /// Returns the times of the attempts until then, in milliseconds, as far as they came.
     fn upstream_times(&self, time: UpstreamTime) -> Vec<f64>;
 
     /// The attempts, as a list of objects.
     fn upstream_attempts(&self) -> Option<Value>;
 }
 
-/// What an attempt takes until something.
+/// The end of a measured time of an attempt.
 #[derive(Debug, Clone, Copy)]
 pub enum UpstreamTime {
-    /// The time to connect.
+    /// The connection is established.
     Connect,
-    /// The time until the head of the response.
+    /// The head of the response has come.
     Header,
-    /// The time until the end of the response.
+    /// The response has ended.
     Response,
 }
 
@@ -125,18 +125,18 @@ impl LogFormat {
         LogFormat(format.iter().map(|(name, value)| (name.clone(), Item::of(value, depth))).collect())
     }
 
-    /// The format of a configuration, or else that of its metadata; one that says nothing is none.
+    /// Returns the format of a configuration, or else of its metadata; an empty one counts as none.
     pub fn in_force(own: Option<LogFormat>, shared: Option<LogFormat>) -> Option<LogFormat> {
         let says = |format: &LogFormat| !format.is_empty();
         own.filter(says).or(shared.filter(says))
     }
 
-    /// Whether it says nothing.
+    /// Returns true without any values.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether an entry needs the request body, or a field of it.
+    /// Returns true if an entry needs the request body, or a field of it.
     pub fn shows_request_body(&self) -> bool {
         self.0.iter().any(|(_, item)| match item {
             Item::RequestBody => true,
@@ -146,7 +146,7 @@ impl LogFormat {
         })
     }
 
-    /// Adds the values to an entry. What is absent is left out.
+    /// Adds the values to an entry. Absent values are left out.
     pub fn fill(&self, of: &impl Subject, bodies: Bodies<'_>, out: &mut Map<String, Value>) {
         for (name, item) in &self.0 {
             if let Some(value) = item.value(of, bodies) {
@@ -217,7 +217,7 @@ impl Item {
     }
 }
 
-/// Text that is no UTF-8 has its faulty bytes replaced: JSON can hold nothing else.
+/// Replaces the invalid bytes of text that is not UTF-8. JSON requires UTF-8.
 pub fn text_of(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

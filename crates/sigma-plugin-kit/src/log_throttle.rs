@@ -1,7 +1,7 @@
-//! Holds back lines of the error log that a request can cause.
+//! A limit for lines of the error log that a request can cause.
 //!
-//! Who sends requests must not decide how much is logged: of each such line one a second is
-//! written, and it says how many were left out before it.
+//! Clients must not decide how much is logged: of each such line one a second is written, with the number of lines
+//! left out before it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// How often a line is written at most.
 const PERIOD_MS: u64 = 1000;
 
-/// One line of the source that may be written now and then; a `static` beside it.
+/// The throttle of one line in the source; a `static` next to it.
 #[derive(Debug, Default)]
 pub struct LogThrottle {
     /// When the last one was written, in Unix milliseconds.
@@ -23,7 +23,7 @@ impl LogThrottle {
         LogThrottle { last_ms: AtomicU64::new(0), left_out: AtomicU64::new(0) }
     }
 
-    /// Whether to write now; if so, how many were left out since the last one.
+    /// Returns whether to write now; if so, how many were left out since the last one.
     pub fn due(&self) -> Option<u64> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
         self.due_at(now)

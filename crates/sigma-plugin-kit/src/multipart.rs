@@ -1,4 +1,4 @@
-//! Bodies of several parts (RFC 7578, RFC 2046 §5.1): what each says of itself, and what it holds.
+//! Bodies of several parts (RFC 7578, RFC 2046 §5.1): the fields and the content of each part.
 
 /// One part.
 #[derive(Debug, PartialEq, Eq)]
@@ -11,22 +11,22 @@ pub struct Part<'b> {
     pub content: &'b [u8],
 }
 
-/// The boundary that a `Content-Type` names: 1 to 70 characters.
+/// Returns the boundary in a `Content-Type`: 1 to 70 characters.
 ///
 /// # Errors
-/// Returns an error, which is a sentence, if there is none.
+/// Returns an error, which is a sentence, without a boundary.
 pub fn boundary(content_type: &str) -> Result<String, String> {
     let boundary = parameter(content_type, "boundary").filter(|boundary| (1..=70).contains(&boundary.len()));
     boundary.ok_or_else(|| "the Content-Type has no boundary".to_owned())
 }
 
-/// The parts of a body, in order.
+/// Returns the parts of a body, in order.
 ///
 /// # Errors
-/// Returns an error, which is a sentence, if the body is none, a part has no name, or there are more than `most`.
+/// Returns an error, which is a sentence, if the body is invalid, a part has no name, or there are more than `most`.
 pub fn parts<'b>(body: &'b [u8], boundary: &str, most: usize) -> Result<Vec<Part<'b>>, String> {
     let delimiter = format!("\r\n--{boundary}").into_bytes();
-    // What stands before the first one is nobody's.
+    // The text before the first one is ignored.
     let first = body.strip_prefix(&delimiter[2..]).or_else(|| Some(split_once(body, &delimiter)?.1));
     let mut rest = first.ok_or("the boundary is missing")?;
     let mut found = Vec::new();
@@ -51,7 +51,7 @@ pub fn parts<'b>(body: &'b [u8], boundary: &str, most: usize) -> Result<Vec<Part
     Ok(found)
 }
 
-/// The first field of a head with this name.
+/// Returns the first field of a head with this name.
 fn field<'h>(head: &'h str, name: &str) -> Option<&'h str> {
     let mut fields = head.split("\r\n").filter_map(|line| line.split_once(':'));
     fields.find(|(known, _)| known.trim().eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
@@ -62,7 +62,7 @@ fn split_once<'b>(bytes: &'b [u8], by: &[u8]) -> Option<(&'b [u8], &'b [u8])> {
     Some((&bytes[..at], &bytes[at + by.len()..]))
 }
 
-/// A parameter of a field such as `form-data; name="a"`.
+/// Returns a parameter of a field such as `form-data; name="a"`.
 pub fn parameter(value: &str, name: &str) -> Option<String> {
     let mut rest = value.split_once(';')?.1;
     loop {

@@ -23,7 +23,7 @@ impl TryFrom<Vec<String>> for Networks {
 }
 
 impl Networks {
-    /// Whether an address is one of them, or in one.
+    /// Returns true if an address is one of them, or in one.
     pub fn contains(&self, addr: IpAddr) -> bool {
         self.0.contains(addr)
     }

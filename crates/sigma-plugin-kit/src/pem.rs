@@ -3,8 +3,8 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-/// The first section of a text that has one of these labels, the preferred label first: its label, and what it
-/// holds.
+/// Returns the first section of a text that has one of these labels, the preferred label first: its label, and its
+/// content.
 pub fn section<'l>(text: &str, labels: &[&'l str]) -> Option<(&'l str, Vec<u8>)> {
     labels.iter().find_map(|label| {
         let (_, rest) = text.split_once(&format!("-----BEGIN {label}-----"))?;
@@ -13,7 +13,7 @@ pub fn section<'l>(text: &str, labels: &[&'l str]) -> Option<(&'l str, Vec<u8>)>
     })
 }
 
-/// What all sections of this label hold; None if one of them is not Base64.
+/// Returns the content of all sections with this label. None if one of them is not Base64.
 pub fn sections(text: &str, label: &str) -> Option<Vec<Vec<u8>>> {
     let (begin, end) = (format!("-----BEGIN {label}-----"), format!("-----END {label}-----"));
     let bodies = text.split(&begin).skip(1);

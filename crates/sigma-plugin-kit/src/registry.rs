@@ -1,13 +1,13 @@
-//! What equal settings share.
+//! Objects that equal settings share.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How many are kept although no configuration names them: until the next one does.
+/// How many unconfigured objects are kept, until the next one is added.
 const MOST_IDLE: usize = 64;
 
-/// One value of the whole gateway for each of the settings that stand anywhere.
+/// One value of the whole gateway for each of the configured settings.
 pub struct Registry<S, T>(Mutex<HashMap<S, Arc<T>>>);
 
 impl<S, T> Default for Registry<S, T> {
@@ -17,7 +17,7 @@ impl<S, T> Default for Registry<S, T> {
 }
 
 impl<S: Clone + Eq + Hash, T> Registry<S, T> {
-    /// The one with these settings. For instances to keep, not to be called per request.
+    /// Returns the one with these settings. For instances to keep; do not call it per request.
     pub fn get(&self, settings: S, make: impl FnOnce(S) -> T) -> Arc<T> {
         // A panic elsewhere leaves a table as good as before.
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);

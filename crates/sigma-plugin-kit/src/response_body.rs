@@ -1,8 +1,7 @@
-//! Replacements in a response body: it is held back whole, decoded, and searched.
+//! Replacements in a response body: it is held back as a whole, decoded, and searched.
 //!
-//! A node decides how much that is, and a few encoded bytes can stand for a gigabyte. So every step
-//! has a limit: what is held, what it decodes to and what the replacements make of it, and all of
-//! that together in one worker.
+//! A node decides about the size, and a few encoded bytes can decode to a gigabyte. So every step has a limit: the
+//! held bytes, their decoded size, the result of the replacements, and all of that together in one worker.
 
 use std::sync::Arc;
 
@@ -30,13 +29,13 @@ pub struct Filters {
 }
 
 impl Filters {
-    /// Whether bodies of this encoding go through the filters; otherwise they pass as they are.
+    /// Returns true if bodies of this encoding go through the filters; otherwise they pass unchanged.
     pub fn reads(&self, encoding: Encoding) -> bool {
         encoding != Encoding::Other || self.unfiltered == Unfiltered::Cut
     }
 }
 
-/// Which matches are replaced.
+/// The matches that are replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
@@ -46,28 +45,27 @@ pub enum Scope {
     Global,
 }
 
-/// What happens to a body that cannot be filtered: it is over the limit, or encoded in a way that is
-/// not understood here.
+/// The treatment of a body that cannot be filtered: it is over the limit, or has an unknown encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Unfiltered {
     // The response breaks off.
     /// The response is cut off.
     Cut,
-    // It passes as it is; of one over the limit, what was held is filtered.
+    // If the body is over the limit, the held part is filtered.
     /// The response passes unchanged.
     Pass,
 }
 
-/// Makes a request ask for no range: a part of the node's body would count bytes of what the client never gets.
+/// Removes the range from a request: a part of the node's body would count bytes that the client never gets.
 pub fn ask_for_whole(request: &mut Headers) {
     for name in ["Range", "If-Range"] {
         request.remove_name(name.as_bytes());
     }
 }
 
-/// Makes a request ask for what can be filtered: whole bodies, in encodings that are understood here.
-/// Otherwise a client could choose a way around the filters.
+/// Restricts a request to bodies that can be filtered: whole ones, in known encodings. Otherwise a client could
+/// bypass the filters.
 pub fn ask_for_readable(request: &mut Headers) {
     ask_for_whole(request);
     if !request.has(HeaderId::AcceptEncoding) {
@@ -83,7 +81,7 @@ pub fn ask_for_readable(request: &mut Headers) {
     request.set(HeaderId::AcceptEncoding, &readable);
 }
 
-/// How the node encoded the body.
+/// The node's encoding of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
     /// No coding.
@@ -92,23 +90,23 @@ pub enum Encoding {
     Gzip,
     /// Brotli (RFC 7932).
     Brotli,
-    /// One that is not understood here.
+    /// An unknown coding.
     Other,
 }
 
-/// Why an encoded body was not decoded.
+/// The reason why an encoded body was not decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Undecoded {
     /// The decoded body is longer than allowed.
     TooLong,
-    /// It is not encoded as it says.
+    /// The encoding is invalid.
     Broken,
-    /// In a way that is not understood here.
+    /// The encoding is unknown.
     Unknown,
 }
 
 impl Encoding {
-    /// The coding that `Content-Encoding` names.
+    /// Returns the coding in `Content-Encoding`.
     pub fn of(headers: &Headers) -> Encoding {
         match headers.find(b"Content-Encoding") {
             None | Some(b"") => Encoding::Identity,
@@ -119,7 +117,7 @@ impl Encoding {
         }
     }
 
-    /// A body of at most `limit` bytes that was encoded so, and not out of proportion to what was sent.
+    /// Decodes a body of this encoding to at most `limit` bytes, and in proportion to the encoded size.
     ///
     /// # Errors
     /// Returns an error if it is longer, or cannot be decoded.
@@ -155,24 +153,24 @@ const UNREADABLE: Fault =
     Fault::new(FaultKind::ResponseCoding, "the body is encoded in a way that filters cannot read");
 const BROKEN: Fault = Fault::new(FaultKind::ResponseCoding, "the body is not encoded as it says");
 
-/// Holds a body back up to the limit, and filters it when it is whole.
+/// A filter that holds a body back up to the limit, and replaces matches when it is complete.
 pub struct Filtering {
     filters: Arc<Filters>,
     encoding: Encoding,
     held: Vec<u8>,
-    /// Kept to the end of the exchange: what was passed on may wait for a slow client until then.
+    /// Kept to the end of the exchange: forwarded bytes may wait for a slow client until then.
     share: Share,
-    /// The limit was reached and what was held has been passed on: the rest follows as it is.
+    /// The limit was reached and the held bytes have been forwarded: the rest follows unchanged.
     passes: bool,
 }
 
 impl Filtering {
-    /// A filter that holds no byte yet.
+    /// Returns a filter that holds no byte yet.
     pub fn new(filters: Arc<Filters>, encoding: Encoding, share: Share) -> Filtering {
         Filtering { filters, encoding, held: Vec::new(), share, passes: false }
     }
 
-    /// Takes a piece; a fault gives the response up.
+    /// Accepts a piece; a fault ends the response.
     fn take(&mut self, data: &[u8], out: &mut Pieces) -> Result<(), Fault> {
         if self.encoding == Encoding::Other {
             return Err(UNREADABLE);
@@ -187,7 +185,7 @@ impl Filtering {
         if data.len() <= room {
             return Ok(());
         }
-        // Of an encoded body the rest cannot be read without its beginning.
+        // The rest of an encoded body cannot be read without its beginning.
         if self.filters.unfiltered == Unfiltered::Cut || self.encoding != Encoding::Identity {
             return Err(TOO_LONG);
         }
@@ -204,7 +202,7 @@ impl Filtering {
         Ok(())
     }
 
-    /// Passes on what was held, filtered.
+    /// Forwards the held bytes, filtered.
     fn release(&mut self, out: &mut Pieces) -> Result<(), Fault> {
         let mut text = std::mem::take(&mut self.held);
         if self.encoding != Encoding::Identity {
@@ -284,7 +282,7 @@ mod tests {
         Filtering::new(Arc::new(filters), encoding, Share::within(2 * LIMIT, held))
     }
 
-    /// What comes out, or why nothing more does.
+    /// Returns the size of the output, or the reason of its end.
     fn run(filter: &mut Filtering, body: &[u8]) -> Result<usize, &'static str> {
         let (mut ctx, mut out) = (Context::default(), Pieces::default());
         for piece in body.chunks(16 * 1024) {
@@ -318,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_can_be_filtered_is_asked_for() {
+    fn only_readable_bodies_are_requested() {
         let check = |fields: &[&str], expected: &str| {
             let mut request = Headers::default();
             for value in fields {
@@ -371,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bodies_of_a_worker_have_one_together() {
+    fn the_bodies_of_a_worker_share_a_limit() {
         let held = Rc::new(Held::default());
         let new = || filtering(Unfiltered::Cut, Encoding::Identity, &held, "");
         let (mut one, mut two, mut three) = (new(), new(), new());

@@ -8,7 +8,7 @@ use sigma_schema::template::Template;
 
 use crate::fields::{frames, is_name};
 
-/// Header fields of an answer, whose values may hold variables.
+/// Header fields of a response, whose values may contain variables.
 #[derive(Deserialize, JsonSchema)]
 #[serde(try_from = "Map<String, Value>")]
 #[schemars(
@@ -31,10 +31,10 @@ impl TryFrom<Map<String, Value>> for Fields {
 }
 
 impl Fields {
-    /// These fields. Those that frame the answer are left to the gateway.
+    /// Compiles these fields. Fields that frame the response are left to the gateway.
     ///
     /// # Errors
-    /// Returns an error if a name is none: it would tear the answer apart.
+    /// Returns an error for an invalid name, which would break the response.
     pub fn new(fields: impl Iterator<Item = (String, Template)>) -> Result<Fields, String> {
         let checked = fields.map(|(name, value)| match is_name(&name) {
             true => Ok((name, value)),
@@ -44,12 +44,12 @@ impl Fields {
         Ok(Fields(all.into_iter().filter(|(name, _)| !frames(name)).collect()))
     }
 
-    /// Whether a field of this name is among them.
+    /// Returns true if a field of this name is among them.
     pub fn has(&self, name: &str) -> bool {
         self.0.iter().any(|(known, _)| known.eq_ignore_ascii_case(name))
     }
 
-    /// Sets them in the response, in place of those of the same name.
+    /// Sets them in the response, and replaces existing ones of the same name.
     pub fn set_in(&self, ctx: &mut Context) {
         for (name, value) in &self.0 {
             let value = value.rendered(&*ctx);
@@ -57,7 +57,7 @@ impl Fields {
         }
     }
 
-    /// The answer with these fields.
+    /// Returns the response with these fields.
     pub fn added_to(&self, reply: Reply, ctx: &Context) -> Reply {
         self.0.iter().fold(reply, |reply, (name, value)| reply.header(name.clone(), value.rendered(ctx)))
     }

@@ -1,4 +1,5 @@
-//! Servers that take bytes over TCP, TLS or UDP from plugins. All of it runs beside the traffic, on the control thread.
+//! Servers that receive bytes over TCP, TLS or UDP from plugins. All of it runs on the control thread, outside the
+//! requests.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -43,7 +44,7 @@ impl fmt::Display for Host {
     }
 }
 
-/// Where a server is.
+/// The address of a server.
 pub struct Place {
     /// The plugin that sends.
     pub plugin: &'static str,
@@ -55,7 +56,7 @@ pub struct Place {
     pub timeout: Duration,
 }
 
-/// What is done at a server, in the words of the error log.
+/// An operation on a server, as the error log names it.
 #[derive(Debug, Clone, Copy)]
 enum Act {
     ConnectTcp,
@@ -67,7 +68,7 @@ enum Act {
 }
 
 impl Act {
-    /// What failed, up to the reason; APISIX has no space there for datagrams.
+    /// Returns the failed operation, up to the reason. APISIX has no space there for datagrams.
     fn words(self) -> (&'static str, &'static str) {
         match self {
             Act::ConnectTcp => ("connect to TCP server", "err: "),
@@ -81,7 +82,7 @@ impl Act {
 }
 
 impl Place {
-    /// Does it within the time, or says where and why it failed.
+    /// Does the work within the time, or returns the place and reason of its failure.
     async fn in_time<T>(&self, act: Act, work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
         let ((what, err), Place { host: Host(host), port, .. }) = (act.words(), self);
         let failure = |reason: &str| format!("failed to {what}: host[{host}] port[{port}] {err}{reason}");
@@ -114,7 +115,7 @@ impl Place {
     }
 }
 
-/// Whether connections are encrypted, and whether the server is known to be the right one.
+/// The encryption of connections, and the verification of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Security {
     /// No encryption.
@@ -126,7 +127,7 @@ pub enum Security {
 }
 
 impl Security {
-    /// As `tls` and `ssl_verify` say.
+    /// Returns the value for `tls` and `ssl_verify`.
     pub fn of(tls: bool, verify: bool) -> Security {
         match (tls, verify) {
             (false, _) => Security::Cleartext,
@@ -136,7 +137,7 @@ impl Security {
     }
 }
 
-/// What is odd about `tls`, `ssl_verify` and what else is of use only with `tls`.
+/// Returns warnings about `tls`, `ssl_verify` and fields that are useful only with `tls`.
 pub fn warnings(conf: &Value, with_tls: &[&str]) -> Vec<Problem> {
     let mut found = Vec::new();
     let is = |field: &str| conf.get(field) == Some(&Value::Bool(true));
@@ -171,7 +172,7 @@ pub struct TcpServer {
 }
 
 impl TcpServer {
-    /// A server that is connected to anew for each batch.
+    /// Returns a server with a new connection for each batch.
     pub fn new(place: Place, security: Security) -> TcpServer {
         if security == Security::Cleartext {
             place.warn_of_cleartext();
@@ -179,7 +180,7 @@ impl TcpServer {
         TcpServer::quiet(place, security)
     }
 
-    /// The same, of which nobody is warned.
+    /// Returns the same without warnings.
     pub fn quiet(place: Place, security: Security) -> TcpServer {
         let server_name = place.host.0.clone();
         let (tls, waiting) = (OnceCell::new(), Mutex::default());
@@ -191,22 +192,22 @@ impl TcpServer {
         TcpServer { pool_size, ..self }
     }
 
-    /// The same for no longer than this.
+    /// Keeps connections for no longer than this.
     pub fn keeping_for(self, pool_size: usize, idle: Duration) -> TcpServer {
         TcpServer { idle, ..self.keeping(pool_size) }
     }
 
-    /// Encrypts connections so, whatever the security says beside.
+    /// Sets the encryption of connections, which overrides the security.
     pub fn encrypted_by(self, tls: ClientTls) -> TcpServer {
         TcpServer { tls: OnceCell::new_with(Some(tls)), ..self }
     }
 
-    /// The name of the server in TLS, where it is not its host.
+    /// Sets the name of the server in TLS, if it is not its host.
     pub fn named(self, server_name: &str) -> TcpServer {
         TcpServer { server_name: server_name.into(), ..self }
     }
 
-    /// A connection that waits and was not closed meanwhile.
+    /// Returns a waiting connection that was not closed meanwhile.
     pub fn kept(&self) -> Option<Stream> {
         let mut waiting = lock(&self.waiting);
         waiting.retain(|(since, _)| since.elapsed() < self.idle);
@@ -214,7 +215,7 @@ impl TcpServer {
             .find_map(|(_, mut stream)| stream.is_quiet_now().then_some(stream))
     }
 
-    /// A new connection.
+    /// Makes a new connection.
     pub async fn connect(&self) -> Result<Stream, String> {
         let stream = self.place.in_time(Act::ConnectTcp, self.place.connect()).await?;
         if self.security == Security::Cleartext {
@@ -251,8 +252,8 @@ impl TcpServer {
         self.place.in_time(Act::SendTcp, sent).await
     }
 
-    /// Sends a message, and receives another one of at most `longest` bytes; both begin with their length in
-    /// four bytes, which is not in what is given and returned.
+    /// Sends a message, and receives another one of at most `longest` bytes; both begin with their length in four
+    /// bytes, which is not part of the argument and the result.
     pub async fn ask(&self, stream: &mut Stream, message: &[u8], longest: usize) -> Result<Vec<u8>, String> {
         let length = u32::try_from(message.len()).map_err(|_| "the message is too long".to_owned())?;
         self.write(stream, &[&length.to_be_bytes(), message].concat()).await?;
@@ -262,7 +263,7 @@ impl TcpServer {
                 return Err(format!("the answer is longer than {longest} bytes"));
             }
             let mut answer = Vec::new();
-            // Memory is taken as bytes come, whatever the length promises.
+            // Memory grows with the received bytes, regardless of the announced length.
             stream.take(length as u64).read_to_end(&mut answer).await.map_err(|error| error.to_string())?;
             match answer.len() == length {
                 true => Ok(answer),
@@ -280,9 +281,9 @@ impl TcpServer {
         }
     }
 
-    /// Ends a connection whose bytes have left. A server of TLS may have sent tickets: closed over bytes
-    /// that nobody has read, the kernel resets the connection, and the server may lose what it did not
-    /// read. So they are read until it closes, too, but for no longer than a step may take.
+    /// Ends a connection whose bytes have left. A server of TLS may have sent tickets: closing with unread bytes
+    /// resets the connection, and the server may lose the bytes that it did not read. So they are read until it
+    /// closes, too, but for no longer than the timeout of a step.
     async fn close(&self, mut stream: Stream) {
         let closed = async {
             stream.shutdown().await?;
@@ -312,13 +313,13 @@ fn lock<T>(waiting: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A server that takes datagrams.
 pub struct UdpServer {
     place: Place,
-    /// Told what is lost.
+    /// Counts the lost datagrams.
     node: Arc<Node>,
     complaint: LogThrottle,
 }
 
 impl UdpServer {
-    /// A server that has no socket yet.
+    /// Returns a server without a socket yet.
     pub fn new(place: Place, node: &Arc<Node>) -> UdpServer {
         place.warn_of_cleartext();
         UdpServer { place, node: Arc::clone(node), complaint: LogThrottle::new() }
@@ -335,8 +336,8 @@ impl UdpServer {
         Ok(socket)
     }
 
-    /// Sends these datagrams. What is too long for one is dropped: another attempt would change nothing.
-    /// A refusal says how many datagrams have left.
+    /// Sends these datagrams. A text that is too long for a datagram is dropped: another attempt would change
+    /// nothing. A refusal says how many datagrams have left.
     pub async fn send(&self, datagrams: impl Iterator<Item = &[u8]>) -> Result<(), Refusal> {
         let socket = self.place.in_time(Act::ConnectUdp, self.socket()).await?;
         let mut too_long = 0;

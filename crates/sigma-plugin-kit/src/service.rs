@@ -1,4 +1,4 @@
-//! Services that plugins ask: how connections to them are kept, and what is warned of.
+//! Services that plugins ask: their connections, and warnings about them.
 
 use std::time::Duration;
 
@@ -23,13 +23,13 @@ pub struct Keepalive {
 }
 
 impl Keepalive {
-    /// How many connections are kept, and for how long; None if none are.
+    /// Returns how many connections are kept, and for how long. None without any.
     pub fn kept(&self) -> Option<(usize, Duration)> {
         let most = usize::try_from(self.keepalive_pool).unwrap_or(usize::MAX);
         self.keepalive.then_some((most, Duration::from_millis(self.keepalive_timeout)))
     }
 
-    /// A service as an upstream, whose connections are kept like this.
+    /// Returns a service as an upstream with these connections.
     pub fn upstream(&self, service: &Service, verify: bool, timeout_ms: u64) -> Value {
         let mut upstream = service.upstream(verify, timeout_ms);
         let idle_s = self.keepalive_timeout as f64 / 1000.0;
@@ -42,21 +42,22 @@ impl Keepalive {
     }
 }
 
-/// What lets others read or answer what `whom` is asked, such as `the agent`, whose URLs stand in `fields`.
+/// Returns warnings about settings with which others can read or answer requests to `whom`, such as `the agent`,
+/// whose URLs are in `fields`.
 pub fn warnings(conf: &Value, fields: &[&str], whom: &str) -> Vec<Problem> {
     let asked = format!("{whom} is asked in cleartext");
     let clear = fields.iter().filter_map(|field| cleartext(conf, field, &asked));
     clear.chain(unverified(conf, &format!("another server can answer instead of {whom}"))).collect()
 }
 
-/// A warning if the URL in a field is one without TLS.
+/// Returns a warning if the URL in a field has no TLS.
 pub fn cleartext(conf: &Value, field: &str, message: &str) -> Option<Problem> {
     let url = conf.get(field).and_then(Value::as_str).unwrap_or_default();
     let problem = || Problem::new(field, "cleartext", message).hint("use https where others may listen");
     url.starts_with("http://").then(problem)
 }
 
-/// A warning if the certificate of a service is not verified.
+/// Returns a warning if the certificate of a service is not verified.
 pub fn unverified(conf: &Value, message: &str) -> Option<Problem> {
     let is_off = conf.get("ssl_verify") == Some(&Value::Bool(false));
     is_off.then(|| Problem::new("ssl_verify", "unverified", message).hint("leave it out"))

@@ -1,11 +1,11 @@
-//! AWS Signature Version 4: what a request looks like to its signer, and the signature over it.
+//! AWS Signature Version 4: the canonical form of a request, and its signature.
 
 use aws_lc_rs::{digest, hmac};
 use sigma_plugin::hex;
 use sigma_plugin::variables::percent_decoded;
 use sigma_schema::Confidential;
 
-/// Who signs, and for what.
+/// The credentials and scope of a signature.
 pub struct Account<'a> {
     /// The id of the access key.
     pub access_key_id: &'a str,
@@ -17,12 +17,12 @@ pub struct Account<'a> {
     pub service: &'a str,
 }
 
-/// How a service wants paths to be signed.
+/// The form of paths in the signatures of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Paths {
-    /// Without `.` and `..`, and what the request has encoded is encoded once more: all services but S3.
+    /// Without `.` and `..`, and encoded once more: all services but S3.
     Normal,
-    /// As they are: names of objects may hold anything.
+    /// Unchanged: names of objects may contain anything.
     AsTheyAre,
     /// Without `.` and `..`, encoded once, as the test vectors have it.
     #[cfg(test)]
@@ -39,22 +39,23 @@ pub struct Request<'r> {
     pub paths: Paths,
     /// The fields that are signed, names in small letters.
     pub fields: Vec<(String, Vec<u8>)>,
-    /// The SHA-256 of the body in hexadecimal, or what is said in its place.
+    /// The SHA-256 of the body in hexadecimal, or its replacement.
     pub payload: &'r str,
 }
 
-/// What stands in place of the digest of a body that is not signed.
+/// The replacement for the digest of a body that is not signed.
 pub const UNSIGNED_PAYLOAD: &str = "UNSIGNED-PAYLOAD";
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 
-/// The SHA-256 of some bytes, in hexadecimal.
+/// Returns the SHA-256 of some bytes, in hexadecimal.
 pub fn sha256(bytes: &[u8]) -> String {
     hex::text(digest::digest(&digest::SHA256, bytes).as_ref())
 }
 
 impl Account<'_> {
-    /// The value of `Authorization` for a request that is signed at this time, as [`crate::utc::compact`] writes it.
+    /// Returns the value of `Authorization` for a request that is signed at this time, as [`crate::utc::compact`]
+    /// writes it.
     pub fn authorization(&self, request: &Request<'_>, time: &str) -> String {
         let date = &time[..8];
         let scope = format!("{date}/{}/{}/aws4_request", self.region, self.service);
@@ -75,7 +76,7 @@ impl Account<'_> {
 }
 
 impl Request<'_> {
-    /// The canonical request, and the names of the fields that are signed.
+    /// Returns the canonical request, and the names of the signed fields.
     fn canonical(&self) -> (Vec<u8>, String) {
         let (path, query) = match self.target.iter().position(|byte| *byte == b'?') {
             Some(at) => (&self.target[..at], &self.target[at + 1..]),
@@ -106,13 +107,13 @@ impl Request<'_> {
     }
 }
 
-/// A value without space around it, and with one space for several.
+/// Returns a value without space around it, and with one space for several.
 fn squeezed(value: &[u8]) -> Vec<u8> {
     let words = value.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
     words.collect::<Vec<_>>().join(&b' ')
 }
 
-/// A text with everything but unreserved characters encoded, and slashes where they are to stay.
+/// Returns a text with everything but unreserved characters encoded, and slashes kept on request.
 pub fn encoded(text: &[u8], keeps_slashes: bool) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text {
@@ -136,7 +137,7 @@ fn canonical_path(path: &[u8], paths: Paths) -> String {
     }
 }
 
-/// A path without empty segments, `.` and `..` (RFC 3986 §5.2.4).
+/// Returns a path without empty segments, `.` and `..` (RFC 3986 §5.2.4).
 fn normal(path: &[u8]) -> Vec<u8> {
     let mut kept: Vec<&[u8]> = Vec::new();
     let segments = || path.split(|byte| *byte == b'/');
@@ -152,7 +153,7 @@ fn normal(path: &[u8]) -> Vec<u8> {
     [b"/", &kept.join(&b'/')[..], end].concat()
 }
 
-/// The arguments of a query as they are signed: encoded anew, in the order of their names and values.
+/// Returns the arguments of a query in signed form: encoded again, in the order of their names and values.
 pub fn canonical_query(query: &[u8]) -> String {
     let pairs = query.split(|byte| *byte == b'&').filter(|pair| !pair.is_empty());
     let mut pairs: Vec<(String, String)> = pairs
@@ -172,8 +173,7 @@ mod tests {
 
     use super::*;
 
-    /// AWS' own vectors, which it publishes with its SDKs; without those that fold lines or leave out what they
-    /// send.
+    /// The vectors that AWS publishes with its SDKs; without those that fold lines or leave out sent fields.
     const VECTORS: &str = include_str!("sigv4_vectors.json");
 
     fn secret(text: &str) -> Confidential {

@@ -6,18 +6,18 @@ use sigma_schema::wording::pcre;
 /// Largest compiled form in bytes, so that a short pattern cannot take much memory.
 const MAX_REGEX_BYTES: usize = 1 << 20;
 
-/// What a substitution makes of a path.
+/// The result of a substitution in a path.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NewTarget {
     /// The path, percent-encoded.
     pub path: Vec<u8>,
-    /// The query without `?`; None if there is none.
+    /// The query without `?`; None without one.
     pub query: Option<Vec<u8>>,
-    /// What the groups of the match held.
+    /// The values of the match's groups.
     pub groups: Vec<Vec<u8>>,
 }
 
-/// How the parts of a new target are written.
+/// The writing of the parts of a new target.
 pub struct TargetWriting<'w> {
     /// The replacement's own text before its query.
     pub literal: &'w dyn Fn(&[u8], &mut Vec<u8>),
@@ -35,11 +35,11 @@ pub fn verbatim(text: &[u8], out: &mut Vec<u8>) {
 /// The flags of `ngx.re`.
 const FLAGS: &str = "adDijJmosuUx";
 
-/// A pattern and what its matches are replaced by.
+/// A pattern and the replacement of its matches.
 #[derive(Debug)]
 pub struct Substitution {
     regex: Regex,
-    /// The pattern has a `$` that stands for the end of the text.
+    /// The pattern has a `$` for the end of the text.
     ends_text: bool,
     replacement: Vec<Piece>,
 }
@@ -54,7 +54,7 @@ enum Piece {
     Group(usize),
 }
 
-/// Compiles a pattern of PCRE. `flags` are those of `ngx.re`; what only steers its engine is ignored.
+/// Compiles a pattern of PCRE. `flags` are the flags of `ngx.re`; those that only control its engine are ignored.
 pub fn compile(pattern: &str, flags: &str) -> Result<Regex, String> {
     if let Some(flag) = flags.chars().find(|flag| !FLAGS.contains(*flag)) {
         return Err(format!("unknown flag \"{flag}\" (flags \"{flags}\")"));
@@ -94,8 +94,7 @@ impl Substitution {
         })
     }
 
-    /// The text with its first match replaced, and what the groups of that match held; None without
-    /// a match.
+    /// Returns the text with its first match replaced, and the values of that match's groups. None without a match.
     pub fn first(&self, text: &[u8]) -> Option<(Vec<u8>, Vec<Vec<u8>>)> {
         let captures = self.regex.captures(text)?;
         // Group 0 is there in every match.
@@ -106,8 +105,8 @@ impl Substitution {
         Some((out, groups(&captures)))
     }
 
-    /// As [`Substitution::first`], for a request target: what follows the first `?` of the replacement is a query.
-    /// Each part is written as `written` says.
+    /// Does the same as [`Substitution::first`] for a request target: the text after the first `?` of the replacement
+    /// is a query. Each part is written as `written` says.
     pub fn target(&self, text: &[u8], written: &TargetWriting<'_>) -> Option<NewTarget> {
         let captures = self.regex.captures(text)?;
         // Group 0 is there in every match.
@@ -141,11 +140,11 @@ impl Substitution {
         Some(NewTarget { path, query, groups: groups(&captures) })
     }
 
-    /// The text with its first `matches` matches replaced, of `limit` bytes at most.
+    /// Returns the text with its first `matches` matches replaced, of `limit` bytes at most.
     ///
     /// # Errors
-    /// Returns an error if the result would be longer than `limit`: a replacement may be longer than
-    /// what it replaces, and stand for a byte.
+    /// Returns an error if the result would be longer than `limit`: a replacement may be longer than a match of one
+    /// byte.
     pub fn bounded(&self, text: Vec<u8>, matches: usize, limit: usize) -> Result<Vec<u8>, TooLong> {
         let (mut out, mut copied, mut at, mut left) = (Vec::new(), 0, 0, matches);
         while left > 0
@@ -156,7 +155,7 @@ impl Substitution {
             let Some(whole) = captures.get(0) else { break };
             at = whole.end();
             if whole.is_empty() {
-                // The next one begins further on; one that touches the match before it is none.
+                // The next one begins further on; one that touches the match before it does not count.
                 at += 1;
                 if copied == whole.end() && left < matches {
                     continue;
@@ -176,9 +175,9 @@ impl Substitution {
         if out.len() > limit { Err(TooLong) } else { Ok(out) }
     }
 
-    /// The first match from `at` on. As with PCRE a `$` is met before a line feed at the end too.
+    /// Returns the first match from `at` on. As with PCRE, a `$` also matches before a line feed at the end.
     ///
-    /// For guards that is not so, see [`pcre`]; a body that is changed is none.
+    /// This does not hold for guards, see [`pcre`]; changing a body is no guard.
     fn find_in_text<'t>(&self, text: &'t [u8], at: usize) -> Option<Captures<'t>> {
         let found = self.regex.captures_at(text, at);
         let Some(line) = text.strip_suffix(b"\n").filter(|line| self.ends_text && at <= line.len()) else {
@@ -207,7 +206,7 @@ fn groups(captures: &Captures<'_>) -> Vec<Vec<u8>> {
     captures.iter().map(|group| group.map_or_else(Vec::new, |group| group.as_bytes().to_vec())).collect()
 }
 
-/// `$1`, `${1}` and `$$`; nothing else may follow a dollar sign, as with nginx.
+/// Parses `$1`, `${1}` and `$$`; nothing else may follow a dollar sign, as with nginx.
 fn pieces(replacement: &str) -> Result<Vec<Piece>, String> {
     let mut pieces = Vec::new();
     let mut literal = Vec::new();
@@ -297,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_replaced_is_refused() {
+    fn invalid_replacements_are_rejected() {
         let check = |pattern: &str, replacement: &str, expected: &str| {
             let error = Substitution::new(pattern, replacement, "").unwrap_err();
             assert!(error.contains(expected), "{error}");
@@ -311,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_those_of_nginx() {
+    fn flags_match_nginx() {
         let matches =
             |pattern: &str, flags: &str, text: &[u8]| compile(pattern, flags).unwrap().is_match(text);
         assert!(matches("A", "ijo", b"a") && !matches("A", "jo", b"a"));

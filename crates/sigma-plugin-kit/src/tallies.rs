@@ -16,16 +16,16 @@ use sigma_plugin::{Env, Local, Node};
 /// Places that are remembered: more than a gateway has, less than one with a churn of routes would fill.
 const PLACES_MAX: usize = 10_000;
 
-/// Something that happens, of several that are counted apart.
+/// An event of several kinds that are counted apart.
 pub trait Event: Copy + 'static {
     /// The name of the metric, without prefix.
     const METRIC: &'static str;
     /// The help text of the metric.
     const HELP: &'static str;
-    /// The labels of each, beside that of the place.
+    /// The labels of each kind, in addition to the label of the place.
     const LABELS: &'static [&'static [(&'static str, &'static str)]];
 
-    /// Which of them it is.
+    /// Returns the number of its kind.
     fn number(self) -> usize;
 }
 
@@ -38,16 +38,16 @@ type Numbers = Arc<[AtomicU64]>;
 #[derive(Debug)]
 struct Place {
     id: u64,
-    /// Those of each worker that has counted.
+    /// The numbers of each worker that has counted.
     workers: Mutex<Vec<Numbers>>,
 }
 
 /// A metric and all of its series.
 pub trait Family: Send + Sync {
-    /// The help text.
+    /// Returns the help text.
     fn help(&self) -> &'static str;
 
-    /// All numbers that are not 0, each with its labels, the first of which is the resource.
+    /// Returns all numbers that are not 0, each with its labels, the first of which is the resource.
     fn all(&self) -> Vec<(Labels, u64)>;
 }
 
@@ -56,13 +56,13 @@ pub trait Family: Send + Sync {
 pub struct Families(Mutex<BTreeMap<&'static str, Arc<dyn Family>>>);
 
 impl Families {
-    /// All of them, in the order of their names.
+    /// Returns all of them, in the order of their names.
     pub fn all(&self) -> Vec<(&'static str, Arc<dyn Family>)> {
         lock(&self.0).iter().map(|(name, family)| (*name, Arc::clone(family))).collect()
     }
 }
 
-/// Where an instance in `resource` counts events of one kind.
+/// Returns the counter of an instance in `resource` for one kind of events.
 pub fn counted<E: Event>(node: &Node, resource: &str) -> Counted<E> {
     let tallies = node.part(Tallies::<E>::default);
     let families = node.part(Families::default);
@@ -99,7 +99,7 @@ impl<E> Default for Own<E> {
     }
 }
 
-/// Where a plugin's instance counts.
+/// The counter of a plugin's instance.
 #[derive(Debug)]
 pub struct Counted<E>(Arc<Place>, PhantomData<fn(E)>);
 
@@ -118,12 +118,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<E: Event> Tallies<E> {
-    /// Where an instance in `resource` counts.
+    /// Returns the counter of an instance in `resource`.
     fn counted(&self, resource: &str) -> Counted<E> {
         let mut places = lock(&self.places);
         let Places { last, known } = &mut *places;
         if known.len() >= PLACES_MAX && !known.contains_key(resource) {
-            // Those of instances that are gone.
+            // Forgets places of removed instances.
             known.retain(|_, place| Arc::strong_count(place) > 1);
         }
         *last += 1;
@@ -157,12 +157,12 @@ impl<E: Event> Family for Tallies<E> {
 }
 
 impl<E: Event> Counted<E> {
-    /// The numbers of a worker, to count where no hook runs.
+    /// Returns the numbers of a worker, to count outside hooks.
     pub fn tally(&self, local: &Local) -> Tally<E> {
         let own = local.part(Own::<E>::default);
         let mut places = own.0.borrow_mut();
         if places.len() >= 2 * PLACES_MAX {
-            // Most are of places that are gone; those that are not add numbers anew.
+            // Most belong to removed places; the others add numbers again.
             places.clear();
         }
         let tally = places.entry(self.0.id).or_insert_with(|| {
@@ -185,7 +185,7 @@ impl<E: Event> Tally<E> {
         self.add(event, 1);
     }
 
-    /// Counts as many.
+    /// Counts several events.
     pub fn add(&self, event: E, many: u64) {
         let number = &self.0[event.number()];
         // The owning worker only: two writers would lose counts.

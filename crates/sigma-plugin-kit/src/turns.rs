@@ -14,14 +14,14 @@ pub struct Entries<T> {
 }
 
 impl<T: 'static> Entries<T> {
-    /// These entries, each with its weight.
+    /// Makes the turns of these entries, each with its weight.
     pub fn new(list: Vec<(T, u64)>) -> Entries<T> {
         let step = list.iter().fold(0, |step, (_, weight)| gcd(step, *weight));
         let heaviest = list.iter().map(|(_, weight)| *weight).max().unwrap_or(0);
         Entries { list, step, heaviest }
     }
 
-    /// The one whose turn it is in this worker; None if there is none.
+    /// Returns the next entry in this worker. None without entries.
     pub fn next<'e>(self: &'e Arc<Self>, local: &Local) -> Option<&'e T> {
         if let [] | [_] = &self.list[..] {
             return self.list.first().map(|(entry, _)| entry);
@@ -38,7 +38,7 @@ impl<T: 'static> Entries<T> {
         turns.get_mut(&address).map(|(_, turn)| self.after(turn))
     }
 
-    /// The next in turn: the heavier an entry, the earlier in a round it joins in.
+    /// Returns the next in turn: the heavier an entry, the earlier in a round it joins in.
     fn after(&self, turn: &mut Turn) -> &T {
         loop {
             while let Some((entry, weight)) = self.list.get(turn.at) {
@@ -61,15 +61,14 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Where one worker is in the rounds of some entries.
+/// The position of one worker in the rounds of some entries.
 struct Turn {
     at: usize,
     /// Weight from which entries are chosen in this round.
     bar: u64,
 }
 
-/// The turns of one worker, by the address of the entries, which is taken as long as the weak
-/// reference stands beside it.
+/// The turns of one worker, by the address of the entries, which stays reserved as long as the weak reference exists.
 struct Turns<T>(RefCell<HashMap<usize, TurnOf<T>>>);
 
 type TurnOf<T> = (Weak<Entries<T>>, Turn);

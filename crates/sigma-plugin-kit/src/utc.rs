@@ -1,6 +1,6 @@
-//! Moments as text, in UTC.
+//! Times as text, in UTC.
 
-/// Year, month, day, hour, minute and second of a second since 1970.
+/// Returns the year, month, day, hour, minute and second of a second since 1970.
 fn parts(unix_s: u64) -> [u64; 6] {
     let (days, second) = (unix_s / 86_400, unix_s % 86_400);
     // Civil dates by eras of 400 years that begin in March (Hinnant, `civil_from_days`).
@@ -15,20 +15,20 @@ fn parts(unix_s: u64) -> [u64; 6] {
     [year, month, day, second / 3_600, second / 60 % 60, second % 60]
 }
 
-/// As `X-Amz-Date` has it: `20150830T123600Z`.
+/// Formats a second as in `X-Amz-Date`: `20150830T123600Z`.
 pub fn compact(unix_s: u64) -> String {
     let [year, month, day, hour, minute, second] = parts(unix_s);
     format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z")
 }
 
-/// By RFC 3339, with milliseconds: `2015-08-30T12:36:00.123Z`.
+/// Formats milliseconds by RFC 3339: `2015-08-30T12:36:00.123Z`.
 pub fn rfc3339(unix_ms: u64) -> String {
     let [year, month, day, hour, minute, second] = parts(unix_ms / 1000);
     let milli = unix_ms % 1000;
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milli:03}Z")
 }
 
-/// As names of files begin that have a moment: `2015-08-30_12-36-00`, always of [`FOR_FILES`] bytes.
+/// Formats a second for the beginning of file names: `2015-08-30_12-36-00`, always of [`FOR_FILES`] bytes.
 pub fn for_files(unix_s: u64) -> String {
     let [year, month, day, hour, minute, second] = parts(unix_s);
     format!("{year:04}-{month:02}-{day:02}_{hour:02}-{minute:02}-{second:02}")
@@ -74,7 +74,7 @@ impl Format {
         Ok(Format(parts))
     }
 
-    /// The text of a second since 1970.
+    /// Returns the text of a second since 1970.
     pub fn text(&self, unix_s: u64) -> String {
         let date = Date::of(unix_s);
         self.0
@@ -104,7 +104,7 @@ const MONTHS: [&str; 12] = [
     "December",
 ];
 
-/// A second with what calendars say of it.
+/// A second with its calendar values.
 struct Date {
     unix_s: u64,
     parts: [u64; 6],
@@ -124,7 +124,7 @@ impl Date {
         Date { unix_s, parts, weekday: (unix_s / 86_400 + 4) % 7, day_of_year }
     }
 
-    /// Year and week by ISO 8601.
+    /// Returns the year and week by ISO 8601.
     fn week(&self) -> (u64, u64) {
         let year = self.parts[0];
         let weekday = if self.weekday == 0 { 7 } else { self.weekday };
@@ -176,7 +176,7 @@ fn is_leap(year: u64) -> bool {
     year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400)
 }
 
-/// A year has 53 weeks if it begins on a Thursday, or on a Wednesday and is a leap year.
+/// Returns the weeks of a year: 53 if it begins on a Thursday, or on a Wednesday and is a leap year.
 fn weeks_of(year: u64) -> u64 {
     let last_day = |year: u64| (year + year / 4 - year / 100 + year / 400) % 7;
     if last_day(year) == 4 || last_day(year - 1) == 3 { 53 } else { 52 }
@@ -201,7 +201,7 @@ mod tests {
         check(4_107_542_400_000, "2100-03-01T00:00:00.000Z", "21000301T000000Z");
     }
 
-    /// As `date -u -d @… +…` of GNU has it.
+    /// Checks the formats against `date -u -d @… +…` of GNU.
     #[test]
     fn formats() {
         let check = |unix_s: u64, format: &str, expected: &str| {

@@ -1,8 +1,8 @@
-//! How documents are fetched, from issuers of tokens for instance, and questions put to them: beside the traffic, on
-//! the control thread's runtime. A worker waits for the answer as a task.
+//! Documents that are fetched from services, such as issuers of tokens, and requests to them: on the control thread's
+//! runtime, outside the gateway's own requests. A worker waits for the answer as a task.
 //!
-//! Where they are is known from the configuration and from what the provider says of itself, and so no earlier
-//! than a request needs it: that is why these calls are none to an upstream of the gateway.
+//! Their addresses come from the configuration and from the provider's own documents, and so no earlier than a
+//! request needs them: that is why these calls do not use an upstream of the gateway.
 
 use std::fmt;
 use std::future::Future;
@@ -48,29 +48,29 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// Whether nobody can listen or answer in its place.
+    /// Returns true if the connection is encrypted and verified.
     pub fn is_encrypted(&self) -> bool {
         self.0.scheme() == "https"
     }
 
-    /// Its text.
+    /// Returns its text.
     pub fn as_str(&self) -> &str {
         self.0.as_str()
     }
 
-    /// Its path.
+    /// Returns its path.
     pub fn path(&self) -> &str {
         self.0.path()
     }
 
-    /// The address without arguments.
+    /// Returns the address without arguments.
     pub fn without_arguments(&self) -> String {
         let mut url = self.0.clone();
         url.set_query(None);
         url.into()
     }
 
-    /// The address with further arguments.
+    /// Returns the address with further arguments.
     pub fn with_arguments(&self, pairs: &[(&str, &str)]) -> String {
         let mut url = self.0.clone();
         url.query_pairs_mut().extend_pairs(pairs);
@@ -78,23 +78,23 @@ impl Address {
     }
 }
 
-/// A question to a provider.
+/// A request to a provider.
 #[derive(Default)]
 pub struct Question {
-    /// The body; a GET without.
+    /// The body; without one the method is GET.
     pub form: Option<String>,
-    /// Fields besides.
+    /// Additional fields.
     pub fields: Vec<(String, Vec<u8>)>,
 }
 
-/// How an issuer is reached.
+/// The connection settings for an issuer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WebSettings {
     /// For all of an exchange.
     pub timeout: Duration,
     /// Whether its certificate is verified.
     pub verify: bool,
-    /// Through what it is reached.
+    /// The proxies on the way.
     pub proxies: Vec<Proxy>,
     /// Most bytes of an answer; one with more is an error.
     pub answer_bytes: usize,
@@ -105,17 +105,17 @@ pub struct WebSettings {
 pub struct Proxy {
     /// The address of the proxy.
     pub address: Address,
-    /// Whether it is for addresses with `https`; else for those with `http`.
+    /// It is for addresses with `https`; else for those with `http`.
     pub is_for_tls: bool,
-    /// What it is shown in `Proxy-Authorization`.
+    /// The credentials in `Proxy-Authorization`.
     pub authorization: Option<Confidential>,
-    /// Hosts that are reached without it, with commas between them: names with all that end in them, addresses and
+    /// Hosts that are reached without it, separated by commas: names that match all that end in them, addresses and
     /// networks; `*` for all.
     pub except: Option<String>,
 }
 
 impl WebSettings {
-    /// Without proxies.
+    /// Returns settings without proxies.
     pub fn new(timeout: Duration, verify: bool) -> WebSettings {
         WebSettings { timeout, verify, proxies: Vec::new(), answer_bytes: ANSWER_BYTES }
     }
@@ -136,14 +136,14 @@ impl Proxy {
     }
 }
 
-/// The way to an issuer: it keeps connections.
+/// A client for an issuer: it keeps connections.
 pub struct Web {
     settings: WebSettings,
     /// Made when first needed: it reads the system's certificates.
     client: OnceCell<reqwest::Client>,
 }
 
-/// An answer that came whole.
+/// A complete answer.
 pub struct Reply {
     /// The status code.
     pub status: u16,
@@ -152,7 +152,7 @@ pub struct Reply {
 }
 
 impl Web {
-    /// A client with these settings.
+    /// Returns a client with these settings.
     pub fn new(settings: WebSettings) -> Web {
         Web { settings, client: OnceCell::new() }
     }
@@ -163,7 +163,7 @@ impl Web {
             let builder = reqwest::Client::builder()
                 .connect_timeout(settings.timeout)
                 .timeout(settings.timeout)
-                // Who answers must not choose whom the gateway asks next.
+                // A server must not choose the next one that the gateway asks.
                 .redirect(reqwest::redirect::Policy::none())
                 .no_proxy()
                 .pool_idle_timeout(Duration::from_secs(15))
@@ -179,7 +179,7 @@ impl Web {
     /// Fetches a document.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if it does not come whole, in time, with status 200.
+    /// Returns an error, which is a sentence, if it does not arrive completely, in time, with status 200.
     pub async fn get(&self, address: &Address) -> Result<Vec<u8>, String> {
         let request = self.client().await?.get(address.0.clone()).header("Accept", "application/json");
         match self.send(address, request).await?.0 {
@@ -188,18 +188,18 @@ impl Web {
         }
     }
 
-    /// Puts a question.
+    /// Sends a request.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if no answer comes whole and in time.
+    /// Returns an error, which is a sentence, if no complete answer arrives in time.
     pub async fn put(&self, address: &Address, question: Question) -> Result<Reply, String> {
         self.put_with_fields(address, question).await.map(|(reply, _)| reply)
     }
 
-    /// As [`Web::put`], with the fields of the answer.
+    /// Sends a request like [`Web::put`], and returns the fields of the answer, too.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if no answer comes whole and in time.
+    /// Returns an error, which is a sentence, if no complete answer arrives in time.
     pub async fn put_with_fields(
         &self,
         address: &Address,
@@ -239,7 +239,7 @@ impl Web {
     }
 }
 
-/// An error with everything that led to it, without the address, which the message names already.
+/// Returns an error with all its causes, without the address, which the message names already.
 fn causes(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut text = error.to_string();
@@ -251,21 +251,21 @@ fn causes(error: reqwest::Error) -> String {
     text
 }
 
-/// Runs something beside the traffic and waits for it; None if nothing runs there.
+/// Runs work on the control thread's runtime and waits for it. None without such a runtime.
 pub fn beside<W>(node: &Node, work: W) -> impl Future<Output = Option<W::Output>> + use<W>
 where
     W: Future<Output: Send> + Send + 'static,
 {
     let (sender, receiver) = oneshot::channel();
     node.spawn(async move {
-        // Who asked may have left.
+        // The receiver may be gone.
         let _ = sender.send(work.await);
     });
     async move { receiver.await.ok() }
 }
 
-/// The members of a JSON object; None if the text is anything else, or has a name twice in one object:
-/// readers of such a text differ in what they see.
+/// Returns the members of a JSON object. None if the text is anything else, or has a name twice in one object:
+/// readers of such a text take different values.
 pub fn object_of(text: &[u8]) -> Option<Map<String, Value>> {
     match json_body::unambiguous(text).ok()? {
         Value::Object(members) => Some(members),

@@ -12,22 +12,22 @@ use sigma_http::{Chunk, HeaderId, RequestHead};
 use sigma_net::Deadline;
 use sigma_plugin::Reply;
 
-/// What a key is answered with (RFC 6455 §1.3).
+/// The constant in the answer to a key (RFC 6455 §1.3).
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// The version that there is.
+/// The only version.
 const VERSION: &[u8] = b"13";
 
-/// Answers to pings that may wait: a client that reads none of them is not read.
+/// Answers to pings that may wait: a client that does not read them is not read either.
 const WAITING_BYTES: usize = 64 << 10;
 
-/// How long a client may take to answer the gateway's good-bye.
+/// How long a client may take to answer the gateway's close frame.
 const GOODBYE_MS: u64 = 1000;
 
-/// The answer that opens a WebSocket (RFC 6455 §4.2).
+/// Returns the response that opens a WebSocket (RFC 6455 §4.2).
 ///
 /// # Errors
-/// Returns the answer to a request that is no handshake, 400.
+/// Returns the response to a request that is no handshake, 400.
 pub fn handshake(head: &RequestHead) -> Result<Reply, Reply> {
     let fields = &head.headers;
     // The exchange shows an extended CONNECT as such a GET, too.
@@ -55,38 +55,39 @@ pub fn handshake(head: &RequestHead) -> Result<Reply, Reply> {
 pub enum Heard {
     /// A complete message.
     Message(Kind, Vec<u8>),
-    /// It has answered a ping, or just says that it is there.
+    /// It has answered a ping, or sent an unsolicited pong.
     Pong,
 }
 
-/// The server's side of a WebSocket: bytes there, messages here. Pings are answered, and good-byes returned.
+/// The server's side of a WebSocket: bytes on one side, messages on the other. Pings are answered, and so are close
+/// frames.
 pub struct Socket {
     reader: Reader,
-    /// Bytes of the client that were not looked at yet.
+    /// Bytes of the client that were not parsed yet.
     unread: Chunk,
     /// Frames for the client, and how much of the first one has left.
     out: VecDeque<Vec<u8>>,
     taken: usize,
     out_bytes: usize,
     end: End,
-    /// The code that the client's good-bye had; None as long as it has said none.
+    /// The code of the client's close frame. None before one.
     farewell: Option<u16>,
 }
 
-/// How far a WebSocket is from its end.
+/// The progress of closing a WebSocket.
 enum End {
     Open,
-    /// The gateway has said good-bye, and the client has until then to answer.
+    /// The gateway has sent its close frame, and the client has until then to answer.
     Leaving(Deadline),
-    /// Both have, or the client is not listened to any more.
+    /// Both have, or the client's bytes are ignored now.
     Over,
 }
 
-/// There was none in the client's good-bye (RFC 6455 §7.1.5).
+/// The code for a close frame without one (RFC 6455 §7.1.5).
 pub const NO_CODE: u16 = 1005;
 
 impl Socket {
-    /// One whose messages have at most `limit` bytes.
+    /// Returns a socket whose messages have at most `limit` bytes.
     pub fn new(limit: usize) -> Socket {
         Socket {
             reader: Reader::new(limit),
@@ -99,28 +100,29 @@ impl Socket {
         }
     }
 
-    /// Whether it may be given more of the client's bytes: what was given is read, and what it was answered has left
-    /// as far as it must.
+    /// Returns true if it accepts more of the client's bytes: all earlier ones are parsed, and enough of the answers
+    /// have left.
     pub fn has_room(&self) -> bool {
         self.unread.is_empty() && self.out_bytes < WAITING_BYTES
     }
 
-    /// Bytes for the client that have not left.
+    /// Returns the bytes for the client that have not left.
     pub fn waiting_bytes(&self) -> usize {
         self.out_bytes
     }
 
-    /// Whether messages can still be exchanged.
+    /// Returns true if messages can still be exchanged.
     pub fn is_open(&self) -> bool {
         matches!(self.end, End::Open)
     }
 
-    /// The code that the client has left with: [`NO_CODE`] if it gave none; None if it has not left by itself.
+    /// Returns the code that the client has closed with: [`NO_CODE`] if it gave none; None if it has not closed by
+    /// itself.
     pub fn farewell(&self) -> Option<u16> {
         self.farewell
     }
 
-    /// Bytes of the client.
+    /// Adds bytes of the client.
     pub fn take(&mut self, data: Chunk) {
         if matches!(self.end, End::Over) {
             return;
@@ -132,7 +134,7 @@ impl Socket {
         }
     }
 
-    /// The next message or pong of the client, if all of its bytes are there.
+    /// Returns the next message or pong of the client, if all of its bytes are there.
     pub fn receive(&mut self) -> Option<Heard> {
         while !self.unread.is_empty() {
             let (taken, said) = match self.reader.read(&self.unread) {
@@ -155,7 +157,7 @@ impl Socket {
                     self.unread = Chunk::empty();
                     self.hear_goodbye(code);
                 }
-                // After a good-bye nothing counts but the answer.
+                // After a close frame only the answer counts.
                 _ => {}
             }
         }
@@ -169,8 +171,8 @@ impl Socket {
         }
         self.farewell = Some(code.unwrap_or(NO_CODE));
         self.say_goodbye(code.unwrap_or(1000), "");
-        // The gateway says so in the client's place when it stops itself: the client's answer is still to come then,
-        // and whoever tunnels this ends it.
+        // A gateway that stops sends this code for the client: the client's answer is still to come then, and the
+        // tunnel ends it.
         if code != Some(GOING_AWAY) {
             self.end = End::Over;
         }
@@ -190,26 +192,26 @@ impl Socket {
         self.out.push_back(frame);
     }
 
-    /// Sends a message, unless good-bye was said.
+    /// Sends a message, unless a close frame was sent.
     pub fn send(&mut self, kind: Kind, payload: &[u8]) {
         if self.is_open() {
             self.push(messages::message(kind, payload));
         }
     }
 
-    /// Asks the client whether it is there.
+    /// Sends a ping to the client.
     pub fn ping(&mut self) {
         if self.is_open() {
             self.push(messages::ping(b""));
         }
     }
 
-    /// Ends it, with a code and a reason.
+    /// Closes it, with a code and a reason.
     pub fn close(&mut self, code: u16, reason: &str) {
         self.say_goodbye(code, reason);
     }
 
-    /// The next bytes for the client; None at the end.
+    /// Returns the next bytes for the client. None at the end.
     pub fn poll_piece(&mut self, task: &mut Task<'_>) -> Poll<Option<Chunk>> {
         while let Some(frame) = self.out.front() {
             if let Some(piece) = Chunk::next_of(frame, &mut self.taken) {
@@ -244,7 +246,7 @@ mod tests {
     const THIRTEEN: (&str, &str) = ("Sec-WebSocket-Version", "13");
 
     #[test]
-    fn handshakes_are_those_of_the_standard() {
+    fn handshakes_follow_the_standard() {
         // The example of RFC 6455 §1.3.
         let reply = handshake(&request(&[UPGRADE, KEY, THIRTEEN])).unwrap();
         assert_eq!(reply.status, 101);
@@ -266,12 +268,12 @@ mod tests {
         assert_eq!(handshake(&posted).unwrap_err().status, 400);
     }
 
-    /// A client's frame, masked by zeros.
+    /// Returns a client's frame, masked by zeros.
     fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
         [&[first, 0x80 | payload.len() as u8, 0, 0, 0, 0][..], payload].concat()
     }
 
-    /// What is heard of these bytes, what the client gets, and whether that is all.
+    /// Returns the messages in these bytes, the bytes for the client, and whether that is the end.
     fn after(socket: &mut Socket, bytes: &[u8]) -> (Vec<Heard>, Vec<u8>, bool) {
         socket.take(Chunk::copy_of(bytes));
         let heard = std::iter::from_fn(|| socket.receive()).collect();
@@ -296,7 +298,7 @@ mod tests {
         assert_eq!(socket.waiting_bytes(), 5 + 2);
         assert_eq!(after(&mut socket, b"").1, b"\x82\x03yes\x89\x00");
         assert_eq!((socket.farewell(), socket.is_open()), (None, true));
-        // What follows a good-bye is nobody's.
+        // Bytes after a close frame are ignored.
         let bye = [frame(0x88, b"\x0f\xa0"), frame(0x81, b"no")].concat();
         assert_eq!(after(&mut socket, &bye), (vec![], b"\x88\x02\x0f\xa0".to_vec(), true));
         socket.send(Kind::Text, b"no");
@@ -311,7 +313,7 @@ mod tests {
         assert_eq!(after(&mut socket, &frame(0x81, b"hi")), (vec![], vec![], false));
         assert_eq!(after(&mut socket, &frame(0x88, b"\x03\xf0")), (vec![], vec![], true));
         assert_eq!(socket.farewell(), None);
-        // Whoever goes away may be the gateway itself: the tunnel ends then, not this side.
+        // The side that goes away may be the gateway itself: the tunnel ends then, not this side.
         let mut socket = Socket::new(10);
         assert_eq!(
             after(&mut socket, &frame(0x88, b"\x03\xe9")),
@@ -320,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_breaks_the_protocol_is_told() {
+    fn a_client_that_breaks_the_protocol_gets_a_code() {
         for (bytes, code) in
             [(b"\x81\x00".to_vec(), 1002_u16), (frame(0x81, b"\xff"), 1007), (frame(0x82, &[0; 11]), 1009)]
         {

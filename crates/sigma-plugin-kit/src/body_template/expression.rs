@@ -1,4 +1,4 @@
-//! The expressions of templates: the part of Lua's that reads values, and what they come to.
+//! The expressions of templates: the part of Lua's expressions that reads values, and their evaluation.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -57,9 +57,9 @@ pub(super) enum Binary {
     Remainder,
 }
 
-/// What expressions are about.
+/// The values that expressions refer to.
 pub(super) struct Scope<'v> {
-    /// What was parsed of the body; its members are variables.
+    /// The parsed body; its members are variables.
     pub(super) root: &'v Value,
     /// The body as it came.
     pub(super) body: &'v Value,
@@ -74,7 +74,7 @@ pub(super) struct Scope<'v> {
 static NIL: Value = Value::Null;
 
 impl<'v> Scope<'v> {
-    /// Takes a step, and those of a text.
+    /// Spends a step, and the steps of a text.
     pub(super) fn spend(&self, text: usize) -> Result<(), String> {
         let left = self.steps.get().checked_sub(1 + text / TEXT_OF_A_STEP);
         self.steps.set(left.ok_or("the template takes too many steps")?);
@@ -89,7 +89,7 @@ impl<'v> Scope<'v> {
         Ok(Cow::Borrowed(match name {
             "_body" => self.body,
             "_multipart" | "context" => self.root,
-            // A helper that stands for itself: what the body says cannot take its place.
+            // The name of a helper is reserved: a member of the body cannot replace it.
             "_ctx" | "_escape_json" | "_escape_xml" => &NIL,
             _ => self.root.get(name).unwrap_or(&NIL),
         }))
@@ -124,12 +124,12 @@ impl Expression {
     }
 }
 
-/// Everything but nil and false.
+/// Returns true for everything but nil and false.
 pub(super) fn is_true(value: &Value) -> bool {
     !matches!(value, Value::Null | Value::Bool(false))
 }
 
-/// What is shown of a value.
+/// Returns the text of a value.
 pub(super) fn text_of(value: &Value) -> Result<Cow<'_, str>, String> {
     Ok(match value {
         Value::Null => Cow::Borrowed(""),
@@ -142,7 +142,7 @@ pub(super) fn text_of(value: &Value) -> Result<Cow<'_, str>, String> {
     })
 }
 
-/// Whole numbers have no fraction; the others are as short as they can be.
+/// Formats a number: whole numbers have no fraction; the others are as short as possible.
 fn number_text(number: &Number) -> String {
     /// From here on, doubles are not all whole numbers.
     const WHOLE: f64 = 9e15;
@@ -164,7 +164,7 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// A member; of lists the first one is 1.
+/// Returns a member; the first one of a list is 1.
 fn member<'v>(of: Cow<'v, Value>, key: &Value) -> Result<Cow<'v, Value>, String> {
     let at = |items: &[Value]| {
         let number = key.as_u64().or_else(|| key.as_f64().filter(|n| n.fract() == 0.0).map(|n| n as u64))?;
@@ -210,7 +210,7 @@ fn operand(value: &Value) -> Result<f64, String> {
     number_of(value).ok_or_else(|| format!("attempt to perform arithmetic on a {} value", kind(value)))
 }
 
-/// A number; what is none, such as 1/0, is nil.
+/// Returns a number; an infinite or undefined one, such as 1/0, is nil.
 pub(super) fn number(float: f64) -> Value {
     const WHOLE: f64 = 9e15;
     if float.fract() == 0.0 && float.abs() < WHOLE { json!(float as i64) } else { json!(float) }
@@ -283,13 +283,13 @@ impl Binary {
                 let (left, right) = (operand(left)?, operand(right)?);
                 number(left - (left / right).floor() * right)
             }
-            // They do not always ask for their right side.
+            // They do not always evaluate their right side.
             Binary::Or | Binary::And => Value::Null,
         })
     }
 }
 
-/// A value as a part of a longer text.
+/// Returns a value as a part of a longer text.
 fn joined(value: &Value) -> Result<Cow<'_, str>, String> {
     match value {
         Value::String(_) | Value::Number(_) => text_of(value),
@@ -297,7 +297,7 @@ fn joined(value: &Value) -> Result<Cow<'_, str>, String> {
     }
 }
 
-/// Equality of scalars; a table is only the same as itself, of which there is no other.
+/// Compares scalars; a table equals only itself, and there is no second reference to it.
 fn is_same(left: &Value, right: &Value) -> bool {
     match (left, right) {
         (Value::Number(left), Value::Number(right)) => left == right || left.as_f64() == right.as_f64(),
@@ -306,7 +306,7 @@ fn is_same(left: &Value, right: &Value) -> bool {
     }
 }
 
-/// A text with some of its characters written as entities.
+/// Returns a text with some of its characters written as entities.
 pub(super) fn escaped(text: &str, entity: fn(char) -> Option<&'static str>) -> String {
     let mut out = String::with_capacity(text.len());
     for char in text.chars() {
@@ -329,7 +329,7 @@ fn xml_entity(char: char) -> Option<&'static str> {
     })
 }
 
-/// As in pages of HTML.
+/// Returns the entity of a character in HTML.
 pub(super) fn html_entity(char: char) -> Option<&'static str> {
     Some(match char {
         '&' => "&amp;",

@@ -24,7 +24,7 @@ enum Node {
     /// Escaped for HTML.
     Shown(Expression),
     Raw(Expression),
-    /// The first block counts whose condition holds; one without a condition always does.
+    /// The first block with a true condition counts; a block without a condition always does.
     If(Vec<(Option<Expression>, Vec<Node>)>),
     Each(Each),
     Count(Count),
@@ -37,7 +37,7 @@ struct Each {
     key: String,
     value: String,
     of: Expression,
-    /// `ipairs`: only what has a number, up to the first gap.
+    /// `ipairs`: only numbered members, up to the first gap.
     is_list: bool,
     body: Vec<Node>,
 }
@@ -51,7 +51,7 @@ struct Count {
     body: Vec<Node>,
 }
 
-/// What a template is made of, and the limits.
+/// The input of a template, and the limits.
 pub struct Data<'d> {
     /// The value that names in the template refer to.
     pub root: &'d Value,
@@ -80,10 +80,10 @@ impl Template {
         }
     }
 
-    /// The text that a template makes.
+    /// Renders a template.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if values are not what the template takes them for, or a limit is met.
+    /// Returns an error, which is a sentence, if a value has the wrong type, or a limit is exceeded.
     pub fn rendered(&self, data: &Data<'_>) -> Result<String, String> {
         let mut rendering = Rendering {
             scope: Scope {
@@ -218,7 +218,7 @@ enum Part {
     End(Closing),
 }
 
-/// What ends a block.
+/// The end of a block.
 enum Closing {
     ElseIf(Expression),
     Else,
@@ -235,7 +235,7 @@ impl Closing {
     }
 }
 
-/// What stands in a block, and what closes it, with its line.
+/// The content of a block, and its end, with the line.
 type Block = (Vec<Node>, Option<(usize, Closing)>);
 
 /// The items that are left, the last one first.
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails() {
+    fn failures_have_a_reason() {
         let check = |template: &str, expected: &str| {
             let error = rendered(template, &root()).unwrap_err();
             assert!(error.contains(expected), "{template}: {error}");
@@ -520,7 +520,7 @@ mod tests {
     }
 
     proptest! {
-        /// What a template writes with the escapes of a form is read as the same text.
+        /// The escapes of a form keep a text as it is.
         #[test]
         fn texts_survive_escapes(text in "[ -~é&<>\"'\\\\%+=;:{}#-]{1,20}") {
             let root = json!({ "a": text });

@@ -82,7 +82,7 @@ impl Tokens {
         self.0.is_empty()
     }
 
-    /// Takes a word or a symbol, if it is the next.
+    /// Takes a word or a symbol, if it is the next one.
     pub(super) fn take(&mut self, expected: &str) -> bool {
         let is_next = match self.0.last() {
             Some(Token::Word(word)) => word == expected,
@@ -128,7 +128,7 @@ impl Tokens {
         self.binary(0, 0)
     }
 
-    /// Operators of this level and those that bind closer.
+    /// Parses operators of this level and those that bind closer.
     fn binary(&mut self, level: usize, depth: usize) -> Result<Expression, String> {
         if depth > MAX_DEPTH {
             return Err(format!("more than {MAX_DEPTH} expressions within each other"));
@@ -198,7 +198,7 @@ impl Tokens {
         Err(format!("more than {MAX_DEPTH} members of members"))
     }
 
-    /// What stands behind `_ctx`.
+    /// Parses the rest after `_ctx`.
     fn variable(&mut self) -> Result<Expression, String> {
         const WRONG: &str = "of `_ctx` only `_ctx.var.NAME` is understood";
         let is_var = self.take(".") && self.take("var");
@@ -253,7 +253,7 @@ fn function(called: &Expression) -> Result<Function, String> {
     })
 }
 
-/// The text in quotes at the beginning, and its length with the quotes.
+/// Returns the text in quotes at the beginning, and its length with the quotes.
 fn quoted(text: &str, quote: char) -> Result<(String, usize), String> {
     let mut out = String::new();
     let mut chars = text.char_indices().skip(1);

@@ -1,4 +1,4 @@
-//! The brokers of a cluster: how they are reached, and which of them leads a partition.
+//! The brokers of a cluster: their connections, and the leader of a partition.
 
 use std::collections::HashMap;
 use std::slice::Iter;
@@ -36,33 +36,33 @@ pub struct Broker {
     pub sasl: Option<Arc<Sasl>>,
 }
 
-/// What is known of a cluster from its configuration.
+/// The configured facts about a cluster.
 pub struct Settings {
     /// The name of the plugin, for log lines.
     pub plugin: &'static str,
-    /// Those that are asked for the others.
+    /// The brokers that are asked for the others.
     pub brokers: Vec<Broker>,
     /// The encryption of connections.
     pub security: Security,
-    /// How connections are encrypted, where `security` does not say all of it.
+    /// The encryption of connections, as far as `security` does not define it.
     pub tls: Option<ClientTls>,
-    /// For each step: connecting, the handshake, a question.
+    /// The timeout of each step: connecting, the handshake, a request.
     pub timeout: Duration,
-    /// How long partitions are believed to be where they were.
+    /// How long the places of partitions are trusted.
     pub refresh: Duration,
-    /// What becomes of topics that are not there.
+    /// The treatment of missing topics.
     pub absent: Absent,
 }
 
 /// A cluster.
 pub struct Cluster {
     settings: Settings,
-    /// By host and port; a broker that says that it is elsewhere has another one.
+    /// By host and port; a broker that has moved has another one.
     servers: Mutex<HashMap<(String, u16), Arc<Peer>>>,
     known: Mutex<Known>,
 }
 
-/// Where partitions are.
+/// The places of partitions.
 #[derive(Default)]
 struct Known {
     topics: HashMap<Box<str>, (Instant, Arc<Topic>)>,
@@ -70,7 +70,7 @@ struct Known {
     first: usize,
 }
 
-/// Why a question was not answered as it was meant.
+/// The reason why a request failed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The reason, for a log line.
@@ -86,7 +86,7 @@ impl From<String> for Failure {
 }
 
 impl Failure {
-    /// What a code says that is not success.
+    /// Returns the failure of an error code.
     pub fn of(code: i16) -> Failure {
         let reason = wire::failure(code).err().unwrap_or_default();
         Failure { reason, may_pass: wire::may_pass(code) }
@@ -94,20 +94,20 @@ impl Failure {
 }
 
 impl Cluster {
-    /// A cluster without connections.
+    /// Returns a cluster without connections.
     pub fn new(settings: Settings) -> Cluster {
         Cluster { settings, servers: Mutex::default(), known: Mutex::default() }
     }
 
-    /// The brokers that are configured.
+    /// Returns the configured brokers.
     pub fn brokers(&self) -> &[Broker] {
         &self.settings.brokers
     }
 
-    /// Waits before another attempt at something about a topic, whose partitions may have moved.
+    /// Waits before another attempt for a topic, whose partitions may have moved.
     ///
     /// # Errors
-    /// Returns the reason of the failure if none may succeed.
+    /// Returns the reason of the failure if no attempt may succeed.
     pub async fn pause(
         &self,
         topic: &str,
@@ -124,7 +124,7 @@ impl Cluster {
         }
     }
 
-    /// The partitions of a topic, at least one: as it was said lately, or as a broker says now.
+    /// Returns the partitions of a topic, at least one: as recently received, or from a broker now.
     pub async fn topic(&self, name: &str) -> Result<Arc<Topic>, Failure> {
         let first = {
             let known = lock(&self.known);
@@ -161,13 +161,13 @@ impl Cluster {
         Ok(Answer::new(&answer)?.partitions()?)
     }
 
-    /// A topic, if there is one.
+    /// Returns a topic if it exists.
     fn usable(&self, topic: Topic) -> Result<Arc<Topic>, Failure> {
         const UNKNOWN: i16 = 3;
         match topic.error {
             0 if topic.partitions.is_empty() => Err("the topic has no partitions".to_owned().into()),
             0 => Ok(Arc::new(topic)),
-            // Nobody makes it meanwhile.
+            // It is not created meanwhile.
             UNKNOWN if self.settings.absent == Absent::Missing => {
                 Err(Failure { may_pass: false, ..Failure::of(UNKNOWN) })
             }
@@ -175,7 +175,7 @@ impl Cluster {
         }
     }
 
-    /// The broker that leads the partition of this number.
+    /// Returns the broker that leads the partition of this number.
     pub fn leader(&self, topic: &Topic, partition: i32) -> Result<Arc<Peer>, Failure> {
         let found = topic.partitions.iter().find(|(number, _)| *number == partition);
         let (_, leader) = found.ok_or_else(|| Failure { may_pass: false, ..Failure::of(3) })?;
@@ -184,7 +184,7 @@ impl Cluster {
         Ok(self.peer(host, *port)?)
     }
 
-    /// The broker at a place that another one has told.
+    /// Returns the broker at an address that another one has sent.
     fn peer(&self, host: &str, port: i32) -> Result<Arc<Peer>, String> {
         let host = Host::try_from(host.to_owned())
             .map_err(|_| format!("the address of a broker is invalid: `{}`", host.escape_debug()))?;
@@ -196,7 +196,7 @@ impl Cluster {
         let Settings { plugin, brokers, security, tls, timeout, .. } = &self.settings;
         let mut servers = lock(&self.servers);
         if servers.len() > MOST_BROKERS {
-            // Brokers come and go; their connections close with the last question that has them.
+            // Brokers come and go; their connections close with the last request that uses them.
             servers.clear();
         }
         let peer = servers.entry((host.to_string(), port)).or_insert_with(|| {
@@ -215,14 +215,14 @@ impl Cluster {
     }
 }
 
-/// A broker, as it is connected to.
+/// A broker, with its connection.
 pub struct Peer {
     server: TcpServer,
     sasl: Option<Arc<Sasl>>,
 }
 
 impl Peer {
-    /// A connection that is logged in.
+    /// Returns an authenticated connection.
     async fn connection(&self) -> Result<Stream, Failure> {
         if let Some(stream) = self.server.kept() {
             return Ok(stream);
@@ -230,13 +230,13 @@ impl Peer {
         let mut stream = self.server.connect().await?;
         self.log_in(&mut stream).await.map_err(|reason| Failure {
             reason: format!("failed to log in: {reason}"),
-            // Who tries a wrong password again and again is locked out.
+            // Repeated attempts with a wrong password may lock the user out.
             may_pass: false,
         })?;
         Ok(stream)
     }
 
-    /// Something that has no answer.
+    /// Sends a message that has no response.
     pub async fn say(&self, message: &[u8]) -> Result<(), Failure> {
         let mut stream = self.connection().await?;
         let length = u32::try_from(message.len()).map_err(|_| "the message is too long".to_owned())?;
@@ -245,7 +245,7 @@ impl Peer {
         Ok(())
     }
 
-    /// A question and its answer, of at most `longest` bytes.
+    /// Sends a request and returns its response, of at most `longest` bytes.
     pub async fn ask(&self, question: &[u8], longest: usize) -> Result<Vec<u8>, Failure> {
         let mut stream = self.connection().await?;
         let answer = self.server.ask(&mut stream, question, longest).await?;
@@ -266,7 +266,7 @@ impl Peer {
         proof.verify(&self.tell(stream, &proof.message).await?)
     }
 
-    /// A message of the mechanism, and the broker's.
+    /// Sends a message of the mechanism and returns the broker's.
     async fn tell(&self, stream: &mut Stream, message: &[u8]) -> Result<Vec<u8>, String> {
         let answer = self.server.ask(stream, &wire::authenticate(message), LONGEST_ANSWER).await?;
         Answer::new(&answer)?.authenticated().map(<[u8]>::to_vec)
@@ -274,6 +274,6 @@ impl Peer {
 }
 
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is in it is whole after each line that writes it.
+    // The content is consistent after each line that writes it.
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }

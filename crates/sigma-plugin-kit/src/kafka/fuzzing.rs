@@ -1,4 +1,4 @@
-//! What must hold of answers of brokers, whatever they send.
+//! Properties of any answers of brokers.
 
 use super::records;
 use super::wire::Answer;
@@ -6,14 +6,14 @@ use super::wire::Answer;
 /// Most bytes of records that are read at once.
 const ROOM: usize = 64 << 10;
 
-/// An answer to a question for records: it is read or refused, and what is given out is in order, has room, and ends
-/// where it is said to end. The first byte says from which offset on.
+/// An answer to a request for records is read or rejected, and the records are in order, fit in the room, and end at
+/// the announced offset. The first byte says from which offset on.
 pub fn kafka_fetch(input: &[u8]) {
     let Some((from, input)) = input.split_first() else { return };
     let from = i64::from(*from);
     let fetched = Answer::new(input).and_then(|mut answer| answer.fetched());
     let answered = fetched.ok().and_then(Result::ok).map(<[u8]>::to_vec);
-    // Batches alone, too, and with a checksum that lets what is behind it be read.
+    // Also batches alone, and with a valid checksum, so that the rest is read.
     let mut sealed = input.to_vec();
     records::seal(&mut sealed);
     for batches in [answered.as_deref(), Some(input), Some(&sealed)].into_iter().flatten() {

@@ -1,5 +1,5 @@
-//! Kafka, for the plugins that speak to its brokers: where partitions are, logging in, and records. Everything that waits
-//! here does so on the control thread.
+//! Kafka, for the plugins that use its brokers: places of partitions, authentication, and records. Everything that
+//! waits here does so on the control thread.
 
 pub mod cluster;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -11,7 +11,7 @@ pub mod wire;
 /// The longest name that a topic has.
 const LONGEST_TOPIC: usize = 249;
 
-/// Whether a topic may have this name.
+/// Returns true if this is a valid name of a topic.
 pub fn is_topic(name: &str) -> bool {
     let is_part = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     !name.is_empty() && name.len() <= LONGEST_TOPIC && name.chars().all(is_part)

@@ -5,22 +5,22 @@ use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer};
 
 use crate::inflate::{self, Failure};
 
-/// What stands before the length that a batch says of itself, with that length.
+/// The bytes of a batch up to the length in it, that length included.
 const LENGTH_END: usize = 8 + 4;
 
-/// Where in a batch the checksum begins, and where what it is about does.
+/// The position of the checksum in a batch; the bytes after it are the checked ones.
 const CHECKSUM: std::ops::Range<usize> = 17..21;
 
 /// The format that is read and written.
 const VERSION: u8 = 2;
 
-/// What a record takes beside its key and its value while it is held.
+/// The memory of a record in addition to its key and its value.
 const RECORD_BYTES: usize = 100;
 
-/// The memory that what was compressed by zstd may want at once; what producers use by themselves wants less.
+/// The largest window of zstd that is accepted; producers use a smaller one by default.
 const ZSTD_WINDOW_BITS: u32 = 23;
 
-/// A batch of records in the format of version 2, uncompressed.
+/// Returns a batch of records in the format of version 2, uncompressed.
 pub fn records(key: Option<&[u8]>, values: &[&[u8]], unix_ms: i64) -> Vec<u8> {
     let last = i32::try_from(values.len()).unwrap_or(i32::MAX) - 1;
     let mut body = Vec::new();
@@ -29,7 +29,7 @@ pub fn records(key: Option<&[u8]>, values: &[&[u8]], unix_ms: i64) -> Vec<u8> {
     body.put_i32(last);
     body.put_i64(unix_ms);
     body.put_i64(unix_ms);
-    // No producer that is known by a number.
+    // No producer id.
     body.put_i64(-1);
     body.put_i16(-1);
     body.put_i32(-1);
@@ -54,7 +54,7 @@ pub fn records(key: Option<&[u8]>, values: &[&[u8]], unix_ms: i64) -> Vec<u8> {
     }
     let mut out = Vec::new();
     out.put_i64(0);
-    // What follows: the epoch of the leader, the version, the checksum, and the body.
+    // The remaining length: the epoch of the leader, the version, the checksum, and the body.
     out.put_i32(i32::try_from(4 + 1 + 4 + body.len()).unwrap_or(i32::MAX));
     out.put_i32(-1);
     out.put_u8(2);
@@ -63,7 +63,7 @@ pub fn records(key: Option<&[u8]>, values: &[&[u8]], unix_ms: i64) -> Vec<u8> {
     out
 }
 
-/// A number of changing length, small ones first whatever their sign.
+/// Writes a number of variable length, in which small absolute values are short.
 fn put_varint(out: &mut Vec<u8>, number: i64) {
     let mut rest = ((number << 1) ^ (number >> 63)) as u64;
     while rest >= 0x80 {
@@ -73,7 +73,7 @@ fn put_varint(out: &mut Vec<u8>, number: i64) {
     out.push(rest as u8);
 }
 
-/// The checksum of Castagnoli (RFC 3720, B.4).
+/// Returns the checksum of Castagnoli (RFC 3720, B.4).
 fn crc32c(bytes: &[u8]) -> u32 {
     const TABLE: [u32; 256] = {
         let mut table = [0; 256];
@@ -99,27 +99,26 @@ pub struct Record<'r> {
     pub offset: i64,
     /// Milliseconds since 1970.
     pub timestamp: i64,
-    /// The key; None if it has none.
+    /// The key. None without one.
     pub key: Option<&'r [u8]>,
     /// The value; None for a tombstone.
     pub value: Option<&'r [u8]>,
 }
 
-/// How far batches were read.
+/// The progress of reading batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reached {
-    /// The offset from which on there is more: behind all that was seen, whether it is a record for readers or not.
+    /// The offset to continue from: after all batches seen, including those that are not for readers.
     pub next: i64,
-    /// Records that were given out.
+    /// Records that were returned.
     pub records: usize,
 }
 
-/// Gives out the records of `batches` from the offset `from` on, until they end or would take more than `room` bytes.
-/// What brokers and transactions keep in the log for themselves is passed over. The last batch may be cut off, as
-/// brokers send it.
+/// Passes on the records of `batches` from the offset `from` on, until they end or would take more than `room` bytes.
+/// Control records of brokers and transactions are skipped. The last batch may be cut off, as brokers send it.
 ///
 /// # Errors
-/// Returns an error, which is a sentence, if there is something that cannot be read before the first record.
+/// Returns an error, which is a sentence, if something cannot be read before the first record.
 pub fn read(
     mut batches: &[u8],
     from: i64,
@@ -130,7 +129,7 @@ pub fn read(
     let (mut left, mut is_first) = (room, true);
     while !batches.is_empty() {
         let found = match first(batches) {
-            // The reader gets what is before it, and asks again from there.
+            // The reader gets the records before it, and asks again from there.
             Err(_) if reached.records > 0 => break,
             found => found?,
         };
@@ -149,7 +148,7 @@ pub fn read(
     Ok(reached)
 }
 
-/// The first batch and what is behind it; None if it is cut off.
+/// Returns the first batch and the rest. None if it is cut off.
 fn first(bytes: &[u8]) -> Result<Option<(Batch<'_>, &[u8])>, String> {
     let Some((head, _)) = bytes.split_at_checked(LENGTH_END) else { return Ok(None) };
     let mut head = Fields(head);
@@ -171,7 +170,7 @@ fn first(bytes: &[u8]) -> Result<Option<(Batch<'_>, &[u8])>, String> {
     Batch::new(base, covered).map(|batch| Some((batch, rest)))
 }
 
-/// Makes the checksum of a first batch right, if there is one.
+/// Makes the checksum of a first batch valid, if there is one.
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn seal(batches: &mut [u8]) {
     let length = batches.get(8..LENGTH_END).and_then(|length| length.first_chunk());
@@ -182,7 +181,7 @@ pub fn seal(batches: &mut [u8]) {
     }
 }
 
-/// What a broker or a producer has written that is no batch.
+/// The error for bytes that are not a valid batch.
 const DAMAGED: &str = "a batch cannot be read";
 
 /// A batch whose checksum is right.
@@ -203,7 +202,7 @@ impl<'b> Batch<'b> {
         let attributes = fields.i16()?;
         let last = base.checked_add(fields.i32()?.into()).filter(|last| *last >= base).ok_or(DAMAGED)?;
         let (first_ms, last_ms) = (fields.i64()?, fields.i64()?);
-        // Who has produced it.
+        // The producer.
         fields.take(8 + 2 + 4)?;
         let count = fields.i32()?;
         if base < 0 || last == i64::MAX || count < 0 {
@@ -212,7 +211,7 @@ impl<'b> Batch<'b> {
         Ok(Batch { base, attributes, last, first_ms, last_ms, count, records: fields.0 })
     }
 
-    /// Gives out its records; false if there was no room for all.
+    /// Passes on its records; returns false if there was no room for all.
     fn read(
         &self,
         reached: &mut Reached,
@@ -253,11 +252,11 @@ impl<'b> Batch<'b> {
         Ok(true)
     }
 
-    /// The next record.
+    /// Returns the next record.
     fn record<'f>(&self, fields: &mut Fields<'f>) -> Result<Record<'f>, String> {
         let length = fields.varint()?;
         let mut record = Fields(fields.take(usize::try_from(length).map_err(|_| DAMAGED)?)?);
-        // Attributes, of which none is in use.
+        // Attributes, which are unused.
         record.take(1)?;
         let timestamp = self.first_ms.wrapping_add(record.varint()?);
         let offset = self.base.checked_add(record.varint()?).ok_or(DAMAGED)?;
@@ -265,11 +264,11 @@ impl<'b> Batch<'b> {
             return Err(DAMAGED.to_owned());
         }
         let (key, value) = (record.part()?, record.part()?);
-        // Headers are nobody's business here.
+        // Headers are not used here.
         Ok(Record { offset, timestamp, key, value })
     }
 
-    /// The records, if they are compressed; at most `room` bytes.
+    /// Returns the decompressed records, if they are compressed; at most `room` bytes.
     fn decompressed(&self, room: usize) -> Result<Option<Vec<u8>>, String> {
         match self.attributes & 0x07 {
             0 => Ok(None),
@@ -321,7 +320,7 @@ fn unzstd(compressed: &[u8], room: usize) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Bytes from which values are taken one after the other.
+/// Bytes from which values are read one after the other.
 struct Fields<'f>(&'f [u8]);
 
 impl<'f> Fields<'f> {
@@ -349,7 +348,7 @@ impl<'f> Fields<'f> {
         self.array().map(i64::from_be_bytes)
     }
 
-    /// A number of changing length; at most ten bytes.
+    /// Reads a number of variable length; at most ten bytes.
     fn varint(&mut self) -> Result<i64, String> {
         let mut number = 0_u64;
         for shift in (0..70).step_by(7) {
@@ -366,7 +365,7 @@ impl<'f> Fields<'f> {
         Err(DAMAGED.to_owned())
     }
 
-    /// Bytes with their length in front, which is -1 for none.
+    /// Reads bytes with their length in front, which is -1 for none.
     fn part(&mut self) -> Result<Option<&'f [u8]>, String> {
         match self.varint()? {
             -1 => Ok(None),
@@ -380,7 +379,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn checksums_are_those_of_the_standard() {
+    fn checksums_match_the_standard() {
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
         assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
         assert_eq!(crc32c(b""), 0);
@@ -424,7 +423,7 @@ mod tests {
         (given, reached)
     }
 
-    /// A batch at an offset, with other attributes, its records changed by `change`.
+    /// Returns a batch at an offset, with other attributes, its records changed by `change`.
     fn batch_with(
         base: i64,
         attributes: u8,
@@ -465,13 +464,13 @@ mod tests {
     const ROOM: usize = 10_000;
 
     #[test]
-    fn what_was_produced_is_read() {
+    fn produced_records_are_read() {
         let log = [batch(5, &[b"a", b"bc"]), batch(9, &[b"d"])].concat();
         let record = |offset, value: &[u8]| (offset, 1000, Some(b"k".to_vec()), Some(value.to_vec()));
         let (given, reached) = all(&log, 6, ROOM);
         assert_eq!(given, [record(6, b"bc"), record(9, b"d")]);
         assert_eq!(reached, Ok(Reached { next: 10, records: 2 }));
-        // The last batch may be cut off, and nothing is given of it; the first one may not.
+        // The last batch may be cut off, and gives no records; the first one may not.
         for cut in 1..batch(9, &[b"d"]).len() {
             let (given, reached) = all(&log[..log.len() - cut], 5, ROOM);
             assert_eq!(given, [record(5, b"a"), record(6, b"bc")], "{cut}");
@@ -500,7 +499,7 @@ mod tests {
             let told = format!("a batch is compressed by {name}; uncompressed ones, gzip and zstd are read");
             let log = batch_with(0, method, &[b"a"], <[u8]>::to_vec);
             assert_eq!(all(&log, 0, ROOM).1, Err(told.clone()));
-            // What is before it is read; it is told when it is the first.
+            // The records before a bad batch are read; the error comes when it is the first one.
             let log = [batch(0, &[b"a"]), batch_with(1, method, &[b"b"], <[u8]>::to_vec)].concat();
             assert_eq!(all(&log, 0, ROOM).1, Ok(Reached { next: 1, records: 1 }));
             assert_eq!(all(&log, 1, ROOM).1, Err(told));
@@ -508,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_for_readers_is_passed_over() {
+    fn control_records_are_skipped() {
         const CONTROL: u8 = 0x20;
         const BY_BROKER: u8 = 0x08;
         let control = batch_with(3, CONTROL, &[b"commit"], <[u8]>::to_vec);
@@ -533,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_told() {
+    fn damage_is_reported() {
         let log = batch(0, &[b"a"]);
         for at in 21..log.len() {
             let mut damaged = log.clone();

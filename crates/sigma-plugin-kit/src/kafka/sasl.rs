@@ -1,4 +1,4 @@
-//! How a client logs in: PLAIN (RFC 4616), and SCRAM (RFC 5802, RFC 7677).
+//! The authentication of a client: PLAIN (RFC 4616), and SCRAM (RFC 5802, RFC 7677).
 
 use std::num::NonZeroU32;
 
@@ -9,10 +9,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use sigma_schema::Confidential;
 
-/// What a broker may ask for: less is weak (RFC 7677, §4), and more would keep the control thread busy.
+/// The rounds that a broker may ask for: less is weak (RFC 7677, §4), and more would block the control thread.
 const ROUNDS: std::ops::RangeInclusive<u32> = 4096..=100_000;
 
-/// How the gateway logs in at a broker.
+/// The gateway's credentials for a broker.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 pub struct Sasl {
     /// `PLAIN` sends the password as it is; the others prove that it is known.
@@ -39,7 +39,7 @@ pub enum Mechanism {
 }
 
 impl Mechanism {
-    /// The registered name.
+    /// Returns the registered name.
     pub fn name(self) -> &'static str {
         match self {
             Mechanism::Plain => "PLAIN",
@@ -50,17 +50,17 @@ impl Mechanism {
 }
 
 impl Sasl {
-    /// A login.
+    /// Returns credentials.
     pub fn new(mechanism: Mechanism, user: String, password: Confidential) -> Sasl {
         Sasl { mechanism, user, password }
     }
 
-    /// Whether it sends the password as it is.
+    /// Returns true if it sends the password as it is.
     pub fn is_plain(&self) -> bool {
         self.mechanism == Mechanism::Plain
     }
 
-    /// Begins; None for a mechanism of one message, which is [`Sasl::plain`].
+    /// Begins the conversation. None for a mechanism with one message, which is [`Sasl::plain`].
     pub fn scram(&self) -> Result<Option<Scram<'_>>, String> {
         let mut random = [0; 18];
         rand::fill(&mut random).map_err(|_| "there are no random bytes".to_owned())?;
@@ -77,18 +77,18 @@ impl Sasl {
                 Hash { rounds: pbkdf2::PBKDF2_HMAC_SHA512, hmac: hmac::HMAC_SHA512, digest: &digest::SHA512 }
             }
         };
-        // They would end the name.
+        // These characters would end the name.
         let user = self.user.replace('=', "=3D").replace(',', "=2C");
         let first = format!("n={user},r={nonce}");
         Some(Scram { password: self.password.reveal(), hash, nonce, first })
     }
 
-    /// The message of PLAIN.
+    /// Returns the message of PLAIN.
     pub fn plain(&self) -> Vec<u8> {
         format!("\0{}\0{}", self.user, self.password.reveal()).into_bytes()
     }
 
-    /// Why it cannot be used.
+    /// Checks that it can be used.
     pub fn check(&self) -> Result<(), String> {
         match self.user.contains('\0') || self.password.reveal().contains('\0') {
             true => Err("sasl_config: neither user nor password may have a NUL in it".to_owned()),
@@ -112,7 +112,7 @@ pub struct Scram<'s> {
     first: String,
 }
 
-/// The last message, and what the broker has to answer to it.
+/// The last message, and the expected answer of the broker.
 pub struct Proof {
     /// The client's final message.
     pub message: Vec<u8>,
@@ -120,12 +120,12 @@ pub struct Proof {
 }
 
 impl Scram<'_> {
-    /// The first message.
+    /// Returns the first message.
     pub fn first(&self) -> Vec<u8> {
         format!("n,,{}", self.first).into_bytes()
     }
 
-    /// Proves to the broker, which said `challenge`, that the password is known.
+    /// Proves the knowledge of the password to the broker, which sent `challenge`.
     pub fn prove(&self, challenge: &[u8]) -> Result<Proof, String> {
         let wrong = |what: &str| format!("the broker's challenge has no usable {what}");
         let challenge = std::str::from_utf8(challenge).map_err(|_| wrong("text"))?;
@@ -142,7 +142,7 @@ impl Scram<'_> {
         let sign = |key: &[u8], text: &[u8]| hmac::sign(&hmac::Key::new(self.hash.hmac, key), text);
         let client = sign(&salted, b"Client Key");
         let stored = digest::digest(self.hash.digest, client.as_ref());
-        // `biws` is `n,,`: no channel is bound.
+        // `biws` is `n,,`: no channel binding.
         let last = format!("c=biws,r={nonce}");
         let all = format!("{},{challenge},{last}", self.first);
         let signature = sign(stored.as_ref(), all.as_bytes());
@@ -157,7 +157,7 @@ impl Scram<'_> {
 }
 
 impl Proof {
-    /// Whether the broker knows the password, too.
+    /// Checks that the broker knows the password, too.
     pub fn verify(&self, answer: &[u8]) -> Result<(), String> {
         let first = answer.split(|byte| *byte == b',').next().unwrap_or_default();
         match aws_lc_rs::constant_time::verify_slices_are_equal(first, &self.answer) {
@@ -177,7 +177,7 @@ mod tests {
         serde_json::from_value(json!({ "mechanism": mechanism, "user": user, "password": password })).unwrap()
     }
 
-    /// The example of RFC 7677, §3.
+    /// Checks the example of RFC 7677, §3.
     #[test]
     fn the_example_of_the_standard() {
         let sasl = sasl("SCRAM-SHA-256", "user", "pencil");
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broker_cannot_ask_for_anything() {
+    fn a_broker_cannot_ask_for_any_number_of_rounds() {
         let sasl = sasl("SCRAM-SHA-512", "a,b=c", "p");
         let scram = sasl.scram_with("abc".to_owned()).unwrap();
         assert_eq!(scram.first(), b"n,,n=a=2Cb=3Dc,r=abc");

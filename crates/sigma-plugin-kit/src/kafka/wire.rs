@@ -1,9 +1,8 @@
-//! The messages of Kafka's protocol that a producer and a reader need, in versions that brokers from 0.11 on know, and
-//! those of 4 still do.
+//! The messages of Kafka's protocol for a producer and a reader, in versions that brokers from 0.11 to 4 support.
 
 use bytes::BufMut;
 
-/// Which question a message asks, and in which version.
+/// The kind of a request, and its version.
 #[derive(Debug, Clone, Copy)]
 pub enum Api {
     /// Writes records.
@@ -33,10 +32,10 @@ impl Api {
     }
 }
 
-/// What the gateway calls itself; brokers show it in their logs and quotas.
+/// The client id of the gateway; brokers show it in their logs and quotas.
 const CLIENT: &str = "sigma";
 
-/// The number of every question: a connection has one at a time.
+/// The number of every request: a connection has one at a time.
 const CORRELATION: i32 = 1;
 
 fn question(api: Api) -> Vec<u8> {
@@ -60,7 +59,7 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.put_slice(bytes);
 }
 
-/// Asks for the partitions of a topic, which a broker may make if it is not there and `absent` says so.
+/// Asks for the partitions of a topic, which a broker may create if it is missing and `absent` allows it.
 pub fn metadata(topic: &str, absent: Absent) -> Vec<u8> {
     let mut out = question(Api::Metadata);
     out.put_i32(1);
@@ -69,12 +68,12 @@ pub fn metadata(topic: &str, absent: Absent) -> Vec<u8> {
     out
 }
 
-/// What becomes of a topic that is not there.
+/// The treatment of a missing topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Absent {
-    /// It is made, if the brokers do that.
+    /// It is created, if the brokers do that.
     Made,
-    /// It stays away.
+    /// It stays missing.
     Missing,
 }
 
@@ -107,11 +106,11 @@ pub fn produce((topic, partition): (&str, i32), acks: i16, timeout_ms: i32, reco
     out
 }
 
-/// Who asks is a client, and no other broker.
+/// The sender is a client, and not another broker.
 const NO_REPLICA: i32 = -1;
 
-/// Asks for the first offset at or after a time: milliseconds since 1970, -1 for the next offset that there will be,
-/// -2 for the first that there is.
+/// Asks for the first offset at or after a time: milliseconds since 1970, -1 for the next offset to be written, -2
+/// for the first existing one.
 pub fn list_offsets((topic, partition): (&str, i32), timestamp: i64) -> Vec<u8> {
     let mut out = question(Api::ListOffsets);
     out.put_i32(NO_REPLICA);
@@ -137,7 +136,7 @@ pub fn fetch((topic, partition): (&str, i32), offset: i64, wish: Wish) -> Vec<u8
     let mut out = question(Api::Fetch);
     out.put_i32(NO_REPLICA);
     out.put_i32(wish.wait_ms);
-    // It waits if there is none.
+    // The broker waits if there is none.
     out.put_i32(1);
     out.put_i32(wish.bytes);
     out.put_u8(0);
@@ -150,14 +149,14 @@ pub fn fetch((topic, partition): (&str, i32), offset: i64, wish: Wish) -> Vec<u8
     out
 }
 
-/// What a broker says that is no message of its protocol.
+/// The error for bytes that are not a message of the protocol.
 const GARBAGE: &str = "the broker's answer cannot be read";
 
-/// An answer, from which values are taken one after the other.
+/// A response, from which values are read one after the other.
 pub struct Answer<'a>(&'a [u8]);
 
 impl<'a> Answer<'a> {
-    /// Of a whole message.
+    /// Reads a whole message.
     pub fn new(message: &'a [u8]) -> Result<Answer<'a>, String> {
         let mut answer = Answer(message);
         if answer.i32()? == CORRELATION { Ok(answer) } else { Err(GARBAGE.to_owned()) }
@@ -187,9 +186,9 @@ impl<'a> Answer<'a> {
         self.array().map(i64::from_be_bytes)
     }
 
-    /// Text, or nothing.
+    /// Reads a text, which may be null.
     fn text(&mut self) -> Result<&'a str, String> {
-        // -1 is nothing.
+        // -1 is null.
         let length = usize::try_from(self.i16()?).unwrap_or(0);
         std::str::from_utf8(self.take(length)?).map_err(|_| GARBAGE.to_owned())
     }
@@ -199,13 +198,13 @@ impl<'a> Answer<'a> {
         self.take(length)
     }
 
-    /// A list; what each item is made of is read by `item`, which takes at least a byte.
+    /// Reads a list; `item` reads each item, which has at least a byte.
     fn list<T>(&mut self, mut item: impl FnMut(&mut Self) -> Result<T, String>) -> Result<Vec<T>, String> {
         let count = self.i32()?;
         (0..count).map(|_| item(self)).collect()
     }
 
-    /// The partitions of a topic, and where they are.
+    /// Reads the partitions of a topic, and their places.
     pub fn partitions(&mut self) -> Result<Topic, String> {
         self.i32()?;
         let brokers = self.list(|of| {
@@ -233,7 +232,7 @@ impl<'a> Answer<'a> {
         Ok(Topic { error, brokers, partitions })
     }
 
-    /// The one item of a list, in the one of a list around it.
+    /// Reads the only item of a list, in the only item of a list around it.
     fn only<T>(&mut self, mut item: impl FnMut(&mut Self) -> Result<T, String>) -> Result<T, String> {
         let mut topics = self.list(|of| {
             of.text()?;
@@ -242,7 +241,7 @@ impl<'a> Answer<'a> {
         topics.pop().and_then(|mut partitions| partitions.pop()).ok_or_else(|| GARBAGE.to_owned())
     }
 
-    /// The offset that was asked for, or a code.
+    /// Reads the requested offset, or an error code.
     pub fn offset(&mut self) -> Result<Result<i64, i16>, String> {
         self.only(|of| {
             of.i32()?;
@@ -251,14 +250,14 @@ impl<'a> Answer<'a> {
         })
     }
 
-    /// The records that were asked for, in batches of which the last may be cut off, or a code.
+    /// Reads the requested records, in batches of which the last may be cut off, or an error code.
     pub fn fetched(&mut self) -> Result<Result<&'a [u8], i16>, String> {
-        // How long the broker held the answer back.
+        // How long the broker delayed the response.
         self.i32()?;
         self.only(|of| {
             of.i32()?;
             let error = of.i16()?;
-            // What is replicated, and what is committed.
+            // The replicated and the committed offset.
             of.take(8 + 8)?;
             of.list(|of| of.take(8 + 8).map(drop))?;
             let records = of.bytes()?;
@@ -266,7 +265,7 @@ impl<'a> Answer<'a> {
         })
     }
 
-    /// What came of records; a code, 0 for success.
+    /// Reads the result of appended records; a code, 0 for success.
     pub fn outcome(&mut self) -> Result<i16, String> {
         self.only(|of| {
             of.i32()?;
@@ -276,12 +275,12 @@ impl<'a> Answer<'a> {
         })
     }
 
-    /// Whether the broker knows the mechanism.
+    /// Checks that the broker supports the mechanism.
     pub fn agreed(&mut self) -> Result<(), String> {
         failure(self.i16()?)
     }
 
-    /// The mechanism's message of the broker.
+    /// Reads the broker's message of the mechanism.
     pub fn authenticated(&mut self) -> Result<&'a [u8], String> {
         let (error, said) = (self.i16()?, self.text()?);
         failure(error).map_err(|reason| format!("{reason}: {}", shown(said)))?;
@@ -292,25 +291,25 @@ impl<'a> Answer<'a> {
 /// A topic's partitions.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Topic {
-    /// What is wrong with it; 0 for nothing.
+    /// The error code; 0 for none.
     pub error: i16,
     /// Number, host and port.
     pub brokers: Vec<(i32, String, i32)>,
-    /// Their numbers, and those of the brokers that lead them; in order.
+    /// Their numbers, and the numbers of the brokers that lead them; in order.
     pub partitions: Vec<(i32, i32)>,
 }
 
-/// Something that a broker says, for the error log: it must not look like a line of its own.
+/// Returns a text of a broker for the error log, in which it must not look like a line of its own.
 fn shown(text: &str) -> String {
     text.chars().take(200).flat_map(char::escape_debug).collect()
 }
 
-/// Codes that say that another attempt may succeed, once the partitions are known again.
+/// Returns true for codes after which another attempt may succeed, once the partitions are known again.
 pub fn may_pass(code: i16) -> bool {
     matches!(code, 2 | 3 | 5 | 6 | 7 | 8 | 9 | 13 | 19 | 20 | 56 | 74 | 75 | 78)
 }
 
-/// What a code means, if it is not success.
+/// Returns an error for a code other than success.
 pub fn failure(code: i16) -> Result<(), String> {
     let name = match code {
         0 => return Ok(()),
@@ -437,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_are_those_of_the_protocol() {
+    fn requests_follow_the_protocol() {
         let head =
             |key: u8, version: u8| [0, key, 0, version, 0, 0, 0, 1, 0, 5, b's', b'i', b'g', b'm', b'a'];
         let place = [0, 0, 0, 1, 0, 1, b't', 0, 0, 0, 1, 0, 0, 0, 2];
@@ -453,7 +452,7 @@ mod tests {
         assert_eq!(metadata("t", Absent::Missing), [&topic[..], &[0]].concat());
     }
 
-    /// A count that is larger than what follows takes no memory, and no time.
+    /// A count that is larger than the rest takes no memory, and no time.
     #[test]
     fn garbage_is_refused() {
         for answer in [
@@ -468,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_broker_says_forges_no_line() {
+    fn a_text_of_a_broker_forges_no_line() {
         let mut answer = Vec::new();
         answer.put_i32(CORRELATION);
         answer.put_i16(58);

@@ -8,7 +8,7 @@ pub(super) const ENUMERATED: u8 = 0x0a;
 pub(super) const SEQUENCE: u8 = 0x30;
 pub(super) const SET: u8 = 0x31;
 
-/// An element: its tag, length and contents.
+/// Writes an element: its tag, length and contents.
 pub(super) fn element(tag: u8, contents: &[u8]) -> Vec<u8> {
     let length = contents.len();
     let mut out = vec![tag];
@@ -24,7 +24,7 @@ pub(super) fn element(tag: u8, contents: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A number that is not negative, as INTEGER or ENUMERATED.
+/// Writes a number that is not negative, as INTEGER or ENUMERATED.
 pub(super) fn number(tag: u8, value: u32) -> Vec<u8> {
     let bytes = value.to_be_bytes();
     let zeros = bytes.iter().take_while(|byte| **byte == 0).count().min(3);
@@ -34,8 +34,8 @@ pub(super) fn number(tag: u8, value: u32) -> Vec<u8> {
     element(tag, &[sign, digits].concat())
 }
 
-/// What stands in front of an element: its tag, the length of this, and the length of the contents. None if
-/// there are too few bytes to tell.
+/// Reads the header of an element: its tag, the length of the header, and the length of the contents. None if there
+/// are too few bytes.
 ///
 /// # Errors
 /// Returns an error if no element begins like this, or if it is longer than `limit`.
@@ -53,20 +53,20 @@ pub(super) fn header(bytes: &[u8], limit: usize) -> Result<Option<(u8, usize, us
     if length > limit { Err("a message is too long") } else { Ok(Some((tag, size, length))) }
 }
 
-/// The first element: its tag, its contents, and what follows it. None if there is none that is whole.
+/// Reads the first element: its tag, its contents, and the rest. None without a complete one.
 pub(super) fn first(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (tag, size, length) = header(bytes, bytes.len()).ok()??;
     let (contents, rest) = bytes[size..].split_at_checked(length)?;
     Some((tag, contents, rest))
 }
 
-/// The contents of the first element, if it is of this type, and what follows it.
+/// Returns the contents of the first element, if it is of this type, and the rest.
 pub(super) fn expect(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let (found, contents, rest) = first(bytes)?;
     (found == tag).then_some((contents, rest))
 }
 
-/// The value of a number's contents; None if it is negative or too large.
+/// Returns the value of a number's contents. None if it is negative or too large.
 pub(super) fn value(contents: &[u8]) -> Option<u32> {
     if contents.is_empty() || contents.len() > 5 || contents[0] & 0x80 != 0 {
         return None;

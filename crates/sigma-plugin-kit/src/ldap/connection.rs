@@ -1,4 +1,4 @@
-//! One question after the other, on one connection.
+//! Requests one after the other, on one connection.
 
 use sigma_net::Stream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -10,13 +10,13 @@ use super::message::{self, Answer, Entry, SUCCESS, Search};
 /// Most bytes of a message from a directory: names and groups, no photographs.
 const MESSAGE_BYTES: usize = 256 << 10;
 
-/// Most entries of a search, whatever was asked for: one user, or the groups of one.
+/// Most entries of a search, regardless of the request: one user, or the groups of one.
 const ENTRIES: usize = 1000;
 
-/// Most milliseconds of a handshake, within the time of the whole question.
+/// Most milliseconds of a handshake, within the time of the whole request.
 const HANDSHAKE_MS: u64 = 60_000;
 
-/// Why a directory gave no answer that is of use: a sentence, without anything that a client sent.
+/// The reason why a directory gave no useful answer: a sentence, without anything that a client sent.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Failure(pub String);
 
@@ -31,9 +31,9 @@ pub struct Connection {
     stream: Stream,
     /// The last number that a request had.
     last_id: u32,
-    /// What was read and not yet looked at.
+    /// Bytes that were read and not yet parsed.
     unread: Vec<u8>,
-    /// Whether it has answered since it was taken: until then it may have been lost unseen.
+    /// It has answered since it was taken: until then the gateway may not have noticed its loss.
     pub(super) has_answered: bool,
 }
 
@@ -70,19 +70,19 @@ impl Connection {
             Answer::Extended(code) => return Err(Failure(format!("StartTLS is refused with {code}"))),
             _ => return Err(unexpected()),
         }
-        // What came before the handshake may be from anybody, and must not count as said after it.
+        // Bytes from before the handshake may come from an attacker, and must not count after it.
         match self.unread.is_empty() {
             true => Ok(()),
             false => Err(Failure("it goes on in cleartext after it agreed on TLS".to_owned())),
         }
     }
 
-    /// Whether nobody has closed it meanwhile.
+    /// Returns true if it was not closed meanwhile.
     pub(super) fn is_usable(&mut self) -> bool {
         self.unread.is_empty() && self.stream.is_quiet()
     }
 
-    /// Binds the connection to `name`, and says with which code the directory answered.
+    /// Binds the connection to `name`, and returns the directory's result code.
     pub async fn bind(&mut self, name: &str, password: &[u8]) -> Result<u32, Failure> {
         let id = self.next_id();
         self.send(message::bind(id, name.as_bytes(), password)).await?;
@@ -92,7 +92,7 @@ impl Connection {
         }
     }
 
-    /// Searches, and says with which code the directory answered.
+    /// Searches, and returns the directory's result code.
     pub async fn search(&mut self, search: &Search<'_>) -> Result<(u32, Vec<Entry>), Failure> {
         let id = self.next_id();
         self.send(search.request(id)).await?;
@@ -124,7 +124,7 @@ impl Connection {
         sent.await.map_err(|error| Failure::of("the connection is lost", &error))
     }
 
-    /// The next message, which has to be an answer to this request.
+    /// Returns the next message, which must be an answer to this request.
     async fn answer(&mut self, id: u32) -> Result<Answer, Failure> {
         loop {
             let header =

@@ -1,4 +1,4 @@
-//! Which directory is asked, and how a connection to it is made.
+//! A directory and the way to connect to it.
 
 use std::fmt;
 
@@ -34,7 +34,7 @@ impl TryFrom<String> for Place {
     }
 }
 
-/// Whether connections are encrypted, and when.
+/// The encryption of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Security {
     /// No encryption.
@@ -45,19 +45,19 @@ pub enum Security {
     StartTls,
 }
 
-/// A directory, and how it is reached.
+/// A directory, and the way to it.
 pub struct Directory {
     pub(super) host: Box<str>,
     pub(super) port: u16,
     pub(super) security: Security,
     /// For a connection that is or becomes encrypted.
     pub(super) tls: Option<ClientTls>,
-    /// Which connections are as good as one another.
+    /// The name of connections that are interchangeable.
     pub(super) pool: Box<str>,
 }
 
 impl Directory {
-    /// The directory at a place. `pool` keeps its connections apart from those of other names.
+    /// Returns the directory at an address. `pool` separates its connections from those with another name.
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if certificates have to be verified and the system trusts no
@@ -92,13 +92,13 @@ impl fmt::Display for Directory {
     }
 }
 
-/// The warning about a directory that is asked without encryption.
+/// Returns the warning about a directory without encryption.
 pub fn cleartext(field: &str) -> Problem {
     let message = "passwords are sent to the directory in cleartext";
     Problem::new(field, "cleartext", message).hint("encrypt the connection where others may listen")
 }
 
-/// The warning about a directory whose certificate is not verified.
+/// Returns the warning about a directory whose certificate is not verified.
 pub fn unverified(field: &str) -> Problem {
     let message = "another server can answer instead of the directory, and receives the passwords";
     Problem::new(field, "unverified", message).hint("set it to true")

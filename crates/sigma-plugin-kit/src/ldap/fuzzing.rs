@@ -1,11 +1,11 @@
-//! What must hold of messages, whatever a directory sends.
+//! Properties of any messages of a directory.
 
 use super::ber;
 use super::message::{self, Search};
 use super::name::escaped;
 
-/// A message is read or refused, its length does not depend on how much of it is there, and what a client says
-/// stays one value in what is asked.
+/// A message is read or rejected, its length does not depend on how much of it is there, and a client's text stays
+/// one value in a request.
 pub fn ldap(input: &[u8]) {
     let header = ber::header(input, input.len());
     for cut in 0..input.len().min(8) {

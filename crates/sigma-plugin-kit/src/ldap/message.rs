@@ -4,7 +4,7 @@ use super::ber::{
     BOOLEAN, ENUMERATED, INTEGER, OCTETS, SEQUENCE, SET, element, expect, first, number, value,
 };
 
-/// Result codes (RFC 4511 §A.1) that mean something here.
+/// Result codes (RFC 4511 §A.1) that are used here.
 pub const SUCCESS: u32 = 0;
 /// More entries than were asked for.
 pub const SIZE_LIMIT_EXCEEDED: u32 = 4;
@@ -32,7 +32,7 @@ fn message(id: u32, operation: &[u8]) -> Vec<u8> {
     element(SEQUENCE, &[&number(INTEGER, id)[..], operation].concat())
 }
 
-/// Simple authentication as `name`; both empty for nobody in particular.
+/// Writes simple authentication as `name`; both empty for an anonymous bind.
 pub(super) fn bind(id: u32, name: &[u8], password: &[u8]) -> Vec<u8> {
     let parts = [number(INTEGER, 3), element(OCTETS, name), element(CONTEXT_0, password)];
     message(id, &element(BIND_REQUEST, &parts.concat()))
@@ -43,7 +43,7 @@ pub(super) fn start_tls(id: u32) -> Vec<u8> {
     message(id, &element(EXTENDED_REQUEST, &element(CONTEXT_0, START_TLS)))
 }
 
-/// What is looked for: entries anywhere under `base` of which `attribute` has this value.
+/// The search for entries below `base` whose `attribute` has this value.
 #[derive(Debug, Clone, Copy)]
 pub struct Search<'s> {
     /// The distinguished name below which entries are searched.
@@ -54,7 +54,7 @@ pub struct Search<'s> {
     pub value: &'s [u8],
     /// Most entries; 0 for as many as the directory gives.
     pub size_limit: u32,
-    /// Seconds that the directory may take; 0 for as many as it likes.
+    /// Seconds that the directory may take; 0 for no limit.
     pub time_limit: u32,
     /// The attribute whose values are wanted, if any.
     pub wanted: Option<&'s str>,
@@ -64,7 +64,7 @@ impl Search<'_> {
     pub(super) fn request(&self, id: u32) -> Vec<u8> {
         const WHOLE_SUBTREE: u32 = 2;
         const DEREFERENCE_ALWAYS: u32 = 3;
-        /// Stands for no attribute at all (RFC 4511 §4.5.1.8).
+        /// The name for no attribute at all (RFC 4511 §4.5.1.8).
         const NOTHING: &str = "1.1";
         let filter = [element(OCTETS, self.attribute.as_bytes()), element(OCTETS, self.value)];
         let parts = [
@@ -90,22 +90,22 @@ pub struct Entry {
     pub values: Vec<Vec<u8>>,
 }
 
-/// What a directory says.
+/// An answer of a directory.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// How a bind went.
+    /// The result of a bind.
     Bound(u32),
-    /// How a search went; entries came before it.
+    /// The result of a search; entries came before it.
     Searched(u32),
-    /// How an extended request went.
+    /// The result of an extended request.
     Extended(u32),
     Found(Entry),
-    /// More is to be found elsewhere; nobody asks there.
+    /// A reference to another directory; it is not followed.
     Elsewhere,
 }
 
-/// Reads a message, which has this many bytes: what it is an answer to, and what it says. None if it is no
-/// answer that anybody asked for.
+/// Reads a message, which has this many bytes: the number of its request, and the answer. None if it is not an answer
+/// to a request.
 pub(super) fn read(bytes: &[u8]) -> Option<(u32, Answer)> {
     let (contents, _) = expect(bytes, SEQUENCE)?;
     let (id, rest) = expect(contents, INTEGER)?;

@@ -1,17 +1,17 @@
-//! LDAP version 3 (RFC 4511), as far as it takes to find out who somebody is: bind, search, StartTLS.
+//! LDAP version 3 (RFC 4511), as far as authentication needs it: bind, search, StartTLS.
 //!
-//! Of our own, because it is small, and because of what a directory that lies may do: every message has a
-//! limit, no length is believed before its bytes are there, and bytes before a handshake are refused. A filter
-//! is sent as a value and never as text, so nothing that a client says can be part of one.
+//! It has code of its own, because it is small, and because of malicious directories: every message has a limit, no
+//! length is trusted before its bytes are there, and bytes before a handshake are rejected. A filter is sent as a
+//! value and never as text, so a client's text cannot become a part of one.
 //!
 //! | file | question |
 //! |---|---|
 //! | `ber` | how values become bytes, and back |
-//! | `message` | what is asked, and what is answered |
+//! | `message` | requests and answers |
 //! | `name` | how a client's text becomes part of a distinguished name |
-//! | `directory` | which directory is asked, and how a connection to it is made |
-//! | `connection` | one question after the other, on one connection |
-//! | `pool` | connections that wait for the next question |
+//! | `directory` | a directory and the way to connect to it |
+//! | `connection` | requests one after the other, on one connection |
+//! | `pool` | connections that wait for the next request |
 
 mod ber;
 mod connection;

@@ -1,7 +1,7 @@
 //! Distinguished names (RFC 4514).
 
-/// `text` as the value of an attribute in a distinguished name (RFC 4514 §2.4): none of it is read as
-/// another part of the name.
+/// Returns `text` as the value of an attribute in a distinguished name (RFC 4514 §2.4): none of it is read as another
+/// part of the name.
 pub fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len() + 8);
     let last = text.chars().count().saturating_sub(1);

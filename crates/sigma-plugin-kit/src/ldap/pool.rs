@@ -1,4 +1,4 @@
-//! Connections that wait for the next question: each worker has its own.
+//! Connections that wait for the next request: each worker has its own.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use sigma_plugin::Local;
 use super::connection::{Connection, Failure};
 use super::directory::Directory;
 
-/// How many connections wait, and how long.
+/// The number of waiting connections, and their time.
 #[derive(Debug, Clone, Copy)]
 pub struct Keeping {
     /// Idle connections that are kept at most.
@@ -43,7 +43,7 @@ impl Pools {
 
     fn put(&self, pool: &str, connection: Connection, keeping: Keeping, now_ms: u64) {
         let mut pools = self.0.borrow_mut();
-        // Those of directories that no configuration names any more go with their time.
+        // Connections of directories that are no longer configured expire.
         pools.retain(|_, waiting| {
             waiting.retain(|waiting| waiting.until_ms > now_ms);
             !waiting.is_empty()
@@ -55,11 +55,11 @@ impl Pools {
     }
 }
 
-/// What came of a question, and the connection that it was asked on.
+/// The answer to a request, and the connection that it was sent on.
 pub type Answered<T> = Result<(T, Connection), Failure>;
 
-/// Asks a directory, on a connection that waits or on a new one, within this time. A connection that was lost
-/// while nobody looked is replaced once, before anything was answered on it.
+/// Asks a directory, on a waiting connection or on a new one, within this time. A connection that was lost while it
+/// waited is replaced once, before any answer on it.
 pub fn ask<T, Q>(
     directory: Arc<Directory>,
     local: &Local,
@@ -89,7 +89,7 @@ where
     }
 }
 
-/// Keeps a connection for the next question.
+/// Keeps a connection for the next request.
 pub fn keep(directory: &Directory, connection: Connection, keeping: Keeping, local: &Local, now_ms: u64) {
     local.part(Pools::default).put(&directory.pool, connection, keeping, now_ms);
 }

@@ -1,4 +1,4 @@
-//! Directories that are slow, lie or leave.
+//! Directories that are slow, malicious or gone.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use tokio::net::TcpListener;
 
 use super::{Connection, Directory, Place, Security, ask};
 
-/// What comes of a bind on a directory that gives these bytes for each message that it gets, one after the
-/// other, and then closes the connection. One that has none to give is silent.
+/// Returns the result of a bind on a directory that sends these bytes for each received message, one after the other,
+/// and then closes the connection. Without bytes it is silent.
 async fn bind(answers: &'static [&'static [u8]], security: Security) -> Result<u32, String> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let place = Place::try_from(listener.local_addr().unwrap().to_string()).unwrap();
@@ -39,7 +39,7 @@ async fn bind(answers: &'static [&'static [u8]], security: Security) -> Result<u
 const BOUND: &[u8] = b"\x30\x0c\x02\x01\x01\x61\x07\x0a\x01\x00\x04\x00\x04\x00";
 
 #[tokio::test]
-async fn answers_that_are_none() {
+async fn invalid_answers_are_rejected() {
     let check = async |answers: &'static [&'static [u8]], expected: Result<u32, &str>| {
         let got = bind(answers, Security::Cleartext).await;
         assert_eq!(got.as_ref().map(|code| *code).map_err(|text| &**text), expected, "{answers:?}");
@@ -58,9 +58,9 @@ async fn answers_that_are_none() {
     check(&[], Err("no answer within 200 ms")).await;
 }
 
-/// What is sent after the agreement on TLS and before the handshake is anybody's.
+/// Bytes after the agreement on TLS and before the handshake may come from an attacker.
 #[tokio::test]
-async fn nothing_is_said_between_start_tls_and_the_handshake() {
+async fn bytes_between_start_tls_and_the_handshake_are_rejected() {
     const AGREED: &[u8] = b"\x30\x0c\x02\x01\x01\x78\x07\x0a\x01\x00\x04\x00\x04\x00";
     const AGREED_AND_BOUND: &[u8] = b"\x30\x0c\x02\x01\x01\x78\x07\x0a\x01\x00\x04\x00\x04\x00\
         \x30\x0c\x02\x01\x02\x61\x07\x0a\x01\x00\x04\x00\x04\x00";
@@ -69,7 +69,7 @@ async fn nothing_is_said_between_start_tls_and_the_handshake() {
     assert_eq!(got, Err("it goes on in cleartext after it agreed on TLS".to_owned()));
     let got = bind(&[REFUSED], Security::StartTls).await;
     assert_eq!(got, Err("StartTLS is refused with 52".to_owned()));
-    // A bind is never sent in cleartext, whatever the directory says.
+    // A bind is never sent in cleartext, regardless of the directory's answer.
     let got = bind(&[AGREED, BOUND], Security::StartTls).await;
     assert!(got.as_ref().is_err_and(|text| text.starts_with("no TLS session")), "{got:?}");
 }

@@ -22,7 +22,7 @@ pub(super) enum Connection {
 }
 
 impl Connection {
-    /// Sends a command and waits for its answer, no longer than the target says.
+    /// Sends a command and waits for its answer, within the target's timeout.
     pub(super) async fn ask(&mut self, command: &Cmd) -> RedisResult<Value> {
         match self {
             Connection::Single(connection) => connection.req_packed_command(command).await,
@@ -31,11 +31,11 @@ impl Connection {
     }
 }
 
-/// Makes a connection, logged in and with its database chosen.
+/// Makes an authenticated connection with its database selected.
 ///
 /// # Errors
-/// Returns an error if nobody answers, the login is refused, the database does not exist, or the
-/// sentinels agree on no master.
+/// Returns an error without an answer, if the credentials are rejected, if the database does not exist, or if the
+/// sentinels know no master.
 pub(super) async fn connect(target: &Target) -> RedisResult<Connection> {
     match &target.deployment {
         Deployment::Single(place) => single(target, place).await,
@@ -58,7 +58,7 @@ async fn single(target: &Target, place: &Place) -> RedisResult<Connection> {
     choose_database(target, connection).await.map(Connection::Single)
 }
 
-/// What a login and the encryption make of a place.
+/// Returns the connection settings for a server with these credentials and the target's encryption.
 fn info(target: &Target, place: &Place, login: &Login) -> RedisResult<ConnectionInfo> {
     let info = (place.host.clone(), place.port).into_connection_info()?;
     let encrypted = |insecure| {
@@ -124,7 +124,7 @@ async fn cluster(target: &Target, places: &[Place]) -> RedisResult<Connection> {
     Ok(Connection::Cluster(Box::new(connection)))
 }
 
-/// The server that a sentinel names, if it agrees with what is said of it.
+/// Returns a connection to the server that a sentinel names, if the server confirms its role.
 async fn behind(
     target: &Target,
     sentinel: &Place,
@@ -178,7 +178,8 @@ async fn replica_places(sentinel: &mut MultiplexedConnection, master: &str) -> R
     Ok(places)
 }
 
-/// Right after a failover a sentinel may still name the old master, which then says what it is.
+/// Connects to a server in a role: right after a failover a sentinel may still name the old master, which then
+/// reports its real role.
 async fn in_role(target: &Target, place: &Place, role: Role) -> RedisResult<Connection> {
     let mut connection = open(target, place, &target.login).await?;
     let answer = connection.req_packed_command(&redis::cmd("ROLE")).await?.extract_error()?;

@@ -1,4 +1,4 @@
-//! Which connection a command takes.
+//! The choice of a command's connection.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,7 +29,7 @@ pub struct SharedConnection {
 
 struct Open {
     connection: Connection,
-    /// Tells this connection from the ones before and after it.
+    /// The number that distinguishes this connection from the ones before and after it.
     number: u64,
     used: Instant,
 }
@@ -37,16 +37,16 @@ struct Open {
 #[derive(Default)]
 struct Attempts {
     connections: u64,
-    /// The last one of them that is known to have answered.
+    /// The last connection that is known to have answered.
     answered: u64,
-    /// Those in a row that came to nothing.
+    /// Consecutive failed attempts.
     failures: u32,
-    /// Until when nothing is tried, and what was wrong.
+    /// The end of the pause, and the last error.
     pause: Option<(Instant, RedisError)>,
 }
 
 impl Attempts {
-    /// The connection with this number has answered: failures count anew from there.
+    /// Notes that the connection with this number has answered: the count of failures starts again.
     fn note_answered(&mut self, number: u64) {
         if number != self.answered {
             (self.answered, self.failures) = (number, 0);
@@ -61,7 +61,7 @@ impl Attempts {
 }
 
 impl SharedConnection {
-    /// One that is not open yet.
+    /// Returns a connection that is not open yet.
     pub fn new(target: &Arc<Target>) -> SharedConnection {
         SharedConnection {
             target: Arc::clone(target),
@@ -74,12 +74,12 @@ impl SharedConnection {
     /// Runs a command. It may run twice if the connection was lost under it.
     ///
     /// # Errors
-    /// Returns an error if there is no connection or no answer in time, or if the server answers with
-    /// one. Errors that are no answers of the server were logged.
+    /// Returns an error without a connection or an answer in time, or if the server answers with one. Errors other
+    /// than answers of the server were logged.
     pub async fn ask(&self, command: &Cmd) -> RedisResult<Value> {
         if let Some((mut connection, number)) = self.held() {
             match self.ask_on(&mut connection, number, command).await {
-                // It was lost while nobody used it, or leads to a server that was demoted.
+                // It was lost while it was idle, or leads to a server that was demoted.
                 Err(error) if is_lost(&error) && !error.is_timeout() => {}
                 answer => return answer,
             }
@@ -88,8 +88,8 @@ impl SharedConnection {
         self.ask_on(&mut connection, number, command).await
     }
 
-    /// Runs a command on the connection that is there, without making one: it stays behind all
-    /// commands that were sent before.
+    /// Runs a command on the existing connection, without making one: it comes after all commands that were sent
+    /// before.
     ///
     /// # Errors
     /// Returns an error in the cases in which [`SharedConnection::ask`] does; None if there is no
@@ -122,8 +122,8 @@ impl SharedConnection {
         if self.answered.load(Ordering::Relaxed) == number {
             return;
         }
-        // A server that accepts and then has no answer, because it is full or only reads, would be
-        // dialled anew for every request.
+        // A server that accepts and then does not answer, because it is full or read-only, would be dialled again for
+        // every request.
         let mut attempts = self.attempts.lock().await;
         if attempts.connections == number && attempts.pause.is_none() {
             attempts.fail(error);
@@ -135,7 +135,7 @@ impl SharedConnection {
         change(&mut self.open.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The connection that is there and was not silent for too long.
+    /// Returns the existing connection unless it was silent for too long.
     fn held(&self) -> Option<(Connection, u64)> {
         let now = Instant::now();
         self.with_open(|open| {
@@ -146,10 +146,10 @@ impl SharedConnection {
         })
     }
 
-    /// A connection, made if there is none.
+    /// Returns the connection, and makes one if necessary.
     async fn connection(&self) -> RedisResult<(Connection, u64)> {
         let mut attempts = self.attempts.lock().await;
-        // Whoever held the lock before may have made one.
+        // The previous holder of the lock may have made one.
         if let Some(held) = self.held() {
             return Ok(held);
         }
@@ -180,16 +180,16 @@ impl SharedConnection {
     }
 }
 
-/// Whether the connection is of no further use.
+/// Returns true if the connection is useless now.
 fn is_lost(error: &RedisError) -> bool {
     let demoted = error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly);
     demoted || error.is_io_error() || error.is_unrecoverable_error()
 }
 
-/// The connections of one worker, or those of the control thread: one to each target.
+/// The connections of one worker, or of the control thread: one to each target.
 #[derive(Default)]
 pub struct Connections {
-    /// By the address of the target, which is taken as long as the weak reference stands beside it.
+    /// By the address of the target, which stays reserved as long as its weak reference exists.
     known: Mutex<HashMap<usize, Known>>,
 }
 
@@ -199,13 +199,13 @@ struct Known {
 }
 
 impl Connections {
-    /// The connection to a target.
+    /// Returns the connection to a target.
     pub fn to(&self, target: &Arc<Target>) -> Arc<SharedConnection> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(Known { connection, .. }) = known.get(&(Arc::as_ptr(target).addr())) {
             return Arc::clone(connection);
         }
-        // The connection itself is the last to hold a target that no configuration names any more.
+        // The connection itself is the last to hold a target that is no longer configured.
         known.retain(|_, known| known.target.strong_count() > 1 || Arc::strong_count(&known.connection) > 1);
         let connection = Arc::new(SharedConnection::new(target));
         known.insert(

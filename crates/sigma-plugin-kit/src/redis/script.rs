@@ -14,12 +14,12 @@ pub struct Script {
 }
 
 impl Script {
-    /// A script. `digest` is [`Script::digest_of`] of the same text.
+    /// Makes a script. `digest` is [`Script::digest_of`] of the same text.
     pub const fn new(text: &'static str, digest: fn() -> String) -> Script {
         Script { text, digest: LazyLock::new(digest) }
     }
 
-    /// The digest that Redis knows a script by.
+    /// Returns the digest that Redis knows a script by.
     pub fn digest_of(text: &str) -> String {
         Sha1::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
     }

@@ -1,4 +1,4 @@
-//! What a configuration says of Redis (APISIX: the fields `redis_*` and `sentinel_*`).
+//! The configuration of Redis (APISIX: the fields `redis_*` and `sentinel_*`).
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use sigma_schema::described::schema_of;
 
 use super::target::{Deployment, Encryption, Login, Place, Role, Target};
 
-/// Where counters are kept: the value of `policy`, with the fields that it brings along. The schema of
-/// a plugin has them from [`policies`].
+/// The place of counters: the value of `policy`, with the fields that belong to it. The schema of a plugin has them
+/// from [`policies`].
 #[derive(Deserialize)]
 #[serde(tag = "policy", rename_all = "kebab-case")]
 pub enum Policy {
@@ -68,7 +68,7 @@ pub struct Cluster {
     usual: Usual,
 }
 
-/// What is asked of a server and of a cluster alike.
+/// The settings that a server and a cluster have in common.
 #[derive(Deserialize, JsonSchema)]
 struct Usual {
     /// Password; empty for none.
@@ -77,7 +77,7 @@ struct Usual {
     /// Timeout in milliseconds, for the connection and for a response.
     #[schemars(range(min = 1), extend("default" = 1000))]
     redis_timeout: u64,
-    /// Idle time in milliseconds after which a connection is replaced.
+    /// Milliseconds of silence after which a new connection is made.
     #[schemars(range(min = 1000), extend("default" = 10000))]
     redis_keepalive_timeout: u64,
     /// Without effect: each worker has one connection, which all its requests share.
@@ -103,7 +103,7 @@ pub struct Sentinel {
     /// Timeout in milliseconds for a response.
     #[schemars(range(min = 1), extend("default" = 1000))]
     redis_read_timeout: u64,
-    /// Idle time in milliseconds after which a connection is replaced.
+    /// Milliseconds of silence after which a new connection is made.
     #[schemars(range(min = 1), extend("default" = 60000))]
     redis_keepalive_timeout: u64,
     /// Number of the database.
@@ -140,7 +140,7 @@ impl TryFrom<String> for ClusterNode {
 }
 
 impl Policy {
-    /// Where commands go; None for the policy `local`.
+    /// Returns the target of commands. None for the policy `local`.
     pub fn target(self) -> Option<Target> {
         match self {
             Policy::Local => None,
@@ -215,8 +215,8 @@ fn encryption(on: bool, verified: bool) -> Encryption {
     }
 }
 
-/// Settings of a configuration as it is written that do not do what they seem to. Those that its
-/// policy does not have at all are found by the schema.
+/// Returns settings of a configuration that do not have the effect that they seem to have. Settings that its policy
+/// does not have at all are found by the schema.
 pub fn idle_settings(conf: &Value) -> Vec<Problem> {
     let policy = conf.get("policy").and_then(Value::as_str).unwrap_or("local");
     let text = |field: &str| conf.get(field).and_then(Value::as_str).unwrap_or_default();
@@ -242,9 +242,9 @@ pub fn idle_settings(conf: &Value) -> Vec<Problem> {
     .collect()
 }
 
-/// The schema of a [`Policy`], to be flattened into a plugin's: the field `policy`, and for each of its
-/// values what that brings along (`if`, `then`, `else`), with the fields of `More` besides.
-/// Sentinels may be chosen where `SENTINELS` says so.
+/// Returns the schema of a [`Policy`], to be flattened into a plugin's: the field `policy`, and for each of its
+/// values the fields that belong to it (`if`, `then`, `else`), with the fields of `More` in addition. Sentinels may
+/// be chosen if `SENTINELS` is true.
 pub fn policies<More: JsonSchema, const SENTINELS: bool>(_: &mut SchemaGenerator) -> Schema {
     let mut known = vec![("redis", schema_of::<Single>()), ("redis-cluster", schema_of::<Cluster>())];
     if SENTINELS {

@@ -1,4 +1,4 @@
-//! What a connection leads to.
+//! The target of a connection.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use sigma_plugin::Node;
 use sigma_schema::Confidential;
 
-/// Where a server listens.
+/// The address of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct Place {
@@ -20,14 +20,14 @@ pub struct Place {
     pub port: u16,
 }
 
-/// Who the gateway says it is. Nothing is said without a password.
+/// The credentials of the gateway. Without a password there is no authentication.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Login {
     pub username: Option<String>,
     pub password: Confidential,
 }
 
-/// How servers are put together.
+/// The arrangement of servers.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Deployment {
     /// One server.
@@ -38,7 +38,7 @@ pub enum Deployment {
     Sentinel { sentinels: Vec<Place>, master: String, role: Role, login: Login },
 }
 
-/// Which of the servers behind sentinels is asked.
+/// The server behind sentinels that is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 pub enum Role {
     #[serde(rename = "master")]
@@ -47,17 +47,17 @@ pub enum Role {
     Replica,
 }
 
-/// Whether the connection is encrypted.
+/// The encryption of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encryption {
     Off,
-    /// The certificate may be anybody's.
+    /// Any certificate is accepted.
     Unverified,
-    /// The certificate must be valid in the eyes of the system.
+    /// The certificate must be valid for the system's authorities.
     Verified,
 }
 
-/// All that tells one connection from another.
+/// Everything that distinguishes connections.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Target {
     /// The servers, and how they belong together.
@@ -72,12 +72,12 @@ pub struct Target {
     pub connect_timeout: Duration,
     /// The longest time to wait for a response.
     pub answer_timeout: Duration,
-    /// A connection that was silent for longer is made anew.
+    /// A connection that was silent for longer is replaced.
     pub idle_timeout: Duration,
 }
 
 impl std::fmt::Display for Target {
-    /// The places alone: logins are secret.
+    /// Shows the addresses only: credentials are secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (kind, places) = match &self.deployment {
             Deployment::Single(place) => return write!(f, "redis {}:{}", place.host, place.port),
@@ -89,7 +89,7 @@ impl std::fmt::Display for Target {
     }
 }
 
-/// One server, by the usual times: `(encrypted, verified)` says how it is reached.
+/// One server, by the usual times: `(encrypted, verified)` is the encryption.
 pub fn single_server(
     place: Place,
     username: Option<String>,
@@ -118,7 +118,7 @@ struct Targets {
 }
 
 impl Target {
-    /// The one object for this target.
+    /// Returns the one object for this target.
     pub fn shared(self, node: &Node) -> Arc<Target> {
         let targets = node.part(Targets::default);
         // A panic elsewhere leaves at worst a target that is not shared.

@@ -28,7 +28,7 @@ fn run<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
 }
 
-/// Adds one to a counter: its value, or why not.
+/// Adds one to a counter; returns its value, or the error.
 async fn add(connection: &SharedConnection) -> Result<u64, String> {
     ADD_SCRIPT.run(connection, b"k", &[1]).await.map_err(|error| error.to_string())
 }
@@ -68,7 +68,7 @@ fn a_lost_connection_is_made_again() {
         assert_eq!(add(&connection).await, Ok(1));
         assert_eq!(add(&connection).await, Ok(2));
         assert_eq!(redis.ask(&["client", "kill", "type", "normal", "skipme", "yes"]).unwrap(), "1");
-        // Nobody waits for the answer of a command that went nowhere.
+        // No test waits for the answer of a lost command.
         assert_eq!(add(&connection).await, Ok(3));
         redis.kill().unwrap();
         let began = Instant::now();
@@ -126,7 +126,7 @@ fn a_server_that_accepts_and_never_answers_is_not_dialled_for_every_request() {
 }
 
 #[test]
-fn settings_without_effect_are_told() {
+fn settings_without_effect_are_reported() {
     let check = |conf: Value, expected: &[&str]| {
         let told = super::idle_settings(&conf);
         let fields: Vec<&str> = told.iter().map(|problem| problem.pointer.as_str()).collect();
