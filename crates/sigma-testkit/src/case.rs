@@ -1,4 +1,4 @@
-//! The language of the wire cases: who sends what, who must see what, in one order.
+//! The language of the wire cases: the bytes that each side sends and must receive, in one order.
 //!
 //! A file holds cases, each begun by `=== name`. `#` starts a comment line. Within a case:
 //!
@@ -7,9 +7,9 @@
 //! | `config:` | indented YAML that follows is added to the gateway's configuration; with `routes:` in it, the catch-all route is left out |
 //! | `route:` / `upstream:` | indented YAML added to the catch-all route / to its upstream |
 //! | `only: h1` | the case is about the notation of HTTP/1 itself; other protocol pairs skip it |
-//! | `only: h1 client`, `only: h1 origin` | the same for one side: the other may speak what it likes |
-//! | `only: clear` | not over TLS: the case tells of nothing that happens before its origin is named, a handshake included |
-//! | `alone` | the case shares its gateway with no other: it leaves something behind there, or would find something |
+//! | `only: h1 client`, `only: h1 origin` | the same for one side: the other may use any protocol |
+//! | `only: clear` | not over TLS: the origin does nothing before a step names it, not even a handshake |
+//! | `alone` | the case shares its gateway with no other: it leaves state behind there, or would be disturbed by some |
 //! | `client> TEXT` | the client sends TEXT |
 //! | `client< [METHOD] STATUS [cut]` | the client reads one response (to METHOD if not GET); `cut`: it must break off |
 //! | `client<= TEXT` | the client reads exactly these bytes |
@@ -22,10 +22,10 @@
 //! | `origin untouched` | the origin has seen no connection |
 //! | `origin never complete` | its connections end, none of them with a further complete request |
 //!
-//! `client 2>` is a second client connection, `origin 2<` the second connection that the origin
-//! accepted. TEXT knows `\r \n \t \0 \\ \s` (space), `\xHH`, and `\(N*x)` for N times `x`; an indented line
-//! continues it. `{origin}` is the origin's address, `{refused}` one where nobody listens, `{port}`
-//! the gateway's port; `{origin_port}` and `{refused_port}` are the ports alone.
+//! `client 2>` is a second client connection, `origin 2<` the second connection that the origin accepted. TEXT knows
+//! `\r \n \t \0 \\ \s` (space), `\xHH`, and `\(N*x)` for N times `x`; an indented line continues it. `{origin}` is
+//! the origin's address, `{refused}` an address without a listener, `{port}` the gateway's port; `{origin_port}` and
+//! `{refused_port}` are the ports alone.
 //!
 //! Under an expectation, indented lines demand more: `Name: value`, `Name ~ part`, `!Name` (absent),
 //! `Name #2` (occurs twice), `body: TEXT`, `body ~ TEXT`, `trailer Name: value`, `!trailer Name`, and `fault` for
@@ -44,15 +44,15 @@ pub struct Case {
     pub route: String,
     /// YAML added to its upstream.
     pub upstream: String,
-    /// Whether the client has to speak HTTP/1.
+    /// The client has to use HTTP/1.
     pub h1_client: bool,
-    /// Whether the origin has to speak HTTP/1.
+    /// The origin has to use HTTP/1.
     pub h1_origin: bool,
-    /// Whether it says nothing about connections over TLS.
+    /// It does not apply to connections over TLS.
     pub clear: bool,
-    /// Whether it needs a gateway of its own, beyond what its settings say.
+    /// It needs a gateway of its own, in addition to what its settings require.
     pub alone: bool,
-    /// What happens, in order.
+    /// The steps, in order.
     pub steps: Vec<Step>,
 }
 
@@ -63,13 +63,13 @@ pub struct Step {
     pub line: usize,
     /// The line itself.
     pub text: String,
-    /// Who acts, and on which connection, counted from 1.
+    /// The acting side and its connection, counted from 1.
     pub side: Side,
-    /// What is done.
+    /// The action.
     pub action: Action,
 }
 
-/// Who acts.
+/// The acting side of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// The n-th client connection.
@@ -78,7 +78,7 @@ pub enum Side {
     Origin(usize),
 }
 
-/// What is done.
+/// An action of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Send text.
@@ -112,7 +112,7 @@ pub struct Expect {
     pub head_only: bool,
     /// The message must break off before its end.
     pub cut: bool,
-    /// What else must hold.
+    /// The further demands.
     pub checks: Vec<Check>,
 }
 
@@ -165,7 +165,7 @@ pub fn parse_cases(text: &str) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// What an indented line belongs to.
+/// The owner of an indented line.
 #[derive(Debug, Clone, Copy)]
 enum Open {
     Nothing,
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_case() {
+    fn a_case_has_steps_of_both_sides() {
         let text = "=== one\n# why\nconfig:\n  limits:\n    request_headers: 3\nclient> GET /\n  \\sHTTP/1.1\nclient< HEAD 200 cut\n  A: b\n  !C\norigin 2 never complete\n";
         let cases = parse_cases(text).unwrap();
         assert_eq!(cases[0].config, "limits:\n  request_headers: 3\n");

@@ -25,14 +25,14 @@ pub enum RecordKind {
     Srv = 33,
 }
 
-/// A server of a service, as RFC 2782 has it.
+/// A server of a service (RFC 2782).
 #[derive(Debug, Clone, Copy)]
 pub struct ServiceRecord<'s> {
     /// Lower ones are used first.
     pub priority: u16,
-    /// Share among those of the same priority.
+    /// Share among the servers of the same priority.
     pub weight: u16,
-    /// Where it listens.
+    /// The port that it listens on.
     pub port: u16,
     /// Its name.
     pub target: &'s str,
@@ -45,8 +45,8 @@ struct Zone {
     silent: HashSet<u16>,
 }
 
-/// Answers over UDP on a port of 127.0.0.1, with a TTL of one second. A name that it does not know has
-/// the records of the name `*`, and is answered with NXDOMAIN if there is none. Dropping it closes the port.
+/// A server that answers over UDP on a port of 127.0.0.1, with a TTL of one second. An unknown name has the records of
+/// the name `*`, and is answered with NXDOMAIN without such records. Dropping it closes the port.
 #[derive(Debug)]
 pub struct Dns {
     address: SocketAddr,
@@ -56,7 +56,7 @@ pub struct Dns {
 }
 
 impl Dns {
-    /// A server without records.
+    /// Starts a server without records.
     pub fn start() -> Result<Dns> {
         let socket = UdpSocket::bind("127.0.0.1:0").context("bind a name server")?;
         socket.set_read_timeout(Some(TICK))?;
@@ -81,17 +81,17 @@ impl Dns {
         Ok(dns)
     }
 
-    /// Where it is asked.
+    /// Returns its address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How many questions came.
+    /// Returns the number of questions so far.
     pub fn asked(&self) -> usize {
         self.asked.load(Ordering::SeqCst)
     }
 
-    /// From now on `name` has these addresses, of both families, and no others.
+    /// Sets the addresses of `name`, of both families, and removes all others.
     pub fn set_addresses(&self, name: &str, addresses: &[IpAddr]) {
         let (mut v4, mut v6) = (Vec::new(), Vec::new());
         for address in addresses {
@@ -104,7 +104,7 @@ impl Dns {
         self.set(name, RecordKind::Aaaa, v6);
     }
 
-    /// From now on `name` has these servers and no others.
+    /// Sets the servers of `name` and removes all others.
     pub fn set_servers(&self, name: &str, servers: &[ServiceRecord<'_>]) {
         let data = |server: &ServiceRecord<'_>| {
             let mut data = Vec::new();
@@ -121,12 +121,12 @@ impl Dns {
         self.set(name, RecordKind::Srv, servers.iter().map(data).collect());
     }
 
-    /// From now on `name` has these servers and no others, whose data are sent as they are.
+    /// Sets the servers of `name`, whose data are sent unchanged, and removes all others.
     pub fn set_server_data(&self, name: &str, data: &[&[u8]]) {
         self.set(name, RecordKind::Srv, data.iter().map(|data| data.to_vec()).collect());
     }
 
-    /// From now on questions for these kinds of records get no answer; those for others do.
+    /// Stops answering questions for these kinds of records; the others are answered.
     pub fn silence(&self, kinds: &[RecordKind]) {
         lock(&self.zone).silent = kinds.iter().map(|kind| *kind as u16).collect();
     }
@@ -148,7 +148,7 @@ impl Drop for Dns {
 }
 
 impl Zone {
-    /// None for what gets no answer.
+    /// Returns the answer, or None for none.
     fn reply(&self, query: &[u8]) -> Option<Vec<u8>> {
         let (mut name, mut at) = (String::new(), HEADER);
         while *query.get(at)? != 0 {

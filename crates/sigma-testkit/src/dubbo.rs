@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use crate::origin::Origin;
 use crate::peer::Peer;
 
-/// A frame as it came: its header without the length, and what is behind it.
+/// A received frame: its header without the length, and the rest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DubboFrame {
     /// The third byte: request, two-way, event, and the serialization.
@@ -21,10 +21,10 @@ pub struct DubboFrame {
 }
 
 impl DubboFrame {
-    /// The next frame of a connection.
+    /// Reads the next frame of a connection.
     ///
     /// # Errors
-    /// Returns an error if there is none.
+    /// Returns an error without one.
     pub fn read(peer: &mut Peer) -> Result<DubboFrame> {
         let head = peer.read_exactly(16)?;
         ensure!(head[..2] == [0xda, 0xbb], "no frame of Dubbo: {head:?}");
@@ -33,7 +33,7 @@ impl DubboFrame {
         Ok(DubboFrame { flags: head[2], status: head[3], id, body: peer.read_exactly(length as usize)? })
     }
 
-    /// The frame as bytes.
+    /// Returns the frame as bytes.
     pub fn bytes(&self) -> Vec<u8> {
         let mut out = vec![0xda, 0xbb, self.flags, self.status];
         out.extend_from_slice(&self.id.to_be_bytes());
@@ -42,23 +42,23 @@ impl DubboFrame {
         out
     }
 
-    /// The answer to this call with a status and values.
+    /// Returns the answer to this call with a status and values.
     pub fn answered(&self, status: u8, body: impl Into<Vec<u8>>) -> Vec<u8> {
         DubboFrame { flags: self.flags & 0x1f, status, id: self.id, body: body.into() }.bytes()
     }
 
-    /// The lines of a call in JSON.
+    /// Returns the lines of a call in JSON.
     pub fn lines(&self) -> Vec<String> {
         String::from_utf8_lossy(&self.body).lines().map(str::to_owned).collect()
     }
 
-    /// Whether these bytes stand in the call.
+    /// Returns true if the call contains these bytes.
     pub fn has(&self, part: &[u8]) -> bool {
         self.body.windows(part.len()).any(|window| window == part)
     }
 }
 
-/// A provider, and what it was asked.
+/// A provider, with the calls that it received.
 #[derive(Debug)]
 pub struct DubboProvider {
     origin: Origin,
@@ -66,7 +66,8 @@ pub struct DubboProvider {
 }
 
 impl DubboProvider {
-    /// One that answers each call with the bytes that a function gives; without any it closes the connection.
+    /// Starts a provider that answers each call with the bytes that a function returns; without any it closes the
+    /// connection.
     ///
     /// # Errors
     /// Returns an error if it cannot listen.
@@ -87,23 +88,23 @@ impl DubboProvider {
         Ok(DubboProvider { origin, seen })
     }
 
-    /// Where it listens.
+    /// Returns the port that it listens on.
     pub fn port(&self) -> u16 {
         self.origin.port()
     }
 
-    /// How many connections it had.
+    /// Returns the number of its connections so far.
     pub fn connections(&self) -> usize {
         self.origin.connections()
     }
 
-    /// The frames that came.
+    /// Returns the received frames.
     pub fn seen(&self) -> Vec<DubboFrame> {
         self.seen.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
     }
 }
 
-/// A short text in Hessian 2, of less than 1024 units.
+/// Returns a short text in Hessian 2, of less than 1024 units.
 pub fn hessian_text(text: &str) -> Vec<u8> {
     let [high, low] = (text.encode_utf16().count() as u16).to_be_bytes();
     let mut out = if high == 0 && low < 32 { vec![low] } else { vec![0x30 + high, low] };
@@ -111,7 +112,7 @@ pub fn hessian_text(text: &str) -> Vec<u8> {
     out
 }
 
-/// The values of an answer of this kind with a map of texts in Hessian 2: 1, or 4 with attachments.
+/// Returns the values of an answer of this kind with a map of texts in Hessian 2: 1, or 4 with attachments.
 pub fn hessian_map(kind: u8, pairs: &[(&str, &str)]) -> Vec<u8> {
     let mut out = vec![0x90 + kind, b'H'];
     for (key, value) in pairs {

@@ -17,14 +17,14 @@ use crate::{Address, Message, Peer, until};
 /// How long a start may take on a loaded machine.
 const START: Duration = Duration::from_secs(30);
 
-/// An etcd of one test alone, with its own folder; killed when it is dropped.
+/// An etcd of a single test, with its own folder; killed when it is dropped.
 #[derive(Debug)]
 pub struct EtcdServer {
     dir: TempDir,
     client: u16,
     peer: u16,
     process: Option<Child>,
-    /// Authority, certificate and key, which clients have to show as well.
+    /// Authority, certificate and key, which clients must have as well.
     tls: Option<[PathBuf; 3]>,
 }
 
@@ -36,13 +36,13 @@ impl EtcdServer {
         Ok(server)
     }
 
-    /// A place where an etcd can be started later.
+    /// Returns an etcd that can be started later.
     pub fn absent() -> Result<EtcdServer> {
         let dir = tempfile::tempdir().context("temporary folder")?;
         Ok(EtcdServer { dir, client: free_port(), peer: free_port(), process: None, tls: None })
     }
 
-    /// One that speaks TLS, with a certificate for `etcd.test`, and wants the same from clients.
+    /// Starts one with TLS and a certificate for `etcd.test`, which requires the same of clients.
     pub fn start_with_tls() -> Result<EtcdServer> {
         let mut server = EtcdServer::absent()?;
         let paths = ["ca.pem", "cert.pem", "key.pem"].map(|name| server.dir().join(name));
@@ -63,23 +63,23 @@ impl EtcdServer {
         Ok(server)
     }
 
-    /// Authority, certificate and key of one that speaks TLS.
+    /// Returns the authority, certificate and key of one with TLS.
     pub fn tls(&self) -> Option<&[PathBuf; 3]> {
         self.tls.as_ref()
     }
 
-    /// Where clients find it, as a URL.
+    /// Returns its URL for clients.
     pub fn endpoint(&self) -> String {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         format!("{scheme}://127.0.0.1:{}", self.client)
     }
 
-    /// The port for clients.
+    /// Returns the port for clients.
     pub fn port(&self) -> u16 {
         self.client
     }
 
-    /// Its folder, which other things of the test may stand in too.
+    /// Returns its folder, which may contain other files of the test too.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -108,7 +108,7 @@ impl EtcdServer {
         Ok(())
     }
 
-    /// Throws all data away; only while it is not running.
+    /// Deletes all data; only while it is not running.
     pub fn forget(&self) -> Result<()> {
         Ok(std::fs::remove_dir_all(self.data())?)
     }
@@ -119,7 +119,7 @@ impl EtcdServer {
         etcdctl(&["--endpoints", &self.endpoint(), "snapshot", "save"], &file)
     }
 
-    /// Starts it anew on the data that was saved, as the same member of the same cluster.
+    /// Starts it again on the saved data, as the same member of the same cluster.
     pub fn restore(&mut self) -> Result<()> {
         self.kill()?;
         self.forget()?;
@@ -140,37 +140,37 @@ impl EtcdServer {
         Ok(())
     }
 
-    /// Stops it in the middle of whatever it does (SIGSTOP): connections stay, answers do not come.
+    /// Stops it at any point (SIGSTOP): connections stay, answers do not come.
     pub fn pause(&self) -> Result<()> {
         self.signal(Signal::STOP)
     }
 
-    /// Lets it go on.
+    /// Continues it.
     pub fn resume(&self) -> Result<()> {
         self.signal(Signal::CONT)
     }
 
-    /// Writes a key past every gateway, as another program would; returns the revision.
+    /// Writes a key without a gateway, as another program would; returns the revision.
     pub fn put(&self, key: &str, value: &str) -> Result<u64> {
         let body = json!({"key": base64(key.as_bytes()), "value": base64(value.as_bytes())});
         self.revision_of(&self.call("/v3/kv/put", &body)?)
     }
 
-    /// Deletes a key past every gateway; returns the revision.
+    /// Deletes a key without a gateway; returns the revision.
     pub fn delete(&self, key: &str) -> Result<u64> {
         self.revision_of(&self.call("/v3/kv/deleterange", &json!({"key": base64(key.as_bytes())}))?)
     }
 
-    /// The value of a key, and the revision in which it was written.
+    /// Returns the value of a key, and the revision in which it was written.
     pub fn get(&self, key: &str) -> Result<Option<(Vec<u8>, u64)>> {
         let answer = self.call("/v3/kv/range", &json!({"key": base64(key.as_bytes())}))?;
         let Some(kv) = answer["kvs"].get(0) else { return Ok(None) };
-        // Its gateway leaves out what is empty.
+        // Its gateway leaves out empty values.
         let value = plain(kv["value"].as_str().unwrap_or_default())?;
         Ok(Some((value, number(&kv["mod_revision"])?)))
     }
 
-    /// How many keys begin with `prefix`, which does not end with the highest byte.
+    /// Returns how many keys begin with `prefix`, which does not end with the highest byte.
     pub fn count(&self, prefix: &str) -> Result<u64> {
         let mut end = prefix.as_bytes().to_vec();
         *end.last_mut().context("an empty prefix")? += 1;
@@ -179,13 +179,13 @@ impl EtcdServer {
         if answer["count"].is_null() { Ok(0) } else { number(&answer["count"]) }
     }
 
-    /// How many leases there are.
+    /// Returns the number of leases.
     pub fn leases(&self) -> Result<usize> {
         let answer = self.call("/v3/lease/leases", &json!({}))?;
         Ok(answer["leases"].as_array().map_or(0, Vec::len))
     }
 
-    /// Makes the user `root` with this password, and from now on answers nobody without one.
+    /// Creates the user `root` with this password, and from now on rejects requests without a user.
     pub fn protect(&self, password: &str) -> Result<()> {
         self.call("/v3/auth/user/add", &json!({"name": "root", "password": password}))?;
         self.call("/v3/auth/role/add", &json!({"name": "root"}))?;
@@ -201,7 +201,7 @@ impl EtcdServer {
         Ok(())
     }
 
-    /// A call of its JSON gateway.
+    /// Calls its JSON gateway.
     fn call(&self, path: &str, body: &Value) -> Result<Value> {
         let body = body.to_string();
         let request = format!(
@@ -236,7 +236,7 @@ impl EtcdServer {
     fn is_healthy(&self) -> bool {
         let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.client)) else { return false };
         if self.tls.is_some() {
-            // Who speaks TLS with it asks again by itself.
+            // A client over TLS retries by itself.
             return true;
         }
         let mut answer = String::new();
@@ -249,7 +249,7 @@ impl EtcdServer {
 
 impl Drop for EtcdServer {
     fn drop(&mut self) {
-        // There is nobody to report a failure to.
+        // A failure cannot be reported here.
         let _ = self.kill();
     }
 }
@@ -263,13 +263,13 @@ fn etcdctl(arguments: &[&str], file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Its gateway writes numbers of 64 bits as texts.
+/// Parses a number: its gateway writes numbers of 64 bits as texts.
 fn number(value: &Value) -> Result<u64> {
     let text = value.as_str().with_context(|| format!("no number in etcd's answer: {value}"))?;
     Ok(text.parse()?)
 }
 
-/// RFC 4648, section 4: what etcd's JSON has keys and values in.
+/// The alphabet of RFC 4648, section 4: etcd's JSON encodes keys and values with it.
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 fn base64(bytes: &[u8]) -> String {

@@ -50,12 +50,12 @@ impl Gateway {
         Gateway::start_file(binary, "sigma.yaml", config)
     }
 
-    /// As [`Gateway::start`] with the name of the file, which may matter to the format.
+    /// Starts it with this name of the file, which may matter to the format.
     pub fn start_file(binary: &str, name: &str, config: &str) -> Result<Gateway> {
         Gateway::start_program(&[binary], name, config)
     }
 
-    /// As [`Gateway::start`], with an option of `run`.
+    /// Starts it with an option of `run`.
     pub fn start_with(binary: &str, option: &str, config: &str) -> Result<Gateway> {
         Gateway::start_program(&[binary, option], "sigma.yaml", config)
     }
@@ -96,31 +96,30 @@ impl Gateway {
         Ok(Gateway { program, child, dir, config: path, ports })
     }
 
-    /// `kill -9`, as a machine that loses its power would. Its folder stays for
-    /// [`Gateway::start_again`].
+    /// Kills it with `kill -9`, like a power failure. Its folder stays for [`Gateway::start_again`].
     pub fn kill(&mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
         Ok(())
     }
 
-    /// `kill -9` while others still speak with it; [`Gateway::kill`] waits for its end.
+    /// Sends `kill -9` while others still use it; [`Gateway::kill`] waits for its end.
     pub fn strike(&self) -> Result<()> {
         self.signal(Signal::KILL)
     }
 
-    /// Starts it again on its folder and ports, after it has ended; its output is that of this run.
+    /// Starts it again on its folder and ports, after it has ended; its output is the output of this run.
     pub fn start_again(&mut self) -> Result<()> {
         self.child = run(&self.program, &self.config, self.dir.path())?;
         self.await_ready()
     }
 
-    /// Stops it in the middle of whatever it does (SIGSTOP).
+    /// Stops it at any point (SIGSTOP).
     pub fn pause(&self) -> Result<()> {
         self.signal(Signal::STOP)
     }
 
-    /// Lets it go on.
+    /// Continues it.
     pub fn resume(&self) -> Result<()> {
         self.signal(Signal::CONT)
     }
@@ -139,8 +138,8 @@ impl Gateway {
         Ok(())
     }
 
-    /// As [`Gateway::start`], for one that is sent datagrams: it accepts connections before it has its sockets for those,
-    /// and says so when it has all. It has to log at `info`.
+    /// Starts a gateway that receives datagrams: it accepts connections before it has its sockets for those, and logs
+    /// when it has all. It has to log at `info`.
     pub fn start_for_datagrams(binary: &str, config: &str) -> Result<Gateway> {
         let gateway = Gateway::start(binary, config)?;
         let serves = until(START, || gateway.stderr().contains("INFO serving"));
@@ -148,38 +147,38 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// Where it listens.
+    /// Returns the address that it listens on.
     pub fn address(&self) -> Address {
         Address::loopback(self.ports.listen)
     }
 
-    /// Where its status listener is, if the configuration used `{status}`.
+    /// Returns the address of its status listener, if the configuration used `{status}`.
     pub fn status_address(&self) -> Address {
         Address::loopback(self.ports.status)
     }
 
-    /// Where its Admin API is, if the configuration used `{admin}`.
+    /// Returns the address of its Admin API, if the configuration used `{admin}`.
     pub fn admin_address(&self) -> Address {
         Address::loopback(self.ports.admin)
     }
 
-    /// Where its Control API is, if the configuration used `{control}`.
+    /// Returns the address of its Control API, if the configuration used `{control}`.
     pub fn control_address(&self) -> Address {
         Address::loopback(self.ports.control)
     }
 
-    /// A new client connection.
+    /// Opens a new client connection.
     pub fn connect(&self) -> Result<Peer> {
         Peer::connect(&self.address())
     }
 
-    /// The folder that holds its configuration and relative files.
+    /// Returns the folder with its configuration and relative files.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Its process id: that of the first process, or of its successor where the configuration has a
-    /// `pid_file: {dir}/sigma.pid`.
+    /// Returns its process id: of the first process, or of its successor if the configuration has a `pid_file:
+    /// {dir}/sigma.pid`.
     pub fn pid(&self) -> u32 {
         self.pid_in_file().unwrap_or_else(|| self.child.id())
     }
@@ -195,12 +194,12 @@ impl Gateway {
         self.signal(Signal::USR2)
     }
 
-    /// What it wrote to stderr so far.
+    /// Returns its output on stderr so far.
     pub fn stderr(&self) -> String {
         fs::read_to_string(self.dir.path().join("stderr")).unwrap_or_default()
     }
 
-    /// What it wrote to stdout so far.
+    /// Returns its output on stdout so far.
     pub fn stdout(&self) -> String {
         fs::read_to_string(self.dir.path().join("stdout")).unwrap_or_default()
     }
@@ -245,15 +244,15 @@ impl Gateway {
         status.with_context(|| format!("still running after {limit:?}:\n{}", self.stderr()))
     }
 
-    /// Peak resident memory in KiB, from `/proc`.
+    /// Returns the peak resident memory in KiB, from `/proc`.
     pub fn peak_memory_kib(&self) -> Result<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
         let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).context("no VmHWM")?;
         Ok(line.trim().trim_end_matches(" kB").parse()?)
     }
 
-    /// The same once it has not grown for a quarter of a second: parts of a gateway begin after it listens, later the
-    /// busier a machine is, and are not what a test wants to see grow.
+    /// Returns the same once it has not grown for a quarter of a second: parts of a gateway start after it listens,
+    /// even later on a busy machine, and must not count as growth in a test.
     pub fn settled_memory_kib(&self) -> Result<u64> {
         let (mut last, mut since) = (self.peak_memory_kib()?, Instant::now());
         let is_settled = until(START, || {
@@ -276,7 +275,7 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        // Already ended is fine; there is nobody to report another failure to.
+        // It may have ended already; another failure cannot be reported here.
         let _ = self.child.kill();
         let _ = self.child.wait();
         // Its successors, and the gateways of a parent, would go on without it; one may be starting another.
@@ -293,27 +292,28 @@ impl Drop for Gateway {
     }
 }
 
-/// The processes that the main thread of `pid` has started and that run.
+/// Returns the running processes that the main thread of `pid` has started.
 pub fn children(pid: u32) -> Vec<u32> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     let pids = children.split_whitespace().filter_map(|pid| pid.parse().ok());
     pids.filter(|pid| !command_line(*pid).is_empty()).collect()
 }
 
-/// The command line of a process, which every user may read; the links in `/proc/PID` of a process that is not dumpable
-/// are for root alone. Empty if it has ended.
+/// Returns the command line of a process, which every user may read; the links in `/proc/PID` of a process that is
+/// not dumpable are for root alone. Empty if it has ended.
 fn command_line(pid: u32) -> Vec<u8> {
     fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default()
 }
 
-/// Whether a process was started with a file in this folder, which is a test's own.
+/// Returns true if a process was started with a file in this folder, which is a test's own.
 fn runs_with(pid: u32, dir: &Path) -> bool {
     let (line, mut dir) = (command_line(pid), dir.as_os_str().as_encoded_bytes().to_vec());
     dir.push(b'/');
     line.windows(dir.len()).any(|part| part == dir)
 }
 
-/// A process that works in this folder, which is a test's own, or a gateway that was started with a file in it.
+/// Returns a process that works in this folder, which is a test's own, or a gateway that was started with a file in
+/// it.
 fn runs_in(dir: &Path) -> Option<Pid> {
     let mut pids = fs::read_dir("/proc")
         .ok()?
@@ -324,7 +324,7 @@ fn runs_in(dir: &Path) -> Option<Pid> {
     Pid::from_raw(i32::try_from(pid).ok()?)
 }
 
-/// Whether a process is one of Sigma's: the clients of a test have paths of its folder as arguments, too.
+/// Returns true if a process is one of Sigma's: the clients of a test have paths of its folder as arguments, too.
 fn is_program(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with("sigma"))
 }
@@ -344,7 +344,7 @@ fn run(program: &[String], config: &Path, dir: &Path) -> Result<Child> {
         .with_context(|| format!("start {binary}"))
 }
 
-/// `config` with the setting `io`, in YAML or JSON, unless it has it.
+/// Returns `config` with the setting `io`, in YAML or JSON, unless it has it.
 fn with_io(config: &str, io: &str) -> String {
     if config.lines().any(|line| line.trim_start().starts_with("io:")) {
         return config.to_owned();
@@ -352,7 +352,7 @@ fn with_io(config: &str, io: &str) -> String {
     with_setting(config, "io", &format!("\"{io}\""))
 }
 
-/// `config` with a sandbox, unless it has settings of the process.
+/// Returns `config` with a sandbox, unless it has settings of the process.
 fn with_sandbox(config: &str, sandbox: &str) -> String {
     if config.contains("process:") || config.contains("\"process\":") {
         return config.to_owned();
@@ -360,7 +360,7 @@ fn with_sandbox(config: &str, sandbox: &str) -> String {
     with_setting(config, "process", &format!("{{ \"sandbox\": \"{sandbox}\" }}"))
 }
 
-/// `config`, in YAML or JSON, with a setting, whose value is JSON.
+/// Returns `config`, in YAML or JSON, with a setting, whose value is JSON.
 fn with_setting(config: &str, name: &str, value: &str) -> String {
     if let Some(rest) = config.trim_start().strip_prefix('{') {
         return format!("{{ \"{name}\": {value}, {rest}");

@@ -1,10 +1,9 @@
-//! The real-socket harness of the integration tests: a gateway process, scripted origins, raw
-//! clients, the language of the wire cases, and the other programs that a gateway works with.
+//! The real-socket harness of the integration tests: a gateway process, scripted origins, raw clients, the language
+//! of the wire cases, and the other programs that a gateway works with.
 //!
-//! Everything here blocks and every wait has a deadline ([`DEADLINE`] unless told otherwise); no
-//! test sleeps for a fixed time and hopes. The readers are stricter than any peer would be: what
-//! they accept is well-formed HTTP/1.1 (RFC 9112) to the letter, so a gateway that emits something
-//! sloppy fails here first.
+//! Everything here blocks, and every wait has a deadline ([`DEADLINE`] unless set otherwise); no test relies on a
+//! fixed sleep. The readers are stricter than any real peer: they accept only HTTP/1.1 that follows RFC 9112 exactly,
+//! so sloppy output of the gateway fails here first.
 
 mod case;
 mod dns;
@@ -51,7 +50,7 @@ use std::time::{Duration, Instant};
 /// How long one step of a test may take before it counts as failed. Long, as other processes may use all CPUs.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Raises the number of files that this process, and what it starts, may open to at least `count`.
+/// Raises the limit of open files of this process, and of its children, to at least `count`.
 pub fn allow_open_files(count: u64) -> anyhow::Result<()> {
     let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     if limit.current.is_some_and(|c| c < count) {
@@ -61,7 +60,7 @@ pub fn allow_open_files(count: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Polls `condition` until it holds; false when `limit` passed first.
+/// Polls `condition` until it holds; returns false if `limit` passed first.
 pub fn until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + limit;
     loop {

@@ -1,8 +1,8 @@
-//! Messages as the strict readers see them.
+//! Messages as the strict readers return them.
 
 use anyhow::{Result, bail, ensure};
 
-/// How the end of a body was known (RFC 9112 §6).
+/// The way the end of a body was known (RFC 9112 §6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Framing {
     /// There is no body.
@@ -38,17 +38,17 @@ impl Head {
         Ok(Head { line, fields })
     }
 
-    /// All values of a field.
+    /// Returns all values of a field.
     pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.fields.iter().filter(move |(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v.as_str())
     }
 
-    /// The value of a field; the first when there are several.
+    /// Returns the value of a field; the first of several.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.fields.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v.as_str())
     }
 
-    /// The status of a response; an error when the status line is not exactly as RFC 9112 §4 has it.
+    /// Returns the status of a response; an error if the status line does not follow RFC 9112 §4 exactly.
     pub fn status(&self) -> Result<u16> {
         let b = self.line.as_bytes();
         let fits = b.len() >= 13
@@ -61,7 +61,7 @@ impl Head {
         Ok(self.line[9..12].parse()?)
     }
 
-    /// Method and target of a request.
+    /// Returns the method and target of a request.
     pub fn request_line(&self) -> Result<(&str, &str)> {
         let parts: Vec<&str> = self.line.split(' ').collect();
         match parts[..] {
@@ -72,8 +72,8 @@ impl Head {
         }
     }
 
-    /// The framing that `Transfer-Encoding` and `Content-Length` announce; `None` when neither is
-    /// there. Both at once, several, or an odd value is an error.
+    /// Returns the framing that `Transfer-Encoding` and `Content-Length` announce; `None` without either. Both at
+    /// once, several, or an odd value is an error.
     pub fn framing(&self) -> Result<Option<Framing>> {
         let lengths: Vec<&str> = self.all("content-length").collect();
         let codings: Vec<&str> = self.all("transfer-encoding").collect();
@@ -101,7 +101,7 @@ pub(crate) fn parse_field(line: &str) -> Result<(String, String)> {
 pub struct Message {
     /// Start line and fields.
     pub head: Head,
-    /// How the body was framed.
+    /// The framing of the body.
     pub framing: Framing,
     /// The body with its framing removed.
     pub body: Vec<u8>,
@@ -110,17 +110,17 @@ pub struct Message {
 }
 
 impl Message {
-    /// Status of a response; 0 when the line is malformed.
+    /// Returns the status of a response; 0 if the line is malformed.
     pub fn status(&self) -> u16 {
         self.head.status().unwrap_or(0)
     }
 
-    /// The body as text, invalid bytes replaced.
+    /// Returns the body as text, invalid bytes replaced.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// The body as JSON.
+    /// Returns the body as JSON.
     pub fn json(&self) -> Result<serde_json::Value> {
         Ok(serde_json::from_slice(&self.body)?)
     }

@@ -1,11 +1,11 @@
-//! Somebody who calls the Admin API, the Control API or the status page of a gateway.
+//! A client of the Admin API, the Control API or the status page of a gateway.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::{Address, DEADLINE, Message, Peer};
 
-/// A caller with a key, on one connection after the other.
+/// A client with a key, on one connection after the other.
 #[derive(Debug, Clone)]
 pub struct Operator {
     address: Address,
@@ -13,7 +13,7 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// A caller of the listener at `address`.
+    /// Returns a client of the listener at `address`.
     pub fn new(address: Address) -> Operator {
         Operator { address, key: None }
     }
@@ -25,7 +25,7 @@ impl Operator {
         self
     }
 
-    /// One call; `fields` are further header lines, each with its line end.
+    /// Makes one call; `fields` are further header lines, each with its line end.
     pub fn call_with(
         &self,
         method: &str,
@@ -44,29 +44,29 @@ impl Operator {
         answer.with_context(|| format!("{method} {target}"))
     }
 
-    /// One call.
+    /// Makes one call.
     pub fn call(&self, method: &str, target: &str, body: Option<&Value>) -> Result<Message> {
         self.call_with(method, target, "", body)
     }
 
-    /// Reads a resource or page as JSON; it must be there.
+    /// Reads a resource or page as JSON; it must exist.
     pub fn get(&self, target: &str) -> Result<Value> {
         let answer = self.call("GET", target, None)?;
         ensure!(answer.status() == 200, "GET {target}: {} {}", answer.status(), answer.text());
         answer.json()
     }
 
-    /// Writes a resource below `/apisix/admin`; it must be taken.
+    /// Writes a resource below `/apisix/admin`; it must be accepted.
     pub fn put(&self, resource: &str, value: &Value) -> Result<()> {
         self.write("PUT", resource, Some(value))
     }
 
-    /// Changes a resource below `/apisix/admin`; it must be taken.
+    /// Changes a resource below `/apisix/admin`; it must be accepted.
     pub fn patch(&self, resource: &str, value: &Value) -> Result<()> {
         self.write("PATCH", resource, Some(value))
     }
 
-    /// Deletes a resource below `/apisix/admin`; it must be done.
+    /// Deletes a resource below `/apisix/admin`; it must succeed.
     pub fn delete(&self, resource: &str) -> Result<()> {
         self.write("DELETE", resource, None)
     }

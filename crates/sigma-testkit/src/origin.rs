@@ -49,7 +49,7 @@ impl Listener {
 }
 
 impl Origin {
-    /// An origin on 127.0.0.1 whose connections the test takes with [`Origin::accept`].
+    /// Starts an origin on 127.0.0.1 whose connections the test takes with [`Origin::accept`].
     pub fn scripted() -> Result<Origin> {
         let (sender, receiver) = channel();
         Origin::listen(tcp("127.0.0.1:0")?, Arc::default(), receiver, move |peer| {
@@ -58,8 +58,8 @@ impl Origin {
         })
     }
 
-    /// As [`Origin::scripted`], for HTTP/2 in the clear: a connection is greeted as soon as it is there, as
-    /// servers do, and then waits to be taken.
+    /// Starts a scripted origin for HTTP/2 in cleartext: it sends its preface to a connection at once, as servers do,
+    /// and then the connection waits to be taken.
     pub(crate) fn streams() -> Result<(Origin, Receiver<StreamOrigin>)> {
         let (sender, streams) = channel();
         let origin = Origin::listen(tcp("127.0.0.1:0")?, Arc::default(), channel().1, move |peer| {
@@ -70,36 +70,36 @@ impl Origin {
         Ok((origin, streams))
     }
 
-    /// An origin on 127.0.0.1 that runs `serve` in a thread for every connection.
+    /// Starts an origin on 127.0.0.1 that runs `serve` in a thread for every connection.
     pub fn serve(serve: impl Fn(Peer) + Send + Sync + 'static) -> Result<Origin> {
         Origin::threaded(tcp("127.0.0.1:0")?, Arc::default(), serve)
     }
 
-    /// An origin that answers every request by `answer`: it returns the raw bytes of the response.
+    /// Starts an origin that answers every request by `answer`: it returns the raw bytes of the response.
     pub fn answer(answer: impl Fn(&Message) -> Vec<u8> + Send + Sync + 'static) -> Result<Origin> {
         Origin::answering(tcp("127.0.0.1:0")?, answer)
     }
 
-    /// An origin that answers 200 with `name` in the header `X-Origin` and, as JSON, what it
-    /// received: `method`, `target`, `headers` (list of pairs), `body_bytes`, `body_checksum`.
+    /// Starts an origin that answers 200 with `name` in the header `X-Origin` and the received request as JSON:
+    /// `method`, `target`, `headers` (list of pairs), `body_bytes`, `body_checksum`.
     pub fn echo(name: &str) -> Result<Origin> {
         let name = name.to_string();
         Origin::answering(tcp("127.0.0.1:0")?, move |request| echo(&name, request))
     }
 
-    /// As [`Origin::echo`] at an address of this machine, `ip:port`.
+    /// Starts an echo origin at an address of this machine, `ip:port`.
     pub fn echo_at(name: &str, address: &str) -> Result<Origin> {
         let name = name.to_string();
         Origin::answering(tcp(address)?, move |request| echo(&name, request))
     }
 
-    /// As [`Origin::echo`] on the IPv6 loopback.
+    /// Starts an echo origin on the IPv6 loopback.
     pub fn echo_ipv6(name: &str) -> Result<Origin> {
         let name = name.to_string();
         Origin::answering(tcp("[::1]:0")?, move |request| echo(&name, request))
     }
 
-    /// As [`Origin::echo`] on a Unix socket at `path`.
+    /// Starts an echo origin on a Unix socket at `path`.
     pub fn echo_unix(name: &str, path: &Path) -> Result<Origin> {
         let name = name.to_string();
         let listener = UnixListener::bind(path).with_context(|| format!("bind {}", path.display()))?;
@@ -157,19 +157,19 @@ impl Origin {
         Ok(Origin { address, counters, accepted: Mutex::new(accepted) })
     }
 
-    /// The next connection, in the order of arrival (scripted origins only).
+    /// Returns the next connection, in the order of arrival (scripted origins only).
     pub fn accept(&self) -> Result<Peer> {
         // A poisoned lock means that another thread of the same test has failed already.
         let accepted = self.accepted.lock().map_err(|_| anyhow!("the test has failed elsewhere"))?;
         accepted.recv_timeout(DEADLINE).context("the gateway opened no connection to the origin")
     }
 
-    /// Where it listens.
+    /// Returns the address that it listens on.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Its port; 0 for Unix sockets.
+    /// Returns its port; 0 for Unix sockets.
     pub fn port(&self) -> u16 {
         match &self.address {
             Address::Tcp(addr) => addr.port(),
@@ -177,12 +177,12 @@ impl Origin {
         }
     }
 
-    /// Connections accepted so far.
+    /// Returns the number of accepted connections so far.
     pub fn connections(&self) -> usize {
         self.counters.connections.load(Ordering::SeqCst)
     }
 
-    /// Requests answered so far (not counted for scripted origins).
+    /// Returns the number of answered requests so far (not counted for scripted origins).
     pub fn requests(&self) -> usize {
         self.counters.requests.load(Ordering::SeqCst)
     }
@@ -217,7 +217,7 @@ fn echo(name: &str, request: &Message) -> Vec<u8> {
     format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
 }
 
-/// FNV-1a, 64 bits: tells whether bytes arrived unchanged.
+/// Returns the FNV-1a hash, 64 bits, which shows whether bytes arrived unchanged.
 pub fn checksum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -30,7 +30,7 @@ impl Peer {
         Peer { socket, buffer: Vec::new(), limit: DEADLINE }
     }
 
-    /// The socket under it, for another protocol to go on with.
+    /// Returns its socket, to continue with another protocol.
     pub(crate) fn into_socket(self) -> Socket {
         self.socket
     }
@@ -42,18 +42,18 @@ impl Peer {
         self
     }
 
-    /// The local port; 0 for Unix sockets.
+    /// Returns the local port; 0 for Unix sockets.
     pub fn local_port(&self) -> u16 {
         self.socket.local_port()
     }
 
-    /// Sends bytes as they are.
+    /// Sends bytes unchanged.
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> Result<()> {
         self.socket.set_timeout(self.limit)?;
         self.socket.write_all(bytes.as_ref()).context("send")
     }
 
-    /// Sends a request and reads its final answer, interim ones skipped.
+    /// Sends a request and reads its final response, skipping interim ones.
     pub fn ask(&mut self, request: impl AsRef<[u8]>) -> Result<Message> {
         let request = request.as_ref();
         self.send(request)?;
@@ -67,7 +67,7 @@ impl Peer {
         }
     }
 
-    /// `GET target` with `Host: localhost`; reads the final answer.
+    /// Sends `GET target` with `Host: localhost`; reads the final response.
     pub fn get(&mut self, target: &str) -> Result<Message> {
         self.ask(format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
     }
@@ -168,7 +168,7 @@ impl Peer {
         Ok(std::mem::replace(&mut self.buffer, rest))
     }
 
-    /// Reads what arrives until the connection ends, in order or by reset.
+    /// Reads until the connection ends, in order or by reset.
     pub fn read_to_close(&mut self) -> Result<Vec<u8>> {
         loop {
             match self.fill_io() {
@@ -200,7 +200,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Whether the connection is open and silent at this moment.
+    /// Returns true if the connection is open and silent at this moment.
     pub fn is_idle(&mut self) -> bool {
         let limit = std::mem::replace(&mut self.limit, Duration::from_millis(1));
         let result = self.fill_io();
@@ -249,7 +249,7 @@ fn find(bytes: &[u8], needle: &[u8]) -> Option<usize> {
     bytes.windows(needle.len()).position(|w| w == needle)
 }
 
-/// For messages only: the first 300 bytes.
+/// Returns the first 300 bytes as text, for messages only.
 fn text(bytes: &[u8]) -> String {
     bytes.iter().take(300).map(|&b| b as char).collect()
 }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-/// A database in the making: networks and what is said of them.
+/// A database that is being built: networks and their data.
 #[derive(Debug, Clone)]
 pub struct Places {
     kind: String,
@@ -17,16 +17,16 @@ const MARKER: &[u8] = b"\xab\xcd\xefMaxMind.com";
 const SEPARATOR: usize = 16;
 
 impl Places {
-    /// An empty database of this type.
+    /// Returns an empty database of this type.
     pub fn new(kind: &str) -> Places {
         Places { kind: kind.to_owned(), networks: Vec::new() }
     }
 
-    /// A network (CIDR) in a city: the codes and names of the continent, country, region and city in the
-    /// order of MaxMind's variables; empty for what is not known.
+    /// Adds a network (CIDR) in a city: the codes and names of the continent, country, region and city in the order
+    /// of MaxMind's variables; empty for unknown ones.
     ///
     /// # Panics
-    /// Panics if `network` is none.
+    /// Panics if `network` is invalid.
     #[must_use]
     pub fn city(self, network: &str, of: [&str; 6]) -> Places {
         let [continent, country, country_name, region, region_name, city] = of;
@@ -48,10 +48,10 @@ impl Places {
         self.network(network, map(members))
     }
 
-    /// A network (CIDR) and its owner.
+    /// Adds a network (CIDR) and its owner.
     ///
     /// # Panics
-    /// Panics if `network` is none.
+    /// Panics if `network` is invalid.
     #[must_use]
     pub fn owner(self, network: &str, number: u32, organization: &str) -> Places {
         let number = ("autonomous_system_number", integer(6, number.into()));
@@ -72,9 +72,9 @@ impl Places {
         self
     }
 
-    /// The content of the file.
+    /// Returns the content of the file.
     pub fn content(&self) -> Vec<u8> {
-        // A side of a node is nothing, another node, or the place of a record in the data.
+        // One side of a node: empty, another node, or the offset of a record in the data.
         #[derive(Clone, Copy, PartialEq)]
         enum Side {
             Nothing,
@@ -126,7 +126,7 @@ impl Places {
     }
 }
 
-/// The byte or two before a value; those of tests are small.
+/// Returns the byte or two before a value; the values of tests are small.
 fn control(kind: u8, size: usize) -> Vec<u8> {
     let size = u8::try_from(size).ok().filter(|size| *size < 29).expect("values of tests are small");
     match kind {

@@ -1,4 +1,4 @@
-//! Ports for processes that cannot tell which port they were given.
+//! Ports for processes that cannot report which port they were given.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -10,7 +10,7 @@ const COUNT: u16 = 20_000;
 
 static NEXT: AtomicU16 = AtomicU16::new(0);
 
-/// A loopback TCP port that nobody listens on, given out once per process.
+/// Returns a loopback TCP port without a listener, given out once per process.
 ///
 /// Ports are never given out twice, and each is probed with an exclusive bind: a gateway refuses one
 /// that is taken.

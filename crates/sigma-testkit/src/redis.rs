@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::ports::free_port;
 use crate::until;
 
-/// A cluster agrees with itself after some seconds; on a loaded machine after more.
+/// A cluster needs some seconds to agree; on a loaded machine more.
 const START: Duration = Duration::from_secs(60);
 
 const MISSING: &str = "is missing; install it with `apt-get install redis-server`";
@@ -24,12 +24,12 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// A server on a free port with these further arguments.
+    /// Starts a server on a free port with these further arguments.
     pub fn start(arguments: &[&str]) -> Result<Redis> {
         Redis::start_on(free_port(), arguments)
     }
 
-    /// A server on a port that is known to be free.
+    /// Starts a server on a port that is known to be free.
     pub fn start_on(port: u16, arguments: &[&str]) -> Result<Redis> {
         Redis::spawn(port, tempfile::tempdir()?, arguments)
     }
@@ -55,7 +55,7 @@ impl Redis {
         Ok(redis)
     }
 
-    /// A sentinel that watches `master` under the name `mymaster`.
+    /// Starts a sentinel that watches `master` under the name `mymaster`.
     pub fn sentinel(master: &Redis, further: &str) -> Result<Redis> {
         let dir = tempfile::tempdir()?;
         let file = dir.path().join("sentinel.conf");
@@ -71,7 +71,7 @@ impl Redis {
         Redis::spawn(free_port(), dir, &[&file, "--sentinel"])
     }
 
-    /// A cluster of three masters.
+    /// Starts a cluster of three masters.
     pub fn cluster() -> Result<Vec<Redis>> {
         let one = |_| {
             let bus = free_port().to_string();
@@ -99,17 +99,17 @@ impl Redis {
         Ok(nodes)
     }
 
-    /// Its port.
+    /// Returns its port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its folder.
+    /// Returns its folder.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// What it answers to a command, as `redis-cli` prints it.
+    /// Returns its answer to a command, as `redis-cli` prints it.
     pub fn ask(&self, command: &[&str]) -> Result<String> {
         let port = self.port.to_string();
         let answer = Command::new("redis-cli").args(["-p", &port]).args(command).output();

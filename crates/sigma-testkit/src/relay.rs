@@ -15,10 +15,10 @@ const WHOLE: u8 = 0;
 const CUT: u8 = 1;
 const GONE: u8 = 2;
 
-/// Takes connections and carries their bytes to another port of this machine.
+/// A relay that accepts connections and forwards their bytes to another port of this machine.
 ///
-/// While it is cut, nothing comes through and nobody is told so, as with a partition: connections
-/// stay open and new ones are accepted. What was open then ends when it is whole again.
+/// While it is cut, it forwards nothing and reports nothing, like a network partition: connections stay open and new
+/// ones are accepted. Connections that were open then end when it is whole again.
 #[derive(Debug)]
 pub struct Relay {
     port: u16,
@@ -26,7 +26,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// A relay to `target`, a port on 127.0.0.1 that need not listen yet.
+    /// Starts a relay to `target`, a port on 127.0.0.1 that need not listen yet.
     pub fn to(target: u16) -> Result<Relay> {
         let listener = TcpListener::bind("127.0.0.1:0").context("bind a relay")?;
         let port = listener.local_addr()?.port();
@@ -44,17 +44,17 @@ impl Relay {
         Ok(Relay { port, state })
     }
 
-    /// Its port.
+    /// Returns its port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// From now on nothing comes through.
+    /// Stops forwarding.
     pub fn cut(&self) {
         self.state.store(CUT, Ordering::SeqCst);
     }
 
-    /// Carries again.
+    /// Forwards again.
     pub fn mend(&self) {
         self.state.store(WHOLE, Ordering::SeqCst);
     }
@@ -68,7 +68,7 @@ impl Drop for Relay {
     }
 }
 
-/// Waits out a cut; true if there was one.
+/// Waits out a cut; returns true if there was one.
 fn was_cut(state: &AtomicU8) -> bool {
     let mut cut = false;
     while state.load(Ordering::SeqCst) == CUT {
@@ -89,21 +89,21 @@ fn connect(near: TcpStream, target: u16, state: &Arc<AtomicU8>) {
     carry(far, near, state);
 }
 
-/// Carries one direction until it ends, or was cut.
+/// Forwards one direction until it ends, or was cut.
 fn carry(mut from: TcpStream, mut to: TcpStream, state: &AtomicU8) {
     let _ = from.set_nodelay(true).and(from.set_read_timeout(Some(TICK)));
     let mut buffer = [0; 16 * 1024];
     while !was_cut(state) && state.load(Ordering::SeqCst) != GONE {
         match from.read(&mut buffer) {
             Ok(0) => break,
-            // What was read before a cut was noticed must not come through either.
+            // Bytes that were read before the cut was noticed must not be forwarded either.
             Ok(n) if was_cut(state) || to.write_all(&buffer[..n]).is_err() => break,
             Ok(_) => {}
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
             Err(_) => break,
         }
     }
-    // Both ends learn of it; one of them may have gone by itself.
+    // Both ends see it; one of them may have closed by itself.
     let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
 }
 
@@ -113,7 +113,7 @@ mod tests {
     use crate::{Address, Origin, Peer};
 
     #[test]
-    fn a_cut_wire_carries_nothing_and_a_mended_one_does() {
+    fn a_cut_relay_forwards_nothing_and_a_mended_one_does() {
         let origin = Origin::echo("a").unwrap();
         let relay = Relay::to(origin.port()).unwrap();
         let connect = || Peer::connect(&Address::loopback(relay.port())).unwrap().with_deadline(TICK * 20);

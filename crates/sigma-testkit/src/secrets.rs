@@ -29,10 +29,10 @@ const LEAST: usize = 12;
 /// Prefixes of variables that a client fills.
 const VARIABLES: [&str; 3] = ["http_", "arg_", "cookie_"];
 
-/// A longer file is looked at up to here.
+/// A longer file is read up to here.
 const LOG_BYTES: usize = 32 << 20;
 
-/// All that configurations of this process have named, whichever gateway has them.
+/// The secrets in all configurations of this process, for any gateway.
 static NAMED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 fn named() -> MutexGuard<'static, BTreeSet<String>> {
@@ -62,7 +62,7 @@ fn secrets_in(text: &str) -> Vec<String> {
             Some(quote) => after[1..].split(quote).next(),
             None => after.split([',', '}', ']', '\n', ' ']).next(),
         };
-        // A reference is none, and what is left out or filled in has another value.
+        // A reference is no secret, and a missing or filled-in value is not known here.
         let is_reference = |value: &str| value.starts_with(['$', '{', '/', '|', '*', '-']);
         // The `key` of a limit names a variable.
         let is_variable = |value: &str| VARIABLES.iter().any(|prefix| value.starts_with(prefix));
@@ -77,7 +77,7 @@ fn secrets_in(text: &str) -> Vec<String> {
     found
 }
 
-/// The logs in the folder of a gateway that hold secrets, each with the first of them.
+/// Returns the logs in the folder of a gateway that contain secrets, each with the first of them.
 pub(crate) fn leaked(dir: &Path) -> Vec<(PathBuf, String)> {
     let is_log = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_are_found_in_what_is_written() {
+    fn secrets_in_configurations_are_found() {
         let check = |text: &str, expected: &[&str]| assert_eq!(secrets_in(text), expected, "{text}");
         check(
             "plugins: { jwt-auth: { key: jack, secret: a-secret-of-32-bytes } }",
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_holds_one_is_found() {
+    fn a_log_that_contains_one_is_found() {
         let dir = tempfile::tempdir().unwrap();
         note("secret: only-for-this-test-0");
         fs::write(dir.path().join("stderr"), "what is known: nothing").unwrap();

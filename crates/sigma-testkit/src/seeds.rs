@@ -1,4 +1,4 @@
-//! Simulations: what a test is, is made up from a seed. And the seeds of fuzz targets.
+//! Simulations: tests whose content is generated from a seed. And the seeds of fuzz targets.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -48,8 +48,8 @@ pub fn for_seeds(command: &str, simulate: impl Fn(u64) -> Result<(), String> + S
     assert!(failed.is_empty(), "{}", told.collect::<String>());
 }
 
-/// Calls `holds` with the seeds of a fuzz target, with their beginnings, and with each of them where a bit of one
-/// byte is another: so that what must hold of everything cannot rot between runs of the fuzzer.
+/// Calls `holds` with the seeds of a fuzz target, with their beginnings, and with each of them with a bit of one byte
+/// changed: so the properties are checked between runs of the fuzzer, too.
 ///
 /// # Panics
 /// The target has no seeds, or `holds` panics.

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::ports::free_port;
 use crate::until;
 
-/// A directory is there at once; on a loaded machine later.
+/// A directory starts at once; on a loaded machine later.
 const START: Duration = Duration::from_secs(60);
 
 const MISSING: &str = "is missing; install it with `apt-get install --no-install-recommends slapd`";
@@ -26,7 +26,7 @@ pub struct Slapd {
 }
 
 impl Slapd {
-    /// A directory with these entries, written as LDIF, that shows this certificate (PEM, with its key).
+    /// Starts a directory with these entries, written as LDIF, that shows this certificate (PEM, with its key).
     pub fn start(entries: &str, cert: &str, key: &str) -> Result<Slapd> {
         let dir = tempfile::tempdir()?;
         let place = dir.path().to_str().context("the folder's name")?;
@@ -55,12 +55,12 @@ impl Slapd {
         Ok(Slapd { child, port, tls_port, dir })
     }
 
-    /// The port at which it speaks in the clear, and takes StartTLS.
+    /// Returns the port for cleartext and StartTLS.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The port at which it speaks TLS from the first byte.
+    /// Returns the port for TLS from the first byte.
     pub fn tls_port(&self) -> u16 {
         self.tls_port
     }
@@ -72,7 +72,7 @@ impl Slapd {
         Ok(())
     }
 
-    /// Starts it again where it was.
+    /// Starts it again on the same data.
     pub fn start_again(&mut self) -> Result<()> {
         let place = self.dir.path().to_str().context("the folder's name")?;
         self.child = spawn(place, self.port, self.tls_port)?;
@@ -80,7 +80,7 @@ impl Slapd {
     }
 }
 
-/// A program of the directory: those of administrators are not on everybody's path.
+/// Returns a command of the directory: administrators' programs are not in every user's path.
 fn program(name: &str) -> Command {
     let path = std::env::var("PATH").unwrap_or_default();
     let mut command = Command::new(name);

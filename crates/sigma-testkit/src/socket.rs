@@ -1,4 +1,4 @@
-//! A stream socket of either family that the harness speaks.
+//! A stream socket of either family, for the harness.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where a peer is.
+/// The address of a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// An IPv4 or IPv6 address.
@@ -17,12 +17,12 @@ pub enum Address {
 }
 
 impl Address {
-    /// A TCP port on 127.0.0.1.
+    /// Returns a TCP port on 127.0.0.1.
     pub fn loopback(port: u16) -> Address {
         Address::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
     }
 
-    /// The TCP port.
+    /// Returns the TCP port.
     pub fn port(&self) -> Option<u16> {
         match self {
             Address::Tcp(addr) => Some(addr.port()),
@@ -62,7 +62,7 @@ impl Socket {
         }
     }
 
-    /// A second handle on the same stream.
+    /// Returns a second handle on the same stream.
     pub fn try_clone(&self) -> io::Result<Socket> {
         match self {
             Socket::Tcp(s) => s.try_clone().map(Socket::Tcp),
@@ -96,7 +96,7 @@ impl Socket {
         }
     }
 
-    /// The local port; 0 for Unix sockets.
+    /// Returns the local port; 0 for Unix sockets.
     pub fn local_port(&self) -> u16 {
         match self {
             Socket::Tcp(s) => s.local_addr().map(|a| a.port()).unwrap_or(0),

@@ -1,4 +1,4 @@
-//! Ends of HTTP/2 connections that take and give the notation of HTTP/1.
+//! Ends of HTTP/2 connections that use the notation of HTTP/1.
 //!
 //! One background thread drives the connections of all tests, so that windows open and pings are
 //! answered while a test blocks on something else.
@@ -23,7 +23,7 @@ use crate::message::{Framing, Head, Message};
 use crate::socket::Socket;
 use crate::wire::End;
 
-/// The thread that drives the connections.
+/// Returns the runtime of the thread that drives the connections.
 pub(crate) fn runtime() -> &'static Handle {
     static HANDLE: OnceLock<Handle> = OnceLock::new();
     HANDLE.get_or_init(|| {
@@ -54,7 +54,7 @@ pub(crate) fn tokio_socket(socket: Socket) -> Result<TcpStream> {
     Ok(TcpStream::from_std(socket)?)
 }
 
-/// What is still to be sent of a message in the notation of HTTP/1.
+/// The unsent rest of a message in the notation of HTTP/1.
 #[derive(Debug, Default)]
 struct Writer {
     notation: Vec<u8>,
@@ -63,7 +63,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// The head at the front, once it is complete and no body is under way.
+    /// Returns the head at the front, once it is complete and no body is under way.
     fn head(&mut self) -> Result<Option<Head>> {
         if self.framing.is_some() {
             return Ok(None);
@@ -79,7 +79,7 @@ impl Writer {
         self.out = Some(out);
     }
 
-    /// Sends what the notation has of the body.
+    /// Sends the part of the body that the notation contains.
     fn write_body(&mut self) -> Result<()> {
         while let (Some(framing), Some(out)) = (self.framing, &mut self.out) {
             match framing {
@@ -121,7 +121,7 @@ impl Writer {
     }
 }
 
-/// Test bodies are smaller than any window, so that nothing has to be waited for.
+/// Sends data at once: test bodies are smaller than any window.
 fn push(out: &mut SendStream<Bytes>, data: Bytes, last: bool) -> Result<()> {
     out.reserve_capacity(data.len());
     Ok(out.send_data(data, last)?)
@@ -129,7 +129,7 @@ fn push(out: &mut SendStream<Bytes>, data: Bytes, last: bool) -> Result<()> {
 
 type Chunk = (Vec<u8>, Vec<(String, String)>);
 
-/// A whole chunk, or the last one with its trailers; none while bytes are missing.
+/// Takes a whole chunk, or the last one with its trailers; None while bytes are missing.
 fn take_chunk(notation: &mut Vec<u8>) -> Result<Option<Chunk>> {
     let Some(line) = notation.windows(2).position(|w| w == b"\r\n") else { return Ok(None) };
     let text = String::from_utf8_lossy(&notation[..line]).into_owned();
@@ -150,7 +150,7 @@ fn take_chunk(notation: &mut Vec<u8>) -> Result<Option<Chunk>> {
     Ok(Some((Vec::new(), trailers)))
 }
 
-/// Fields that HTTP/2 has, for those of a head in the notation of HTTP/1.
+/// Returns the fields for HTTP/2 of a head in the notation of HTTP/1.
 fn to_map(head: &Head) -> Result<HeaderMap> {
     let mut map = HeaderMap::new();
     for (name, value) in &head.fields {
@@ -178,16 +178,16 @@ fn from_map(map: &HeaderMap) -> Vec<(String, String)> {
     map.iter().map(|(name, value)| (name.to_string(), text(value.as_bytes()))).collect()
 }
 
-/// What comes of a message after its head.
+/// The reader of a message after its head.
 #[derive(Debug)]
 struct Reader {
     stream: RecvStream,
-    /// Came, and was not asked for yet.
+    /// Bytes that were received and not requested yet.
     ahead: Vec<u8>,
 }
 
 impl Reader {
-    /// More bytes; false at the clean end.
+    /// Reads more bytes; returns false at the clean end.
     async fn fill(&mut self) -> Result<bool> {
         match self.stream.data().await {
             None => Ok(false),
@@ -235,7 +235,7 @@ impl StreamClient {
         let socket = tokio_socket(socket)?;
         block(async move {
             let (sender, connection) = h2::client::handshake(socket).await?;
-            // How it ends shows in its streams.
+            // Its end is visible in its streams.
             let driver = tokio::spawn(async move { connection.await.unwrap_or_default() });
             Ok(StreamClient { sender, driver, writer: Writer::default(), response: None, reader: None })
         })
@@ -260,7 +260,7 @@ impl StreamClient {
         Ok(())
     }
 
-    /// The next head, interim ones included.
+    /// Returns the next head, interim ones included.
     async fn next_head(&mut self) -> Result<Head> {
         let response = self.response.as_mut().context("no request is under way")?;
         let interim = poll_fn(|cx| {
@@ -290,7 +290,7 @@ impl End for StreamClient {
     fn send(&mut self, notation: &[u8]) -> Result<()> {
         self.writer.notation.extend_from_slice(notation);
         loop {
-            // A node may answer, and take its stream back, before the body has left.
+            // A node may respond, and reset its stream, before the body has left.
             let _ = self.writer.write_body();
             match self.writer.head()? {
                 Some(head) => self.begin(&head)?,
@@ -338,7 +338,7 @@ impl End for StreamClient {
         })
     }
 
-    /// Until the stream ends, if there is one; else until the connection does.
+    /// Reads until the stream ends, if there is one; else until the connection does.
     fn rest(&mut self) -> Result<Vec<u8>> {
         block(async {
             if self.response.is_some() {
@@ -365,7 +365,7 @@ impl End for StreamClient {
 
 impl Drop for StreamClient {
     fn drop(&mut self) {
-        // The socket closes with its driver, in the middle of whatever was under way.
+        // The socket closes with its driver, at any point.
         self.driver.abort();
     }
 }
@@ -402,7 +402,7 @@ impl StreamOrigin {
         let target = parts.uri.path_and_query().map_or("*", |p| p.as_str());
         let mut fields: Vec<(String, String)> =
             parts.uri.authority().map(|a| ("Host".into(), a.to_string())).into_iter().collect();
-        // The gateway's own, in every request; it is not what a case is about.
+        // The gateway adds this field to every request; cases do not check it.
         fields.extend(from_map(&parts.headers).into_iter().filter(|(name, _)| name != "te"));
         self.respond = Some(respond);
         self.reader = Some(Reader { stream, ahead: Vec::new() });
@@ -464,7 +464,7 @@ impl End for StreamOrigin {
         bail!("requests are cut by a reset; write `origin closed` or `never complete`")
     }
 
-    /// Until the stream is taken back, if it is still open; else until the connection ends.
+    /// Reads until the stream is reset, if it is still open; else until the connection ends.
     fn rest(&mut self) -> Result<Vec<u8>> {
         block(async {
             match (&mut self.writer.out, &mut self.respond) {

@@ -1,5 +1,5 @@
-//! TLS around one end of a test: what the test writes and reads in clear is encrypted on its way to
-//! the gateway, by code that is not the gateway's.
+//! TLS around one end of a test: its bytes in cleartext are encrypted on the way to the gateway, by code other than
+//! the gateway's.
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ pub(crate) struct TestTls {
     acceptors: [TlsAcceptor; 2],
 }
 
-/// What is spoken above TLS.
+/// The protocol above TLS.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Above {
     H1,
@@ -43,7 +43,7 @@ impl Above {
 }
 
 impl TestTls {
-    /// The one of this process.
+    /// Returns the one of this process.
     pub(crate) fn get() -> &'static TestTls {
         static TEST_TLS: OnceLock<TestTls> = OnceLock::new();
         TEST_TLS.get_or_init(|| TestTls::make().expect("a certificate for the tests"))
@@ -75,12 +75,12 @@ impl TestTls {
         Ok(TestTls { connector: TlsConnector::from(Arc::new(connector)), dir, acceptors })
     }
 
-    /// The files of the certificate and of its key.
+    /// Returns the files of the certificate and of its key.
     pub(crate) fn files(&self) -> [PathBuf; 2] {
         ["cert.pem", "key.pem"].map(|name| self.dir.path().join(name))
     }
 
-    /// A client's end in clear of a connection that has just been opened.
+    /// Returns the cleartext end of a connection that a client has just opened.
     pub(crate) fn client(&self, socket: Socket, above: Above) -> Result<Socket> {
         let (near, far) = pair()?;
         let (mut far, socket) = (tokio_socket(Socket::Tcp(far))?, tokio_socket(socket)?);
@@ -90,14 +90,14 @@ impl TestTls {
         runtime().spawn(async move {
             let name = ServerName::try_from(NAME).expect("a DNS name");
             if let Ok(mut sealed) = connector.connect(name, socket).await {
-                // How it ends is for the test to see in what it reads.
+                // The test sees the end in the bytes that it reads.
                 let _ = tokio::io::copy_bidirectional(&mut sealed, &mut far).await;
             }
         });
         Ok(Socket::Tcp(near))
     }
 
-    /// An origin's end in clear of a connection that was just accepted.
+    /// Returns the cleartext end of a connection that an origin has just accepted.
     pub(crate) fn origin(&self, socket: Socket, above: Above) -> Result<Socket> {
         let (near, far) = pair()?;
         let (mut far, socket) = (tokio_socket(Socket::Tcp(far))?, tokio_socket(socket)?);

@@ -1,8 +1,7 @@
 //! Runs a wire case against a gateway, for a pair of protocols.
 //!
-//! A case is written in the notation of HTTP/1. A side that speaks another version implements
-//! [`End`] by translating that notation, so the same cases serve every pair; those that are about
-//! the notation itself are marked `only: h1`.
+//! A case is written in the notation of HTTP/1. A side with another version implements [`End`] by translating that
+//! notation, so the same cases serve every pair; those that are about the notation itself are marked `only: h1`.
 
 use std::fmt;
 use std::sync::mpsc::Receiver;
@@ -19,7 +18,7 @@ use crate::streams::{StreamClient, StreamOrigin};
 use crate::tls::{Above, TestTls};
 use crate::{DEADLINE, Gateway, until};
 
-/// A version that one side of the gateway is spoken to in.
+/// A version of HTTP on one side of the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// HTTP/1.1 and HTTP/1.0 in clear text.
@@ -49,7 +48,7 @@ impl fmt::Display for Pair {
     }
 }
 
-/// What the versions are spoken over.
+/// The transport under the versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
     /// TCP.
@@ -59,7 +58,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// As URIs say it.
+    /// Returns the scheme of its URIs.
     fn scheme(self) -> &'static str {
         match self {
             Transport::Clear => "http",
@@ -68,16 +67,16 @@ impl Transport {
     }
 }
 
-/// What the client and the origin speak.
+/// The protocols of the client and the origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pair {
     /// Client to gateway.
     pub downstream: Protocol,
     /// Gateway to origin.
     pub upstream: Protocol,
-    /// What over.
+    /// The transport.
     pub transport: Transport,
-    /// Whether the gateway's connections go by io_uring.
+    /// The gateway's connections use io_uring.
     pub io_uring: bool,
 }
 
@@ -98,13 +97,13 @@ impl Pair {
         Pair { downstream, upstream, transport, io_uring: false }
     }
 
-    /// The same by io_uring, or by epoll on a machine that has none.
+    /// Returns the same with io_uring, or with epoll on a machine without it.
     #[must_use]
     pub fn by_io_uring(self) -> Pair {
         Pair { io_uring: true, ..self }
     }
 
-    /// Whether `case` says something about this pair.
+    /// Returns true if `case` applies to this pair.
     pub fn applies(self, case: &Case) -> bool {
         // Cases with routes of their own say how their origins are spoken to.
         let own_routes = case.config.lines().any(|line| line.starts_with("routes:"));
@@ -116,7 +115,7 @@ impl Pair {
 
 /// One end of a connection, in the notation of HTTP/1.
 pub trait End {
-    /// Sends what `notation` says.
+    /// Sends the message in `notation`.
     fn send(&mut self, notation: &[u8]) -> Result<()>;
     /// Reads exactly these bytes; an error for versions that have no such notation.
     fn exact(&mut self, notation: &[u8]) -> Result<()>;
@@ -126,11 +125,11 @@ pub trait End {
     fn request(&mut self) -> Result<Message>;
     /// Reads a head only.
     fn head(&mut self) -> Result<Head>;
-    /// Reads a message that breaks off: its head, and the body bytes that came.
+    /// Reads a message that is cut: its head, and the received body bytes.
     fn cut(&mut self) -> Result<Message>;
     /// Reads everything until the other side ends.
     fn rest(&mut self) -> Result<Vec<u8>>;
-    /// What comes of a request that must not become complete, until it ends.
+    /// Reads the rest of a request that must not become complete, until it ends.
     fn leftover(&mut self) -> Result<Vec<u8>> {
         self.rest()
     }
@@ -187,9 +186,8 @@ impl End for Peer {
 /// Most cases in one gateway: enough that its start counts little, few enough that all CPUs have some.
 const TOGETHER: usize = 32;
 
-/// Puts cases together that may share a gateway: those without settings of their own, unless they say
-/// `alone`. Each has its own
-/// listener, route and origin there, so that none notices the others.
+/// Groups cases that may share a gateway: those without settings of their own, unless they say `alone`. Each has its
+/// own listener, route and origin there, so that none notices the others.
 pub fn groups(cases: Vec<(String, Case)>) -> Vec<Vec<(String, Case)>> {
     let (sharing, alone): (Vec<_>, Vec<_>) = cases
         .into_iter()
@@ -199,7 +197,7 @@ pub fn groups(cases: Vec<(String, Case)>) -> Vec<Vec<(String, Case)>> {
     groups
 }
 
-/// Runs cases in one gateway, one after the other; returns what failed, with the case and the step.
+/// Runs cases in one gateway, one after the other; returns the failures, with the case and the step.
 pub fn run(cases: &[(String, Case)], binary: &str, pair: Pair) -> Vec<String> {
     let (gateway, scenes) = match start(cases, binary, pair) {
         Ok(started) => started,
@@ -220,24 +218,24 @@ pub fn run(cases: &[(String, Case)], binary: &str, pair: Pair) -> Vec<String> {
         }
         played.push(stage.origin);
     }
-    // The gateway first: as long as it lives, nobody else may get the port of an origin that it knows.
+    // The gateway first: while it lives, no other process may get the port of an origin that it knows.
     drop(gateway);
     drop(played);
     failed
 }
 
-/// What a case has for itself.
+/// The resources of one case.
 struct Scene {
     origin: Origin,
-    /// Its connections, if they are greeted before a step names them.
+    /// Its connections, if the origin sends its preface before a step names them.
     streams: Option<Receiver<StreamOrigin>>,
-    /// Nobody listens there.
+    /// A port without a listener.
     refused: u16,
-    /// That of its listener; None for the first one, which the gateway chooses.
+    /// The port of its listener; None for the first one, which the gateway chooses.
     port: Option<u16>,
 }
 
-/// A gateway with a listener, a route and an origin for each case.
+/// Starts a gateway with a listener, a route and an origin for each case.
 fn start(cases: &[(String, Case)], binary: &str, pair: Pair) -> Result<(Gateway, Vec<Scene>)> {
     // A port may be taken by another process between the choice and the bind.
     let mut last = None;
@@ -260,7 +258,7 @@ fn start(cases: &[(String, Case)], binary: &str, pair: Pair) -> Result<(Gateway,
     Err(last.context("not started")?)
 }
 
-/// Whether a line of `text` begins with `key`.
+/// Returns true if a line of `text` begins with `key`.
 fn has(text: &str, key: &str) -> bool {
     text.lines().any(|line| line.starts_with(key))
 }
@@ -289,7 +287,7 @@ fn configuration(cases: &[(String, Case)], scenes: &[Scene], pair: Pair) -> Stri
             yaml.push_str(&scene.fill(&route(case, number, pair)));
         }
     }
-    // Groups of several have none.
+    // Groups of several cases have no such settings.
     for (scene, (_, case)) in scenes.iter().zip(cases) {
         yaml.push_str(&scene.fill(&case.config));
     }
@@ -297,7 +295,7 @@ fn configuration(cases: &[(String, Case)], scenes: &[Scene], pair: Pair) -> Stri
 }
 
 impl Scene {
-    /// Puts the case's addresses in.
+    /// Fills in the case's addresses.
     fn fill(&self, yaml: &str) -> String {
         yaml.replace("{origin}", &format!("127.0.0.1:{}", self.origin.port()))
             .replace("{origin_port}", &self.origin.port().to_string())
@@ -306,7 +304,7 @@ impl Scene {
     }
 }
 
-/// The catch-all route of a case, on its listener.
+/// Returns the catch-all route of a case, on its listener.
 fn route(case: &Case, number: usize, pair: Pair) -> String {
     let mut yaml = format!("  - uri: \"/*\"\n    listeners: [listener-{number}]\n");
     if !has(&case.route, "id:") {
@@ -340,7 +338,7 @@ fn indent(out: &mut String, block: &str, by: &str) {
 struct Stage<'g> {
     pair: Pair,
     gateway: &'g Gateway,
-    /// Of its listener.
+    /// The address of its listener.
     address: Address,
     origin: Origin,
     streams: Option<Receiver<StreamOrigin>>,
@@ -349,7 +347,7 @@ struct Stage<'g> {
 }
 
 impl Stage<'_> {
-    /// The failure with the end of the gateway's own log.
+    /// Returns the failure with the end of the gateway's own log.
     fn explain(&self, error: &anyhow::Error) -> anyhow::Error {
         let log = self.gateway.stderr();
         let lines: Vec<&str> = log.lines().collect();
@@ -512,7 +510,7 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// The end of a connection, opened or accepted when it is first named.
+    /// Returns the end of a connection, opened or accepted when it is first named.
     fn end(&mut self, side: Side) -> Result<&mut Box<dyn End>> {
         let slot = match side {
             Side::Client(n) => {
@@ -553,7 +551,7 @@ impl Stage<'_> {
     }
 }
 
-/// Whether `body`, still in its framing, is all of its message.
+/// Returns true if `body`, still in its framing, is all of its message.
 fn complete(framing: Framing, body: &[u8]) -> bool {
     match framing {
         Framing::Length(n) => body.len() as u64 >= n,
@@ -562,7 +560,7 @@ fn complete(framing: Framing, body: &[u8]) -> bool {
     }
 }
 
-/// One byte per character; the parser admits no others.
+/// Returns one byte per character; the parser admits no others.
 fn bytes(text: &str) -> Vec<u8> {
     text.chars().map(|c| c as u8).collect()
 }
@@ -571,7 +569,7 @@ fn chars(bytes: &[u8]) -> String {
     bytes.iter().map(|&b| b as char).collect()
 }
 
-/// For messages only.
+/// Shortens a text, for messages only.
 fn clip(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", &text[..end]),

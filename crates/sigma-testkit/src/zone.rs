@@ -17,7 +17,7 @@ use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType, TSigResponseC
 /// How soon a server that is dropped closes its sockets.
 const TICK: Duration = Duration::from_millis(20);
 
-/// How long a connection may keep it waiting.
+/// How long a connection may make it wait.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// By how many seconds the clocks of both sides may differ.
@@ -26,8 +26,8 @@ const FUDGE: u16 = 300;
 /// Aliases that are followed within an answer.
 const ALIASES: usize = 4;
 
-/// Answers for a zone on a port of 127.0.0.1, over UDP and TCP. Every name has the address 127.0.0.1; texts
-/// come by updates that are signed with its key. Dropping it closes the port.
+/// A server that answers for a zone on a port of 127.0.0.1, over UDP and TCP. Every name has the address 127.0.0.1;
+/// texts come by updates that are signed with its key. Dropping it closes the port.
 pub struct Zone {
     address: SocketAddr,
     content: Arc<Mutex<Content>>,
@@ -51,7 +51,7 @@ fn name(text: &str) -> Name {
 }
 
 impl Zone {
-    /// A zone without texts. Updates are signed with `secret`, which is called `key`, by `algorithm`, such as
+    /// Starts a zone without texts. Updates are signed with `secret`, which is called `key`, by `algorithm`, such as
     /// `hmac-sha256`.
     ///
     /// # Errors
@@ -98,32 +98,32 @@ impl Zone {
         Ok(zone)
     }
 
-    /// Where it is asked.
+    /// Returns its address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// From now on `from` is an alias of `to`.
+    /// Makes `from` an alias of `to`.
     pub fn set_alias(&self, from: &str, to: &str) {
         lock(&self.content).aliases.insert(name(from), name(to));
     }
 
-    /// The texts of a name.
+    /// Returns the texts of a name.
     pub fn texts(&self, of: &str) -> Vec<String> {
         lock(&self.content).texts.get(&name(of)).cloned().unwrap_or_default()
     }
 
-    /// How many updates were carried out.
+    /// Returns the number of applied updates.
     pub fn updates(&self) -> usize {
         lock(&self.content).updates
     }
 
-    /// From now on no answer fits into a datagram.
+    /// Makes every answer too large for a datagram.
     pub fn truncate(&self) {
         lock(&self.content).truncates = true;
     }
 
-    /// From now on it carries out every update, and signs no answer.
+    /// Applies every update from now on, and signs no answer.
     pub fn believe_all(&self) {
         lock(&self.content).believes = true;
     }
@@ -135,7 +135,7 @@ impl Drop for Zone {
     }
 }
 
-/// Both with one port.
+/// Returns both sockets with one port.
 fn sockets() -> Result<(UdpSocket, TcpListener)> {
     let mut last = None;
     for _ in 0..20 {
@@ -168,7 +168,7 @@ fn serve(mut client: TcpStream, content: &Mutex<Content>) -> Result<()> {
 }
 
 impl Content {
-    /// None for what is no question.
+    /// Returns the answer; None for an invalid question.
     fn reply(&mut self, bytes: &[u8], is_datagram: bool) -> Option<Vec<u8>> {
         let query = Message::from_vec(bytes).ok()?;
         let mut reply = Message::new(query.metadata.id, MessageType::Response, query.metadata.op_code);
