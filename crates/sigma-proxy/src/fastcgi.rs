@@ -36,7 +36,7 @@ struct Found {
     info: Vec<u8>,
 }
 
-/// The variables of a request, with those of its script.
+/// The variables of a request and its script.
 struct Told<'t> {
     request: &'t Context,
     root: &'t str,

@@ -189,7 +189,7 @@ fn outcome(rules: &BreakerRules, seen: Seen) -> Outcome {
     }
 }
 
-/// Rejects a request, or counts what a dry run would have rejected.
+/// Rejects a request, or counts it as rejected in a dry run.
 fn refuse(
     worker: &Worker,
     dry_run: bool,

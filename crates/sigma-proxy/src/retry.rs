@@ -10,7 +10,7 @@ use sigma_http::{Method, ResponseHead};
 #[derive(Debug)]
 pub(crate) struct RetryPolicy {
     conditions: Conditions,
-    /// The statuses in addition to those of the conditions.
+    /// The statuses in addition to the conditions.
     statuses: Box<[u16]>,
     headers: Box<[Box<[u8]>]>,
     /// None for the idempotent ones.

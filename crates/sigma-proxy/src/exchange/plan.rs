@@ -34,7 +34,7 @@ pub(super) struct Plan<'p> {
 /// The state that only few exchanges need.
 #[derive(Default)]
 pub(super) struct Rare<'p> {
-    /// The timeouts that replace those of route and upstream.
+    /// The timeouts that override the route and the upstream.
     pub(super) timeouts: Option<Timeouts>,
     /// The time of the exchange as a whole, if it has an end.
     pub(super) time: Option<TimeLeft<'p>>,

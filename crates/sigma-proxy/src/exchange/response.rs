@@ -161,7 +161,7 @@ impl InForce<'_, '_> {
                 filters.extend(entry.plugin.body_filter(ctx, &self.worker.env(self.view)));
             }
         }
-        // A stable sort: otherwise the order is that of the plugins.
+        // A stable sort keeps the order of the plugins otherwise.
         filters.sort_by_key(|filter| filter.encodes());
         let leaving = filters.iter().fold(length, |length, filter| filter.length(length));
         if leaving != length {

@@ -13,7 +13,7 @@ pub(super) enum Stage {
     Opened,
     /// Its route was found; there are no plugins, or their turn has not come yet.
     Routed(u32),
-    /// Plugins take part: those of the global rules, and of the route if one was found.
+    /// Plugins take part, of the global rules and of the route if one was found.
     Guided {
         /// The number of the route, valid if `is_found`: smaller than an option here.
         route: u32,

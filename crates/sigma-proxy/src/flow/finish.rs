@@ -38,7 +38,7 @@ impl Flow<'_> {
         };
         self.session.course.status = status;
         self.session.course.elapsed_ms = ms_since(self.began);
-        // The logging plugins are those of the current configuration.
+        // The current configuration has the logging plugins.
         let view = self.worker.view();
         let env = self.worker.env(&view);
         for entry in &self.plugins {
