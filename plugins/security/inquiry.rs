@@ -24,7 +24,7 @@ pub(super) struct Cache {
     /// Seconds for which a positive decision is used. A revoked permission still works for this time.
     #[schemars(range(min = 1, max = 86_400))]
     ttl: u64,
-    /// The same for refused requests; 0: refusals are not stored.
+    /// The same for a denied request; 0: each denied request is sent to the service again.
     #[schemars(range(max = 86_400), extend("default" = 0))]
     refusal_ttl: u64,
     /// Values that the decision depends on: texts with variables such as `$http_authorization` and `$request_method`.

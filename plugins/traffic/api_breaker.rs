@@ -56,7 +56,7 @@ struct Config {
     /// Status of requests that are not passed on.
     #[schemars(range(min = 200, max = 599))]
     break_response_code: u16,
-    /// Body of these responses; unset: a plain response.
+    /// Body of such answers; unset for a plain answer.
     break_response_body: Option<String>,
     /// Header fields of these responses, if they have a body.
     break_response_headers: Option<LastFields>,

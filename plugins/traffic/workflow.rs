@@ -66,9 +66,10 @@ const PLUGINS: [&str; 2] = ["limit-count", "limit-conn"];
 
 /// Refuses or limits requests that match a condition.
 ///
-/// Only the first matching rule applies. Its action is `return`, `limit-count` or `limit-conn`, with the
-/// configuration of that plugin. Each rule has separate counters. A plugin that runs as an action does not run a
-/// second time for the same request, even if the route or a global rule has it too.
+/// The rules are checked in order; the first whose condition holds decides, and no other. Its action is
+/// `return`, `limit-count` or `limit-conn`, with the configuration of that plugin. Each rule counts for
+/// itself. A plugin that runs as an action does not run a second time for the same request, even where the
+/// route or a global rule has it too.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// Rules; the first matching one decides.

@@ -67,8 +67,8 @@ struct RealIp {
     /// may send this field, it is removed from others before plugins run.
     #[schemars(length(min = 1))]
     source: VarName,
-    /// Peers that may send the address. Without it, the setting `trusted_addresses` applies; if that is empty, all
-    /// peers are trusted.
+    /// Peers that may send it. Without it, the peers in the setting `trusted_addresses`; if that is empty,
+    /// all.
     #[schemars(length(min = 1))]
     #[schemars(extend("items" = {"type": "string", "description": "An address or a network."}))]
     trusted_addresses: Option<Networks>,

@@ -59,7 +59,7 @@ $ curl -s -H 'X-Release: beta' http://127.0.0.1:9080/orders | grep -o '"x-releas
 /// fields leaves the request to the following rules: a share of requests without a label.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
-    /// Rules, in the order of evaluation.
+    /// Rules, in the order in which they are checked.
     #[schemars(length(min = 1))]
     rules: Vec<Rule>,
 }

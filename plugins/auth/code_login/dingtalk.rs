@@ -78,9 +78,9 @@ const TOKEN_S: u64 = 7000;
 
 /// Logs users in with a DingTalk code, and stores the session in an encrypted cookie.
 ///
-/// A request without a session and without a code is redirected to `redirect_uri`, where the login begins. With a
-/// code, the gateway gets the user from DingTalk. The node gets the user in `X-Userinfo`, JSON in Base64. It never
-/// gets this field from a client. A session lasts at most 15 minutes.
+/// A request without a session and without a code is sent to `redirect_uri`, where the login begins. With a
+/// code, the gateway requests the user from DingTalk. The node gets the user in `X-Userinfo`, JSON in Base64;
+/// the client's own field never reaches it. A session lives for 15 minutes at most.
 ///
 /// The code is all that a login brings: who gets a browser to open a link with a code of their own has logged it in as
 /// themselves, as the page at `redirect_uri` has to prevent. Each worker keeps the application's token for 7000 s.
@@ -95,7 +95,7 @@ struct Config {
     /// Secret that encrypts sessions.
     #[schemars(length(min = 8, max = 32))]
     secret: Confidential,
-    /// Older secrets, whose sessions are still read.
+    /// Older secrets; sessions that were encrypted with them are still read.
     #[serde(default)]
     #[schemars(inner(length(min = 8, max = 32)))]
     #[schemars(extend("own_default" = true))]

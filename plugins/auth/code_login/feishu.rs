@@ -91,14 +91,14 @@ struct Config {
     /// Secret that encrypts sessions.
     #[schemars(length(min = 8, max = 32))]
     secret: Confidential,
-    /// Older secrets, whose sessions are still read.
+    /// Older secrets; sessions that were encrypted with them are still read.
     #[serde(default)]
     #[schemars(inner(length(min = 8, max = 32)))]
     #[schemars(extend("own_default" = true))]
     secret_fallbacks: Vec<Confidential>,
     /// Where a request without a code is sent.
     redirect_uri: String,
-    /// The URI that was used to request the code.
+    /// The URI with which the code was requested.
     auth_redirect_uri: String,
     /// The field with the code.
     #[schemars(extend("default" = "X-Feishu-Code"))]

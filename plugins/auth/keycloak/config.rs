@@ -23,7 +23,7 @@ use sigma_plugin_kit::service::{self, Keepalive};
 /// tokens.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Config {
-    /// The client at Keycloak whose resources are protected.
+    /// The id of the protected client at Keycloak.
     #[schemars(length(min = 1, max = 100))]
     pub(super) client_id: String,
     /// Its secret.

@@ -67,7 +67,7 @@ pub(super) struct ParConfig {
     /// Whether it is.
     #[schemars(extend("default" = false))]
     pub(super) enabled: bool,
-    /// The endpoint, instead of the one in the provider's document.
+    /// The endpoint, if it differs from the provider's document.
     pub(super) endpoint: Option<Address>,
     /// Client authentication there; default: the same as at the token endpoint.
     pub(super) endpoint_auth_method: Option<AuthMethod>,

@@ -50,12 +50,12 @@ pub(super) struct Config {
     /// Seconds for each question to the provider; thousands are milliseconds.
     #[schemars(range(min = 1), extend("default" = 3))]
     pub(super) timeout: u64,
-    /// The introspection endpoint, instead of the one in the document.
+    /// The introspection endpoint, if it differs from the provider's document.
     pub(super) introspection_endpoint: Option<Address>,
-    /// Client authentication of the gateway at the introspection endpoint.
+    /// The client authentication for introspection.
     #[schemars(extend("default" = "client_secret_basic"))]
     pub(super) introspection_endpoint_auth_method: AuthMethod,
-    /// Client authentication of the gateway at the token endpoint.
+    /// The client authentication at the token endpoint.
     #[schemars(extend("default" = "client_secret_basic"))]
     pub(super) token_endpoint_auth_method: AuthMethod,
     /// The private key with which the gateway signs who it is, for `private_key_jwt`: RSA or, with an algorithm of ES,
@@ -200,7 +200,7 @@ pub(super) struct Config {
     /// Seconds between two fetches of the keys or of the document, at least, whatever clients send.
     #[schemars(range(min = 1), extend("default" = 5, "own_default" = true))]
     pub(super) jwk_cooldown: u64,
-    /// How those who have logged in are known again.
+    /// The sessions of logged-in users.
     pub(super) session: Option<SessionConfig>,
     /// Content of a session. Default: all of it; less makes a smaller cookie.
     #[schemars(extend("own_default" = true))]

@@ -8,7 +8,7 @@ use sigma_schema::Confidential;
 
 use sigma_plugin_kit::redis::{Place, Target, single_server};
 
-/// How those who have logged in are known again.
+/// The sessions of logged-in users.
 #[derive(Clone, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub(super) struct SessionConfig {
@@ -86,7 +86,7 @@ pub(super) struct RedisConfig {
     /// User; without it the default user.
     #[schemars(length(min = 1))]
     username: Option<String>,
-    /// Password; empty for none.
+    /// Password; empty for no password.
     password: Option<Confidential>,
     /// Number of the database.
     #[schemars(range(min = 0), extend("default" = 0))]

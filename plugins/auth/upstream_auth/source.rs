@@ -36,13 +36,13 @@ pub(super) struct Settings {
     /// Where id and secret are sent: in `Authorization`, or in the form.
     #[schemars(extend("default" = "client_secret_basic"))]
     client_auth: ClientAuth,
-    /// The requested scopes, separated by spaces.
+    /// The requested scopes, with spaces between them.
     #[schemars(length(min = 1, max = 4096))]
     scope: Option<String>,
-    /// Whom the token is for, by name.
+    /// The audience of the token, by name.
     #[schemars(length(min = 1, max = 4096))]
     audience: Option<String>,
-    /// Whom the token is for, by URL (RFC 8707).
+    /// The audience of the token, by URL (RFC 8707).
     #[schemars(length(min = 1, max = 4096))]
     resource: Option<String>,
     /// Timeout in milliseconds for the server's response.
@@ -57,7 +57,7 @@ pub(super) struct Settings {
     /// Lifetime of a token in seconds, if the server does not send it.
     #[schemars(range(min = 1, max = 86_400), extend("default" = 60))]
     fallback_lifetime: u64,
-    /// Milliseconds until the next attempt after a failure of the server.
+    /// Milliseconds after which a failed request to the server is repeated.
     #[schemars(range(min = 1, max = 60_000), extend("default" = 1000))]
     retry_interval: u64,
 }

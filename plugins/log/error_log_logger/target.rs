@@ -116,7 +116,7 @@ struct Kafka {
     #[serde(rename = "cluster_name")]
     #[schemars(range(min = 1), extend("default" = 1))]
     _cluster_name: u64,
-    /// Seconds after which the list of partitions is requested from the brokers again.
+    /// Seconds after which the metadata of partitions are fetched again.
     #[schemars(range(min = 1), extend("default" = 30))]
     meta_refresh_interval: u64,
     /// Encrypts connections.

@@ -113,7 +113,7 @@ struct Config {
     /// With `async`: seconds that a message waits for others.
     #[schemars(range(min = 1), extend("default" = 1))]
     producer_time_linger: u64,
-    /// Seconds after which the list of partitions is requested from the brokers again.
+    /// Seconds after which the metadata of partitions are fetched again.
     #[schemars(range(min = 1), extend("default" = 30))]
     meta_refresh_interval: u64,
     /// Without effect: messages have their time, as with 2 and later versions.

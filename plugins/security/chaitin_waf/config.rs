@@ -44,7 +44,7 @@ pub(super) struct Metadata {
     nodes: Vec<Node>,
     /// Action on attacks for routes without a setting.
     mode: Option<Mode>,
-    /// Settings for calls.
+    /// The connection to the detectors.
     config: Option<Shared>,
 }
 

@@ -31,9 +31,9 @@ pub(super) struct CallConf {
     /// The method.
     #[serde(default)]
     method: CallMethod,
-    /// The requested path, without a query. It may contain variables (`${arg_id}`), and parts of the JSON responses
-    /// of other calls (`${calls.user.address.id}`). Each must have a value, which stays within one segment of the
-    /// path.
+    /// The path of the internal request, without a query. It may have variables (`${arg_id}`), and parts of
+    /// the answers of other calls (`${calls.user.address.id}`), which are JSON. Each must have a value, which
+    /// stays within one segment of the path.
     #[schemars(length(min = 1))]
     path: String,
     /// The arguments. Values may have the same.
@@ -42,7 +42,7 @@ pub(super) struct CallConf {
     /// Additional fields; the fields of the client's request are sent too. Values may have the same.
     #[serde(default)]
     headers: BTreeMap<String, String>,
-    /// The requested host; unset: the client's.
+    /// The host of the internal request; unset: the client's.
     #[schemars(length(min = 1))]
     host: Option<String>,
     /// A body, as a template of `body-transformer`: responses are in `calls`, variables in `_ctx.var`.

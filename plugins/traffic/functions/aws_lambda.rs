@@ -70,7 +70,7 @@ $ curl -s -w '%{http_code}\n' -H 'X-Api-Key: wrong' http://127.0.0.1:9080/orders
 struct Config {
     #[serde(flatten)]
     function: Function,
-    /// How the function knows who calls it.
+    /// The credentials for the function.
     authorization: Option<Authorization>,
 }
 
@@ -78,7 +78,7 @@ impl Configuration for Config {}
 
 #[derive(Default, Deserialize, JsonSchema)]
 struct Authorization {
-    /// The API key for API Gateway.
+    /// The key for API Gateway.
     apikey: Option<Confidential>,
     /// The identity that signs requests.
     iam: Option<Iam>,

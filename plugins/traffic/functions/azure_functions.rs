@@ -75,7 +75,7 @@ $ curl -s -o /dev/null -w '%{http_code}\n' -H 'X-Functions-Key: wrong' http://12
 struct Config {
     #[serde(flatten)]
     function: Function,
-    /// Credentials for the function; unset: the plugin metadata.
+    /// The credentials for the function; the plugin's metadata if it is left out.
     authorization: Option<Authorization>,
 }
 

@@ -63,7 +63,7 @@ hello from the function
 struct Config {
     #[serde(flatten)]
     function: Function,
-    /// How the function knows who calls it.
+    /// The credentials for the function.
     authorization: Option<Authorization>,
 }
 

@@ -125,7 +125,7 @@ struct ListedLimit {
     /// Further requests, which are delayed. A text is a template that must make such a number for each
     /// request.
     burst: Amount<0>,
-    /// A text with variables: whose requests are counted together.
+    /// A text with variables by which requests are counted together.
     key: String,
 }
 

@@ -307,7 +307,7 @@ pub(super) struct RefusalFields {
     /// Status of requests over the limit.
     #[schemars(range(min = 200, max = 599), extend("default" = 503))]
     rejected_code: u16,
-    /// Text of `error_msg` in the body of these responses; unset: a plain response.
+    /// Text of the member `error_msg` in the body of such answers; unset for a plain answer.
     #[schemars(length(min = 1))]
     rejected_msg: Option<String>,
     /// Whether requests pass when the limit is unknown, for example without Redis. If not, they get 500. An invalid

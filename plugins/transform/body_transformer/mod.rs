@@ -113,7 +113,7 @@ struct Config {
 struct Side {
     /// The template, or its Base64.
     template: String,
-    /// The form of the body; unset: by `Content-Type`.
+    /// The form of the body; without it `Content-Type` decides.
     input_format: Option<Format>,
     /// Whether the template must be Base64; otherwise Base64 is detected.
     template_is_base64: Option<bool>,

@@ -95,8 +95,8 @@ pub(super) struct ListedLimit {
     pub(super) count: Amount<1>,
     /// Length of a window in seconds. A text is a template that must make such a number for each request.
     pub(super) time_window: Amount<1>,
-    /// A text with variables: whose requests are counted together. The rule is skipped where no variable has
-    /// a value.
+    /// A text with variables by which requests are counted together. The rule is skipped where no variable
+    /// has a value.
     pub(super) key: String,
     /// Tells the rule's response headers apart; without it the number of the rule.
     #[schemars(regex(pattern = FIELD_NAME_PART))]
