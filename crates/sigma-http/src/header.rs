@@ -29,27 +29,29 @@ pub struct Headers {
     fields: Vec<Field>,
     /// A bit for each [`HeaderId`] that occurs at least once.
     present: u64,
-    /// A name with an underscore or a dot was added.
+    /// A name that [`is_varied`] was added.
     varied: bool,
     /// Lines before this position came from the sender; later ones were added.
     received: u32,
 }
 
-/// Returns true if two names are the same to servers that read `_` and `.` as `-`, as CGI and its successors do; case
-/// does not matter.
+/// Whether two names are one to servers that make variables of names, as CGI and its successors do: without case, and
+/// with one sign for all characters that are neither letters nor digits.
 pub fn is_same_variable(one: &[u8], other: &[u8]) -> bool {
-    let folded = |byte: &u8| if matches!(byte, b'_' | b'.') { b'-' } else { byte.to_ascii_lowercase() };
+    let folded = |byte: &u8| if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { b'-' };
     one.len() == other.len() && one.iter().zip(other).all(|(one, other)| folded(one) == folded(other))
 }
 
-/// Returns a name with `-` for each `_` and `.`.
+/// A name with `-` for each character that is neither a letter nor a digit.
 pub fn hyphenated(name: &[u8]) -> Vec<u8> {
-    name.iter().map(|byte| if matches!(byte, b'_' | b'.') { b'-' } else { *byte }).collect()
+    name.iter().map(|byte| if byte.is_ascii_alphanumeric() { *byte } else { b'-' }).collect()
 }
 
 /// Returns true if a name has a character that some servers read as `-`.
 pub(crate) fn is_varied(name: &[u8]) -> bool {
-    memchr::memchr2(b'_', b'.', name).is_some()
+    // Without a way out in the middle, so that several bytes are compared at a time.
+    let is_usual = |byte: &u8| byte.is_ascii_alphanumeric() | (*byte == b'-');
+    !name.iter().fold(true, |usual, byte| usual & is_usual(byte))
 }
 
 /// The connection fields, which describe one connection and its framing, not the message (RFC 9110 §7.6.1).
@@ -125,8 +127,8 @@ impl Headers {
         &self.arena
     }
 
-    /// Registers a line by its positions in the head. `varied` is true if its name has an underscore or a dot; no
-    /// known name has one.
+    /// Registers a line by positions in the head. `varied` is whether its name has a character that some servers take
+    /// for `-`, which no known one has.
     #[inline]
     pub(crate) fn push_line(
         &mut self,
@@ -435,8 +437,8 @@ impl Headers {
         self.present &= !OF_CONNECTION;
     }
 
-    /// Removes the fields with an underscore or a dot in their name that `unwanted` selects. It gets the name, and
-    /// the name with `-` instead of both, which many servers treat as equal.
+    /// Removes the fields for which `unwanted` says so among those whose names have characters that some servers take
+    /// for `-`, such as `_`. It gets the name, and the name with `-` in place of these characters.
     pub fn remove_varied(&mut self, unwanted: impl Fn(&[u8], &[u8]) -> bool) {
         if !self.varied {
             return;
@@ -488,8 +490,8 @@ impl Headers {
         added.filter(|field| field.live).map(|field| (field.id, self.name_of(field)))
     }
 
-    /// Removes the sender's fields that a server may confuse with an added field, because they differ from it only in
-    /// `-`, `_` and `.`.
+    /// Removes the sender's fields that a server may take for one that was added since, because they differ from it
+    /// in characters that are neither letters nor digits alone.
     pub fn remove_twins_of_added(&mut self) {
         let added_varied = self.added().any(|(id, name)| id == HeaderId::Other && is_varied(name));
         if !self.varied && !added_varied {

@@ -291,7 +291,8 @@ fn parse_field(bytes: &[u8], at: usize, headers: &mut Headers) -> Result<usize, 
     Ok(cr + 2)
 }
 
-/// Parses the field name at `at`: its id, whether it has an underscore or a dot, and the position of its colon.
+/// The field name at `at`: its meaning and whether it has a character that some servers take for `-`, and where its
+/// colon is.
 fn parse_name(bytes: &[u8], at: usize) -> Result<((HeaderId, bool), usize), ParseError> {
     let broken = || Err(broken_name(bytes, at));
     let Some(colon) = find_near(b':', bytes, at) else { return broken() };

@@ -194,6 +194,8 @@ mod tests {
             "Cookie",
             "X_Other",
             "x.consumer-username",
+            "x~consumer!username",
+            "x-real+ip",
         ] {
             trailers.append(name, b"1");
         }
