@@ -108,7 +108,9 @@ impl Metadata {
             ));
         }
         let endpoint = |name: &str| -> Result<Option<Address>, String> {
-            let Some(value) = document.get(name) else { return Ok(None) };
+            // Some providers list an endpoint that they do not have, with nothing behind it.
+            let value = document.get(name).filter(|value| !value.is_null() && *value != "");
+            let Some(value) = value else { return Ok(None) };
             let text = value.as_str().ok_or_else(|| format!("`{name}` is no text"))?;
             let address = Address::try_from(text.to_owned()).map_err(|fault| format!("{name}: {fault}"))?;
             let is_encrypted = settings.discovery.as_ref().is_some_and(Address::is_encrypted);
@@ -219,6 +221,9 @@ mod tests {
         check(json!({"issuer": issuer, "jwks_uri": "http://login.example/"}), "is not encrypted");
         check(json!({"issuer": issuer, "jwks_uri": "file:///etc/passwd"}), "neither http nor https");
         check(json!({"issuer": issuer, "token_endpoint": ["https://login.example"]}), "is no text");
+        for nothing in [Value::Null, json!("")] {
+            check(json!({"issuer": issuer, "userinfo_endpoint": nothing}), "");
+        }
         check(json!([]), "it is no JSON object");
     }
 
