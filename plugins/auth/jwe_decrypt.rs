@@ -17,7 +17,7 @@ use sigma_plugin::{
 };
 use sigma_schema::Confidential;
 
-use super::tokens::object_of;
+use super::tokens::{after_bearer, object_of};
 use sigma_plugin_kit::fields::{frames, is_name};
 
 /// Decrypts tokens.
@@ -174,8 +174,7 @@ impl<'t> Encrypted<'t> {
     /// Returns an error, worded as APISIX words it, if the value is no token or names no key.
     pub(super) fn parse(value: &'t [u8]) -> Result<(String, Encrypted<'t>), &'static str> {
         const INVALID: &str = "JWE token invalid";
-        let token = value.strip_prefix(b"Bearer ").or_else(|| value.strip_prefix(b"bearer "));
-        let parts: Vec<&[u8]> = token.unwrap_or(value).splitn(6, |b| *b == b'.').collect();
+        let parts: Vec<&[u8]> = after_bearer(value).unwrap_or(value).splitn(6, |b| *b == b'.').collect();
         let [header, _, iv, text, tag] = parts[..] else { return Err(INVALID) };
         let members = URL_SAFE_NO_PAD.decode(header).ok().and_then(|text| object_of(&text)).ok_or(INVALID)?;
         let kid = match members.get("kid") {
@@ -290,7 +289,8 @@ mod tests {
             check(&good, "passed hello");
             check(&format!("Bearer {good}"), "passed hello");
             check(&format!("bearer {good}"), "passed hello");
-            check(&format!("BEARER {good}"), r#"400 {"message":"JWE token invalid"}"#);
+            check(&format!("BEARER   {good}"), "passed hello");
+            check(&format!("Basic {good}"), r#"400 {"message":"JWE token invalid"}"#);
         }
         check(&token(&[9; 32], &header("jill"), b"hello", true), "passed hello");
         let failed = r#"400 {"message":"failed to decrypt JWE token"}"#;

@@ -26,7 +26,7 @@ use sigma_schema::Problem;
 use self::claim_fields::ClaimFields;
 use self::consumer::Verifier;
 use super::policy::{AuthPolicy, Cause, FieldName, Refusal, Scheme, only_argument, remove_cookie};
-use super::tokens::{Claim, Lookup, Token, is_for};
+use super::tokens::{Claim, Lookup, Token, after_bearer, is_for};
 
 /// Recognises a consumer by a JSON Web Token.
 pub(crate) static JWT_AUTH: Descriptor = Descriptor {
@@ -137,10 +137,8 @@ const INVALID: &str = "JWT token invalid";
 impl Config {
     /// The text of the token. Empty for a query argument that holds none.
     fn token(&self, ctx: &Context) -> Option<Vec<u8>> {
-        const SCHEME: &[u8] = b"bearer ";
         if let Some(value) = self.header.find(&ctx.request.headers) {
-            let bears = value.get(..SCHEME.len()).is_some_and(|head| head.eq_ignore_ascii_case(SCHEME));
-            return Some(value[if bears { SCHEME.len() } else { 0 }..].to_vec());
+            return Some(after_bearer(value).unwrap_or(value).to_vec());
         }
         only_argument(ctx, &self.query)
             .or_else(|| cookie(&ctx.request.headers, &self.cookie).map(<[u8]>::to_vec))

@@ -209,7 +209,7 @@ fn tokens_are_found_and_hidden() {
     };
     let invalid = refused("JWT token invalid");
     check(json!({}), "GET / HTTP/1.1\nHost: h", &refused("Missing JWT token in request"));
-    for value in ["TOKEN", "Bearer TOKEN", "bearer TOKEN"] {
+    for value in ["TOKEN", "Bearer TOKEN", "bearer TOKEN", "BEARER   TOKEN"] {
         check(json!({}), &format!("GET / HTTP/1.1\nHost: h\nAuthorization: {value}"), "jack");
     }
     for value in ["Basic x", "", "a.b", "a.b.c.d", "e30.W10.x", "W10.e30.x", "e30=.e30.x"] {

@@ -24,6 +24,7 @@ use self::config::{Config, EnforcementMode};
 use self::endpoints::{Endpoint, Place, Places};
 use super::answers;
 use super::form::Form;
+use super::tokens::after_bearer;
 use sigma_plugin_kit::decisions::{self, Key};
 use sigma_plugin_kit::log_throttle::LogThrottle;
 
@@ -109,7 +110,7 @@ fn credentials(ctx: &Context) -> Option<Vec<u8>> {
     if values.next().is_some() {
         return None;
     }
-    let has_scheme = value.starts_with(b"Bearer ") || value.starts_with(b"bearer ");
+    let has_scheme = after_bearer(value).is_some();
     Some(if has_scheme { value.to_vec() } else { [b"Bearer ", value].concat() })
 }
 

@@ -50,6 +50,7 @@ fn credentials_are_one() {
     };
     check("Authorization: Bearer a", Some("Bearer a"));
     check("Authorization: bearer a", Some("bearer a"));
+    check("Authorization: BEARER  a", Some("BEARER  a"));
     check("Authorization: a", Some("Bearer a"));
     check("Authorization:", None);
     check("", None);

@@ -3,6 +3,7 @@
 //! | file | question |
 //! |---|---|
 //! | `algorithm` | which algorithms there are |
+//! | `bearer` | the token in a field of credentials |
 //! | `token` | text to header, claims and signature; the claims that have a time |
 //! | `claims` | checks of the claims of a token |
 //! | `key` | a key that signatures are verified with, from a secret or PEM |
@@ -17,6 +18,7 @@
 //! [`sigma_plugin_kit::registry`].
 
 mod algorithm;
+mod bearer;
 mod claims;
 mod discovery;
 mod key;
@@ -27,6 +29,7 @@ mod token;
 mod verdicts;
 
 pub(super) use algorithm::Algorithm;
+pub(super) use bearer::after_bearer;
 pub(super) use claims::is_for;
 pub(super) use discovery::{Known, Metadata, Provider, ProviderSettings};
 pub(super) use key::{Key, KeyRing, element, short_rsa_bits};

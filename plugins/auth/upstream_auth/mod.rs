@@ -23,7 +23,7 @@ use sigma_schema::described::schema_of;
 use self::lifetime::Lifetime;
 use self::signature::{MessageSignature, RequestSigner};
 use self::source::{Denied, Found, Granted, Settings, Token, TokenServer, TokenSource, is_token};
-use super::tokens::beside;
+use super::tokens::{after_bearer, beside};
 use sigma_plugin_kit::decisions::{Asking, Bound, Decisions, Known};
 use sigma_plugin_kit::fields::{frames, is_name};
 use sigma_plugin_kit::sigv4::{self, Account, Paths, Request, UNSIGNED_PAYLOAD};
@@ -557,14 +557,8 @@ fn subject_of(ctx: &Context, FieldName(name): &FieldName) -> Option<String> {
     let headers = &ctx.request.headers;
     let mut values = headers.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name.as_bytes()));
     let (Some((_, value)), None) = (values.next(), values.next()) else { return None };
-    const SCHEME: &[u8] = b"Bearer ";
-    let scheme = value.split_at_checked(SCHEME.len());
-    let token = match scheme.filter(|(scheme, _)| scheme.eq_ignore_ascii_case(SCHEME)) {
-        Some((_, token)) => token,
-        None => value,
-    };
-    let token = token.trim_ascii();
-    // Another value may be a password; the scheme alone is not a token either.
+    let token = after_bearer(value).unwrap_or(value).trim_ascii();
+    // What is no token may be a password; the scheme alone is none either.
     (is_token(token) && !token.eq_ignore_ascii_case(b"Bearer"))
         .then(|| String::from_utf8_lossy(token).into_owned())
 }
