@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use prost_reflect::DynamicMessage;
-use sigma_http::{Chunk, Fault, FaultKind, Headers};
+use sigma_http::{Chunk, Fault, FaultKind, HeaderId, Headers};
 use sigma_plugin::{Context, Pieces, Transform};
 
 use super::{Call, FRAME_HEAD_BYTES, Transcoder, size, status};
@@ -106,6 +106,8 @@ impl Transform for Whole {
             Ok(text) => out.bytes(&text),
             Err(reason) => {
                 complain(reason);
+                ctx.response.status = 502;
+                ctx.response.headers.set(HeaderId::ContentType, b"text/plain; charset=utf-8");
                 out.bytes(reason.as_bytes());
             }
         }

@@ -25,7 +25,7 @@ use super::output::{Defaults, Form, LargeIntegers};
 /// status in the head of a response becomes an HTTP status; a status after the messages is a trailer. Messages of a
 /// response are held in memory; `plugin_attr` limits their sum in one worker.
 ///
-/// A missing or invalid `proto_id` is logged as an error, and requests pass unchanged; an unknown method gets 503.
+/// A missing `proto_id`, one that cannot be compiled (the error log has the reason), and an unknown method get 503.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Config {
     /// The id of the definition, a resource `protos`.

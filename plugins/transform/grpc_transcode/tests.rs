@@ -429,12 +429,12 @@ fn answers_become_json() {
     check(quiet.clone(), "", &[b"\0\0\0", b"\0\x02\x10\x07"], (200, json, r#"{"small":7}"#));
     check(quiet.clone(), "", &[b"\0\0\0\0\0"], (200, json, "{}"));
     check(quiet.clone(), "", &[], (500, json, ""));
-    let undecoded = "failed to decode response data by protobuf";
-    check(quiet.clone(), "", &[b"\0\0\0\0\x02\x10"], (200, json, undecoded));
-    check(quiet.clone(), "", &[b"\x01\0\0\0\x02\x10\x07"], (200, json, undecoded));
-    check(quiet.clone(), "", &[b"\0\0\0\0\x02\xff\xff"], (200, json, undecoded));
+    let undecoded = (502, "text/plain; charset=utf-8", "failed to decode response data by protobuf");
+    check(quiet.clone(), "", &[b"\0\0\0\0\x02\x10"], undecoded);
+    check(quiet.clone(), "", &[b"\x01\0\0\0\x02\x10\x07"], undecoded);
+    check(quiet.clone(), "", &[b"\0\0\0\0\x02\xff\xff"], undecoded);
     let small = json!({"pb_option": ["no_default_values"], "max_resp_body_size": 6});
-    check(small, "", &[b"\0\0\0\0\x02\x10\x07"], (200, json, undecoded));
+    check(small, "", &[b"\0\0\0\0\x02\x10\x07"], undecoded);
     let stream = json!({"pb_option": ["no_default_values"], "method": "Many"});
     check(
         stream,
