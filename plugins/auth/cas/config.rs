@@ -26,8 +26,12 @@ pub(super) const TIMEOUT_MS: u64 = 10_000;
 /// Sessions are in the memory of one gateway: several gateways need a load balancer with sticky sessions. The node
 /// does not get the user.
 ///
-/// **With a path as `cas_callback_uri`, the service URL for the server has the host of the request's Host.** A client
-/// that can choose the Host could use a ticket of another service: write the whole URL, or give the route `hosts`.
+/// **With a path as `cas_callback_uri` the service that the server is asked about has the host of the request's
+/// Host.** Who can choose that could come with a ticket that was given out for another service: write the whole URL, or
+/// give the route `hosts`.
+///
+/// A ticket names no browser. A page of another site can therefore log a user in under another account (login CSRF),
+/// as everywhere with this protocol.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Config {
     /// The URL of the server.
