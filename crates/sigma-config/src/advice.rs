@@ -1,6 +1,7 @@
 //! Warnings for the writer of a resource, or of a whole file: routes and conditions that can never come
 //! about, and fields that are without effect where they stand.
 
+mod names;
 mod pairs;
 mod readers;
 mod streams;
@@ -302,6 +303,7 @@ pub(crate) fn whole(settings: &Settings, resources: &Resources, plugins: &dyn Pl
     without_certificates(settings, resources, &mut found);
     without_consumers(resources, &|name| plugins.unique_attribute(name).is_some(), &mut found);
     unknown_names(resources, &mut found);
+    names::within_plugins(resources, &mut found);
     together::pairs(resources, plugins, &mut found);
     without_sessions(settings, resources, &mut found);
     streams::without_certificates(settings, resources, &mut found);

@@ -335,3 +335,29 @@ fn names_that_nothing_has() {
     check("{ type: route_id, whitelist: [q] }", &["whitelist[0]: there is no route `q`"]);
     check("{ whitelist: [jakc], _meta: { disable: true } }", &[]);
 }
+
+#[test]
+fn ids_in_plugins_that_no_resource_has() {
+    let check = |plugin: &str, expected: &[&str]| {
+        let text = format!(
+            "protos: [{{ id: 7, content: \"syntax = \\\"proto3\\\";\" }}]\nupstreams: [{{ id: blue, nodes: {{ \"h:1\": 1 }} }}]\n\
+            routes:\n  - {{ id: r, uri: /a, upstream_id: blue, plugins: {{ {plugin} }} }}\n"
+        );
+        let expected: Vec<String> =
+            expected.iter().map(|rest| format!("line 4: routes[0].plugins.{rest}")).collect();
+        warned(&text, &expected.iter().map(String::as_str).collect::<Vec<_>>());
+    };
+    let transcode = |id: &str| format!("grpc-transcode: {{ proto_id: {id}, service: a.B, method: C }}");
+    check(&transcode("7"), &[]);
+    check(&transcode("'7'"), &[]);
+    check(&transcode("8"), &["grpc-transcode.proto_id: there is no proto `8`"]);
+    let split =
+        |entries: &str| format!("traffic-split: {{ rules: [{{ weighted_upstreams: [{entries}] }}] }}");
+    check(&split("{ upstream_id: blue, weight: 1 }, { weight: 1 }"), &[]);
+    check(
+        &split("{ upstream_id: blue }, { upstream_id: green }"),
+        &["traffic-split.rules[0].weighted_upstreams[1].upstream_id: there is no upstream `green`"],
+    );
+    let disabled = split("{ upstream_id: green }").replace("rules", "_meta: { disable: true }, rules");
+    check(&disabled, &[]);
+}

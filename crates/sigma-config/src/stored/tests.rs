@@ -19,6 +19,10 @@ use sigma_schema::wording::Unread;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TestPlugins;
 
+/// The plugins of requests.
+const OF_REQUESTS: [&str; 6] =
+    ["cors", "key-auth", "limit-count", "consumer-restriction", "grpc-transcode", "traffic-split"];
+
 impl PluginSchemas for TestPlugins {
     fn names(&self) -> Vec<&str> {
         vec!["cors", "key-auth", "limit-count"]
@@ -27,7 +31,7 @@ impl PluginSchemas for TestPlugins {
     fn schema(&self, name: &str, scope: PluginScope) -> Option<&Value> {
         static ANY: Value = Value::Bool(true);
         let known = match scope {
-            PluginScope::Http => ["cors", "key-auth", "limit-count", "consumer-restriction"].contains(&name),
+            PluginScope::Http => OF_REQUESTS.contains(&name),
             PluginScope::Consumer => name == "key-auth",
             PluginScope::Stream => name == "mqtt-proxy",
             PluginScope::Metadata => name == "cors",
@@ -49,7 +53,7 @@ impl PluginSchemas for TestPlugins {
             ("key-auth", PluginScope::Consumer) => wants("key"),
             ("mqtt-proxy", PluginScope::Stream) => wants("protocol_name"),
             ("cors", PluginScope::Metadata) => wants("allow_origins"),
-            ("cors" | "key-auth" | "consumer-restriction", PluginScope::Http) => Ok(()),
+            (name, PluginScope::Http) if OF_REQUESTS.contains(&name) => Ok(()),
             ("key-auth" | "limit-count", PluginScope::Metadata) => Ok(()),
             _ => Err(PluginRefusal::Unknown),
         }
