@@ -112,6 +112,8 @@ impl Encoding {
             None | Some(b"") => Encoding::Identity,
             Some(value) if value.eq_ignore_ascii_case(b"identity") => Encoding::Identity,
             Some(value) if value.eq_ignore_ascii_case(b"gzip") => Encoding::Gzip,
+            // An old name of the same coding (RFC 9110 §8.4.1.3).
+            Some(value) if value.eq_ignore_ascii_case(b"x-gzip") => Encoding::Gzip,
             Some(value) if value.eq_ignore_ascii_case(b"br") => Encoding::Brotli,
             Some(_) => Encoding::Other,
         }
@@ -379,5 +381,22 @@ mod tests {
         assert_eq!(run(&mut three, b"x"), Err(WORKER_FULL.reason), "the others may not have left yet");
         drop((one, three));
         assert_eq!(run(&mut new(), &body), Ok(LIMIT));
+    }
+
+    #[test]
+    fn names_of_codings() {
+        let check = |value: &str, expected: Encoding| {
+            let mut headers = Headers::default();
+            headers.append("Content-Encoding", value.as_bytes());
+            assert_eq!(Encoding::of(&headers), expected, "{value}");
+        };
+        for gzip in ["gzip", "GZIP", "x-gzip", "X-Gzip"] {
+            check(gzip, Encoding::Gzip);
+        }
+        check("br", Encoding::Brotli);
+        check("", Encoding::Identity);
+        check("identity", Encoding::Identity);
+        check("gzip, gzip", Encoding::Other);
+        check("x-br", Encoding::Other);
     }
 }
