@@ -1,4 +1,4 @@
-//! Where a listener binds.
+//! Addresses that a listener binds.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -7,22 +7,22 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Where a listener binds: `ip:port`, `[v6]:port` or `unix:/path`. (`:port` in a file stands for two
-/// listeners, one per address family.)
+/// The address that a listener binds: `ip:port`, `[v6]:port` or `unix:/path`. (`:port` in a file means two listeners,
+/// one per address family.)
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ListenAddress {
-    /// An IPv4 or IPv6 socket address; of TCP, unless the listener says otherwise.
+    /// An IPv4 or IPv6 socket address, for TCP unless the listener says otherwise.
     Tcp(SocketAddr),
     /// A Unix stream socket.
     Unix(PathBuf),
 }
 
-/// A socket that a listener binds: a port of TCP and the same port of UDP are two.
+/// A socket that a listener binds. A TCP port and the same UDP port are two sockets.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ListenPlace {
-    /// A port of TCP.
+    /// A TCP port.
     Tcp(SocketAddr),
-    /// A port of UDP.
+    /// A UDP port.
     Udp(SocketAddr),
     /// A Unix stream socket.
     Unix(PathBuf),
@@ -49,7 +49,7 @@ impl fmt::Display for ListenPlace {
     }
 }
 
-/// The reason a text is no address to listen on.
+/// The error for a text that is not a listen address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not an address to listen on; write ip:port, [v6]:port or unix:/path")]
 pub struct InvalidListenAddress(String);

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The reason a text is no address or network.
+/// The error for a text that is neither an address nor a network.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is neither an IP address nor a network such as 10.0.0.0/8")]
 pub struct InvalidCidr(String);
@@ -19,7 +19,7 @@ pub struct Cidr {
 }
 
 impl Cidr {
-    /// Whether `ip` lies in this network. An IPv4-mapped IPv6 address counts as IPv4.
+    /// Returns whether `ip` lies in this network. An IPv4-mapped IPv6 address counts as IPv4.
     #[must_use]
     pub fn contains(&self, ip: IpAddr) -> bool {
         match (self.bounds(), ip.to_canonical()) {
@@ -111,7 +111,7 @@ impl<'de> Deserialize<'de> for Cidr {
 /// A set of addresses and networks. Overlaps are merged, so that a lookup is one binary search.
 #[derive(Debug, Clone, Default)]
 pub struct CidrSet {
-    /// As written, for the way back to text.
+    /// The entries as written, for serialisation.
     listed: Vec<Cidr>,
     /// Disjoint inclusive ranges in ascending order.
     v4: Vec<(u32, u32)>,
@@ -119,10 +119,10 @@ pub struct CidrSet {
 }
 
 impl CidrSet {
-    /// The set of nothing.
+    /// The empty set.
     pub const EMPTY: CidrSet = CidrSet { listed: Vec::new(), v4: Vec::new(), v6: Vec::new() };
 
-    /// Whether `ip` lies in one of the networks. An IPv4-mapped IPv6 address counts as IPv4.
+    /// Returns whether `ip` lies in one of the networks. An IPv4-mapped IPv6 address counts as IPv4.
     #[must_use]
     pub fn contains(&self, ip: IpAddr) -> bool {
         match ip.to_canonical() {
@@ -131,13 +131,13 @@ impl CidrSet {
         }
     }
 
-    /// Whether nothing is listed.
+    /// Returns whether the set has no entry.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.listed.is_empty()
     }
 
-    /// The entries, in the order they were written.
+    /// Returns the entries in the order they were written.
     #[must_use]
     pub fn as_slice(&self) -> &[Cidr] {
         &self.listed

@@ -1,4 +1,4 @@
-//! Texts that no log, store or view shows.
+//! Secret texts, which no log, store or view shows.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,17 +8,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::described::CONFIDENTIAL;
 
-/// The text that stands in an answer for a secret that its reader must not see. Not the
-/// ciphertext: the keyring may be the one that everybody knows.
+/// The text that replaces a secret in a response to a client that must not see it. It is not the ciphertext, because
+/// the keyring may be the public default.
 pub const MASK: &str = "***";
 
-/// A text that must not show up in a log: a private key, a token. It is shown as dots.
+/// A text that must not appear in a log, such as a private key or a token. It is shown as dots.
 #[derive(Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Confidential(Box<str>);
 
 impl Confidential {
-    /// The text itself.
+    /// Returns the text itself.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_confidential_is_not_shown() {
+    fn confidential_texts_are_masked() {
         assert_eq!(format!("{:?}", Confidential::from("-----BEGIN")), "\"…\"");
     }
 }

@@ -1,13 +1,12 @@
-//! From JSON as APISIX takes it to JSON as the types take it.
+//! Converts JSON as APISIX accepts it to JSON as the types read it.
 //!
-//! APISIX is lenient where Lua is: `1.0` is an integer, and the empty object and the empty list
-//! are the same thing.
+//! APISIX is lenient where Lua is: `1.0` is an integer, and the empty object equals the empty list.
 
 use std::borrow::Cow;
 
 use serde_json::Value;
 
-/// `value` in the form that its type reads; borrowed if it has that form already.
+/// Returns `value` in the form that its type reads; borrowed if it has that form already.
 pub fn conform<'v>(value: &'v Value, schema: &Value) -> Cow<'v, Value> {
     if !is_loose(value) {
         return Cow::Borrowed(value);
@@ -18,7 +17,7 @@ pub fn conform<'v>(value: &'v Value, schema: &Value) -> Cow<'v, Value> {
     Cow::Owned(value)
 }
 
-/// Whether anything in `value` may need a change.
+/// Returns whether any part of `value` may need a change.
 fn is_loose(value: &Value) -> bool {
     match value {
         Value::Number(number) => number.is_f64(),
@@ -44,7 +43,7 @@ fn integers(value: &mut Value) {
     }
 }
 
-/// Empty containers become what the schema names first.
+/// Turns an empty container into the type that the schema names first.
 fn containers(value: &mut Value, schema: &Value) {
     let wanted = schema.get("type").and_then(Value::as_str);
     match value {
@@ -77,7 +76,7 @@ mod tests {
     use crate::kind::Kind;
 
     #[test]
-    fn what_lua_takes_for_the_same_becomes_the_same() {
+    fn values_equal_in_lua_become_equal() {
         let schema = crate::stored::schema(Kind::Route);
         let loose = json!({ "priority": 1.0, "plugins": [], "vars": {}, "timeout": { "read": 0.5 } });
         let conformed = json!({ "priority": 1, "plugins": {}, "vars": [], "timeout": { "read": 0.5 } });

@@ -1,8 +1,8 @@
-//! The schema of a type, in the shape of APISIX's: one description of every field.
+//! Schemas generated from types, in the shape of APISIX's: one description for each field.
 //!
-//! A type that an operator writes says by itself what its fields are called, may hold and mean; the
-//! schema that the Admin API shows, that checks a value before it is parsed and that the reference
-//! prints is made from it:
+//! A configuration type describes itself: the names of its fields, their values and their meaning. The schema is
+//! generated from the type. The Admin API shows it, it checks a value before the value is parsed, and the reference
+//! prints it:
 //!
 //! | in the type | in the schema |
 //! |---|---|
@@ -14,10 +14,11 @@
 //! | an enum of texts | `enum` |
 //! | `u16` | its bounds |
 //! | `Confidential` | `"confidential": true`, see [`take_confidential`] |
-//! | `#[schemars(extend("own_default" = true))]` | the mark of a default that APISIX does not have, see [`take_own_defaults`] |
+//! | `#[schemars(extend("own_default" = true))]` | the mark of a default that APISIX does not have, see
+//! [`take_own_defaults`] |
 //!
-//! A default that stands in the schema only is enough where values are filled by it before they are
-//! parsed, as those of plugins are ([`crate::wording::Schema::filled`]).
+//! A default in the schema alone is enough where the schema fills values before they are parsed, as for plugins
+//! ([`crate::wording::Schema::filled`]).
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -32,14 +33,14 @@ use crate::expr::{Expr, VarName};
 use crate::template::Template;
 use crate::wording::pcre::Pattern;
 
-/// The mark of a field whose text must not show up in a log, a store or a view.
+/// The mark of a field whose text must not appear in a log, a store or a view.
 pub const CONFIDENTIAL: &str = "confidential";
 
-/// The mark of a field whose default, or the defaults inside it, APISIX does not have. They apply, but no view adds them
-/// to a configuration.
+/// The mark of a field whose default, or a default inside it, APISIX does not have. Such defaults apply, but views do
+/// not add them to a configuration.
 pub const OWN_DEFAULT: &str = "own_default";
 
-/// Shows a type that is parsed from another one as that one.
+/// Gives a type the schema of the type that it is parsed from.
 macro_rules! shown_as {
     ($($type:ty => $written:ty;)*) => {$(
         impl JsonSchema for $type {
@@ -66,7 +67,7 @@ shown_as! {
     VarName => String;
 }
 
-/// Parses a type from its text, whose error is a sentence.
+/// Parses a type from its text. The error is a sentence.
 macro_rules! parsed_from_text {
     ($($type:ty: $parse:expr;)*) => {$(
         impl<'de> Deserialize<'de> for $type {
@@ -84,8 +85,8 @@ parsed_from_text! {
     VarName: |text: &str| Ok::<_, Infallible>(VarName::parse(text));
 }
 
-/// The schema of a type: draft 7 as APISIX writes it, without references, names of types and null, the
-/// properties in the order of the fields. Flattened structs follow behind.
+/// Returns the schema of a type: draft 7 as APISIX writes it, without references, type names and null. Properties have
+/// the order of the fields; flattened structs come last.
 #[must_use]
 pub fn schema_of<T: JsonSchema>() -> Value {
     let settings = SchemaSettings::draft07().with(|settings| {
@@ -96,20 +97,20 @@ pub fn schema_of<T: JsonSchema>() -> Value {
     if let Some(members) = schema.as_object_mut()
         && members.get("title").is_some_and(|title| *title == *T::schema_name())
     {
-        // The name of the type; a title that stands there by itself stays.
+        // The name of the type. A title written in the type itself stays.
         members.shift_remove("title");
     }
     shape(&mut schema);
     schema
 }
 
-/// Takes the marks of confidential fields out of a schema, and gives the paths of those fields:
-/// `auth.password`. Lists are passed through.
+/// Removes the marks of confidential fields from a schema and returns the paths of those fields, such as
+/// `auth.password`. A path skips list levels.
 pub fn take_confidential(schema: &mut Value) -> Vec<String> {
     take_marked(CONFIDENTIAL, schema)
 }
 
-/// As [`take_confidential`], for fields with a default that APISIX does not have.
+/// Does the same as [`take_confidential`] for fields with a default that APISIX does not have.
 pub fn take_own_defaults(schema: &mut Value) -> Vec<String> {
     take_marked(OWN_DEFAULT, schema)
 }
@@ -141,8 +142,8 @@ fn take_marked(mark: &str, schema: &mut Value) -> Vec<String> {
     found
 }
 
-/// Resets the field at `path` in `filled`, a value with defaults, to its state in `written`, the same value without
-/// defaults. Lists are passed through.
+/// Resets the field at `path` in `filled` (the value with defaults) to its state in `written` (the same value without
+/// defaults). A path skips list levels.
 pub fn restore(path: &str, written: &Value, filled: &mut Value) {
     match filled {
         Value::Array(items) => {
@@ -165,12 +166,12 @@ pub fn restore(path: &str, written: &Value, filled: &mut Value) {
     }
 }
 
-/// Takes what only explains out of a schema.
+/// Removes descriptions from a schema.
 pub fn take_descriptions(schema: &mut Value) {
     match schema {
         Value::Array(schemas) => schemas.iter_mut().for_each(take_descriptions),
         Value::Object(members) => {
-            // A member of that name would be an object.
+            // A property with this name would be an object.
             if members.get("description").is_some_and(Value::is_string) {
                 members.shift_remove("description");
             }
@@ -180,8 +181,8 @@ pub fn take_descriptions(schema: &mut Value) {
     }
 }
 
-/// Takes the defaults of fields out of a schema: they are what the type has while nobody wrote them.
-/// `names` are separated by spaces.
+/// Removes the defaults of fields from a schema, because the type has them when the field is absent. `names` are
+/// separated by spaces.
 pub fn without_defaults(names: &str) -> impl Fn(&mut schemars::Schema) {
     move |schema| {
         for name in names.split(' ') {
@@ -191,14 +192,14 @@ pub fn without_defaults(names: &str) -> impl Fn(&mut schemars::Schema) {
     }
 }
 
-/// Takes what the generator says beyond APISIX's dialect out of a schema and of those inside it.
+/// Removes output of the generator that is not part of APISIX's dialect from a schema and its inner schemas.
 fn shape(schema: &mut Value) {
     match schema {
         Value::Array(schemas) => schemas.iter_mut().for_each(shape),
         Value::Object(members) => {
             for (keyword, value) in members.iter_mut() {
                 match keyword.as_str() {
-                    // Names and values of the operator's, not schemas.
+                    // The operator's names and values, not schemas.
                     "properties" | "patternProperties" | "dependencies" => {
                         value.as_object_mut().into_iter().flat_map(Map::values_mut).for_each(shape);
                     }
@@ -216,7 +217,7 @@ fn shape_own(schema: &mut Map<String, Value>) {
     if schema.get("default") == Some(&Value::Null) {
         schema.shift_remove("default");
     }
-    // A list or an object of anything.
+    // A list or an object with values of any type.
     for keyword in ["items", "additionalProperties"] {
         if schema.get(keyword) == Some(&Value::Bool(true)) {
             schema.shift_remove(keyword);
@@ -242,7 +243,7 @@ fn shape_own(schema: &mut Map<String, Value>) {
     }
 }
 
-/// What may be left out is not null.
+/// Removes null from the types: an optional field is absent, not null.
 fn without_null(schema: &mut Map<String, Value>) {
     if let Some(Value::Array(types)) = schema.get_mut("type") {
         types.retain(|name| name != "null");
@@ -260,14 +261,14 @@ fn without_null(schema: &mut Map<String, Value>) {
             let only = only.clone();
             schema.shift_remove("anyOf");
             for (keyword, value) in only {
-                // The field's own words go before those of its type.
+                // The field's own keywords have precedence over its type's.
                 schema.entry(keyword).or_insert(value);
             }
         }
     }
 }
 
-/// An enum whose variants have doc comments is made as a choice of constants.
+/// Turns an enum whose variants have doc comments into `enum` with a list of constants.
 fn texts_as_enum(schema: &mut Map<String, Value>) {
     if let Some(text) = schema.get("const").filter(|text| text.is_string()).cloned() {
         schema.shift_remove("const");
@@ -287,7 +288,7 @@ fn texts_as_enum(schema: &mut Map<String, Value>) {
     }
 }
 
-/// A default of a float without fraction is shown as an integer.
+/// Shows a float default without fraction as an integer.
 fn whole_default(schema: &mut Map<String, Value>) {
     let float = schema.get("default").filter(|default| default.is_f64()).and_then(Value::as_f64);
     if let Some(float) = float.filter(|float| float.fract() == 0.0 && float.abs() < 1e15) {
@@ -295,7 +296,7 @@ fn whole_default(schema: &mut Map<String, Value>) {
     }
 }
 
-/// The bounds of a Rust type in the place of its name.
+/// Replaces the name of a Rust number type by its bounds.
 fn bound(schema: &mut Map<String, Value>) {
     let (low, high) = match schema.get("format").and_then(Value::as_str) {
         Some("int8") => (Some(i64::from(i8::MIN)), Some(i64::from(i8::MAX))),
@@ -304,14 +305,14 @@ fn bound(schema: &mut Map<String, Value>) {
         Some("uint8") => (Some(0), Some(i64::from(u8::MAX))),
         Some("uint16") => (Some(0), Some(i64::from(u16::MAX))),
         Some("uint32") => (Some(0), Some(i64::from(u32::MAX))),
-        // What no 64 bits hold is brought within them before it is parsed.
+        // A number outside 64 bits is clamped before it is parsed.
         Some("uint64" | "uint") => (Some(0), None),
         Some("int64" | "int" | "float" | "double") => (None, None),
         _ => return,
     };
     schema.shift_remove("format");
     if schema.contains_key("exclusiveMinimum") {
-        // That of the type says less.
+        // The bound of the type is weaker.
         schema.shift_remove("minimum");
     }
     for (keyword, exclusive, limit) in
@@ -323,7 +324,7 @@ fn bound(schema: &mut Map<String, Value>) {
     }
 }
 
-/// Lines of one paragraph in one line; lists, tables, headings and code as they stand.
+/// Joins the lines of a paragraph. Lists, tables, headings and code stay as they are.
 fn unwrapped(text: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
     let (mut in_code, mut may_go_on) = (false, false);

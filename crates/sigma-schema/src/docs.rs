@@ -1,27 +1,27 @@
-//! Words for the parts of a JSON schema, as the references of settings, resources and plugins print them.
+//! English descriptions of JSON schema parts, for the references of settings, resources and plugins.
 
 use serde_json::{Map, Value};
 
 use crate::forms;
 
-/// The type of a property in words: "list of integers from 1". A reference (`$ref`) is "any".
+/// Returns the type of a property in words: "list of integers from 1". A reference (`$ref`) is "any".
 #[must_use]
 pub fn type_in_words(property: &Value) -> String {
     type_with_references(property, &|_| "any".to_owned())
 }
 
-/// The type of a property in words; `reference` gives those of a definition from its name.
+/// Returns the type of a property in words. `reference` returns the words for the name of a definition.
 pub fn type_with_references(property: &Value, reference: &dyn Fn(&str) -> String) -> String {
     let type_of = |property: &Value| type_with_references(property, reference);
     let Some(object) = property.as_object() else { return "any".to_owned() };
     if let Some(name) = object.get("$ref").and_then(Value::as_str).and_then(|path| path.rsplit('/').next()) {
         return reference(name);
     }
-    // Beside a type they are conditions.
+    // Next to a type they are conditions.
     for key in ["anyOf", "oneOf"].into_iter().filter(|_| !object.contains_key("type")) {
         if let Some(branches) = object.get(key).and_then(Value::as_array) {
             let mut kinds: Vec<String> = branches.iter().map(type_of).filter(|name| name != "null").collect();
-            // A form that is said in several ways is said once.
+            // A form that has several notations is listed once.
             if kinds.iter().any(|kind| kind.starts_with("string (")) {
                 kinds.retain(|kind| kind != "string");
             }
@@ -46,7 +46,7 @@ pub fn type_with_references(property: &Value, reference: &dyn Fn(&str) -> String
     )
 }
 
-/// The words of an enumeration, each with its meaning.
+/// Returns the words of an enumeration, each with its meaning.
 pub fn words_of(definition: &Value) -> Vec<(&str, &str)> {
     let branches = definition.get("oneOf").and_then(Value::as_array).into_iter().flatten();
     branches.chain(std::iter::once(definition)).flat_map(words_of_branch).collect()
@@ -59,7 +59,7 @@ fn words_of_branch(branch: &Value) -> impl Iterator<Item = (&str, &str)> {
     constant.chain(several).filter_map(move |word| Some((word.as_str()?, meaning)))
 }
 
-/// Each kind of value once.
+/// Joins the kinds without repetition.
 fn either(kinds: impl Iterator<Item = String>) -> String {
     let mut shown: Vec<String> = Vec::new();
     for kind in kinds {
@@ -70,7 +70,7 @@ fn either(kinds: impl Iterator<Item = String>) -> String {
     shown.join(" or ")
 }
 
-/// A value of one of JSON's types.
+/// Describes a value with one JSON type.
 fn simple(name: &str, property: &Map<String, Value>, type_of: &dyn Fn(&Value) -> String) -> String {
     let text = |key: &str| property.get(key).and_then(Value::as_str);
     match name {
@@ -99,7 +99,7 @@ fn simple(name: &str, property: &Map<String, Value>, type_of: &dyn Fn(&Value) ->
     }
 }
 
-/// `integer from 1` as `integers from 1`; a link stays as it is.
+/// Turns `integer from 1` into `integers from 1`; a link stays as it is.
 fn plural(kind: &str) -> String {
     let nouns = ["string", "integer", "number", "boolean", "object", "list"];
     match nouns.iter().find_map(|noun| Some((noun, kind.strip_prefix(noun)?))) {
@@ -118,7 +118,7 @@ fn range_of(property: &Map<String, Value>) -> String {
     }
 }
 
-/// Text for one table cell.
+/// Returns text for one table cell.
 #[must_use]
 pub fn cell(text: &str) -> String {
     text.replace('\n', " ").replace('|', "\\|")

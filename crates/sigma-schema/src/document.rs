@@ -1,7 +1,7 @@
-//! From text to a JSON value that remembers where each part was written.
+//! Parses a text to a JSON value and records the position of each part.
 //!
 //! A document is JSON (with comments) when it begins with `{` and a quoted key, else YAML.
-//! Both readers share the limits: the text may come from a network client.
+//! Both readers share the limits, because the text may come from a network client.
 
 mod flow;
 mod json;
@@ -16,13 +16,13 @@ use crate::problem::Problem;
 
 pub use strict::{JsonError, strict_json};
 
-/// Deepest nesting of lists and objects; everything after the reader may recurse.
+/// Maximum nesting of lists and objects. Code after the reader may recurse.
 pub const MAX_DEPTH: usize = 64;
 
-/// Values that YAML aliases and anchors may add to a document by copying.
+/// Maximum number of values that YAML aliases may add to a document by copying.
 const MAX_COPIED_VALUES: usize = 100_000;
 
-/// Problems reported at most per reading; more only hide the first.
+/// Maximum number of problems that one parse reports.
 const MAX_PROBLEMS: usize = 200;
 
 /// A parsed document.
@@ -32,12 +32,12 @@ pub struct Document {
     pub value: Value,
     /// Pointer (`routes[0].uri`) → line and column, both from 1.
     pub positions: HashMap<String, (u32, u32)>,
-    /// Pointers of the texts with variables (`${{NAME}}`) that have no quotes; JSON has none of these.
+    /// Pointers of unquoted texts with variables (`${{NAME}}`). Always empty for JSON.
     pub plain: HashSet<String>,
 }
 
 impl Document {
-    /// Reads `text` of at most `max_bytes` bytes as JSON or YAML, whichever it is.
+    /// Parses `text` of at most `max_bytes` bytes as JSON or YAML, whichever it is.
     pub fn parse(text: &str, max_bytes: usize) -> Result<Document, Vec<Problem>> {
         if text.len() > max_bytes {
             let message = format!("the document has {} bytes, {max_bytes} are allowed", text.len());
@@ -50,7 +50,7 @@ impl Document {
         }
     }
 
-    /// The line of the value at `pointer`, or of its nearest ancestor that was written.
+    /// Returns the line of the value at `pointer`, or of its nearest ancestor in the text.
     #[must_use]
     pub fn line(&self, pointer: &str) -> Option<u32> {
         let mut pointer = pointer;
@@ -65,13 +65,13 @@ impl Document {
         }
     }
 
-    /// A problem at `pointer`, with its line.
+    /// Returns a problem at `pointer`, with its line.
     #[must_use]
     pub fn problem(&self, pointer: &str, code: &'static str, message: impl Into<String>) -> Problem {
         Problem::new(pointer, code, message).at(self.line(pointer))
     }
 
-    /// The problem with the line of its pointer.
+    /// Adds the line of its pointer to the problem.
     #[must_use]
     pub fn located(&self, problem: Problem) -> Problem {
         let line = self.line(&problem.pointer);
@@ -79,13 +79,13 @@ impl Document {
     }
 }
 
-/// The value of a plain scalar of YAML by the core schema; None for a number that JSON cannot hold.
+/// Returns the value of a plain YAML scalar by the core schema, or None for a number that JSON cannot hold.
 #[must_use]
 pub fn yaml_scalar(text: &str) -> Option<Value> {
     yaml::plain(text)
 }
 
-/// Everything up to the last member or element of a pointer.
+/// Returns the pointer of the parent: all but the last member or element.
 fn parent(pointer: &str) -> &str {
     let cut = match pointer.strip_suffix("\"]") {
         Some(quoted) => quoted.rfind("[\""),
@@ -94,15 +94,15 @@ fn parent(pointer: &str) -> &str {
     &pointer[..cut.unwrap_or(0)]
 }
 
-/// Whether the first characters outside spaces and comments are `{"` or `{}`. A text that has a bare word
-/// there, as in `{uri: /a}`, cannot be JSON, and is YAML's way to write an object on one line.
+/// Returns whether the text begins, after spaces and comments, with `{"` or `{}`. A text with a bare word there, as in
+/// `{uri: /a}`, is a YAML flow mapping.
 fn is_json(text: &str) -> bool {
     let Some(inner) = without_comments(text).strip_prefix('{') else { return false };
     let inner = without_comments(inner);
     inner.is_empty() || inner.starts_with(['"', '}'])
 }
 
-/// The text after the spaces and comments that it begins with.
+/// Returns the text after its leading spaces and comments.
 fn without_comments(text: &str) -> &str {
     let mut rest = text.trim_start();
     loop {
@@ -116,7 +116,7 @@ fn without_comments(text: &str) -> &str {
     }
 }
 
-/// A float without fraction becomes an integer, so that `1.0` is accepted wherever `1` is.
+/// Turns a float without fraction into an integer, so that `1.0` is accepted wherever `1` is.
 fn number(float: f64) -> Option<Value> {
     // 2^53: below it every integer has one float.
     const EXACT: f64 = 9_007_199_254_740_992.0;
@@ -126,8 +126,8 @@ fn number(float: f64) -> Option<Value> {
     serde_json::Number::from_f64(float).map(Value::Number)
 }
 
-/// Whether `value` has more than `levels` levels of lists and objects, as [`MAX_DEPTH`] counts them.
-/// Looks no deeper than that, whatever it is given.
+/// Returns whether `value` has more than `levels` levels of lists and objects, as [`MAX_DEPTH`] counts them. The search
+/// stops at that depth.
 #[must_use]
 pub fn is_deeper(value: &Value, levels: usize) -> bool {
     let (Value::Array(_) | Value::Object(_)) = value else { return false };

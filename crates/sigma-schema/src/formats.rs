@@ -1,30 +1,30 @@
-//! Formats of other programs, which are translated before the check.
+//! Configuration formats of other programs, which are translated before the check.
 
 use serde_json::Value;
 
 use crate::document::Document;
 use crate::problem::Problem;
 
-/// A translated document, with the warnings of its translation; or all errors and warnings.
+/// A translated document with the warnings of its translation, or all errors and warnings.
 pub type Translated = Result<(Value, Vec<Problem>), Vec<Problem>>;
 
-/// The formats that a file may have besides Sigma's own.
+/// The formats that a file may have besides Sigma's own format.
 pub trait Formats {
-    /// The name of the format that a document has, for example `niubix.json`; None for Sigma's own.
+    /// Returns the name of the format of a document, for example `niubix.json`, or None for Sigma's own format.
     fn detect(&self, document: &Document) -> Option<&'static str>;
 
-    /// The reason to refuse a document: it has the format of a program whose files are not read.
+    /// Returns the reason to refuse a document in the format of an unsupported program.
     fn refuse(&self, document: &Document) -> Option<Problem>;
 
-    /// Translates a document for which [`Formats::detect`] returns a name. Pointers and lines of problems are those of
-    /// the document.
+    /// Translates a document for which [`Formats::detect`] returns a name. Pointers and lines of problems refer to the
+    /// original document.
     ///
     /// # Errors
     /// Returns all errors and warnings if there is at least one error.
     fn translate(&self, document: &Document) -> Translated;
 }
 
-/// Sigma's own format alone.
+/// Support for Sigma's own format only.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OwnFormat;
 

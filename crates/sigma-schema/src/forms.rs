@@ -1,4 +1,4 @@
-//! Texts with a form of their own: their schemas, and the remedy for a text of another form.
+//! Texts with a fixed form: their schemas, and the remedy for an invalid text.
 
 use std::borrow::Cow;
 
@@ -7,34 +7,34 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use crate::address::ListenAddress;
 use crate::id::{ID_PATTERN, MAX_ID_LENGTH};
 
-/// One form, as schemas say it.
+/// One form as schemas express it.
 pub struct Form {
-    /// Its name in the reference, where that says more than its hint.
+    /// The name in the reference, where it is clearer than the hint.
     pub shown: Option<&'static str>,
     pub said: Said,
-    /// The remedy for a text of another form.
+    /// The remedy for a text in another form.
     pub hint: &'static str,
 }
 
-/// How a schema says a form.
+/// How a schema expresses a form.
 pub enum Said {
-    /// By `format`, with this word and this test.
+    /// As `format`, with this name and this test.
     Format(&'static str, fn(&str) -> bool),
-    /// By `pattern`.
+    /// As `pattern`.
     Pattern(&'static str),
 }
 
-/// The methods that a route may name.
+/// The methods that a route may list.
 pub const METHODS: [&str; 10] =
     ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "CONNECT", "TRACE", "PURGE"];
 
-/// A host, as APISIX has it.
+/// A host as APISIX defines it.
 pub const HOST_PATTERN: &str = r"^\*$|^\*?[0-9a-zA-Z-._\[\]:]+$";
 
-/// The host of a node; sockets of this machine are Sigma's own.
+/// The host of a node; Unix sockets are Sigma's addition.
 pub const NODE_PATTERN: &str = r"^\*$|^\*?[0-9a-zA-Z-._\[\]:]+$|^unix:/.+$";
 
-/// A network of IPv4, as APISIX has it.
+/// An IPv4 network as APISIX defines it.
 pub const IPV4_NETWORK_PATTERN: &str = r"^([0-9]{1,3}\.){3}[0-9]{1,3}/([0-9]|[12][0-9]|3[0-2])$";
 
 /// The name of a consumer.
@@ -120,7 +120,7 @@ text_schema! {
             ".*": { "type": "string", "pattern": LABEL_PATTERN, "minLength": 1, "maxLength": 256 },
         },
     };
-    /// Schema of the identity of a credential: its own, or with that of the consumer.
+    /// Schema of the id of a credential: its own id, or `consumer/credentials/id`.
     CredentialId => { "anyOf": [
         { "type": "string", "minLength": 1, "maxLength": MAX_ID_LENGTH, "pattern": ID_PATTERN },
         { "type": "integer", "minimum": 1 },

@@ -1,4 +1,4 @@
-//! Identities of resources.
+//! Ids of resources.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,30 +9,30 @@ use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-/// Longest identity in characters.
+/// Maximum length of an id in characters.
 pub const MAX_ID_LENGTH: usize = 64;
 
-/// The characters of an identity.
+/// The characters of an id.
 pub const ID_PATTERN: &str = "^[a-zA-Z0-9-_.]+$";
 
-/// The identity of a resource: 1 to 64 letters, digits, `-`, `_` or `.`; an integer from 1 stands
-/// for its digits. The default is the empty identity: not yet assigned.
+/// The id of a resource: 1 to 64 letters, digits, `-`, `_` or `.`. An integer from 1 means the text of its digits. The
+/// default is the empty id: not yet assigned.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Id(Box<str>);
 
-/// The reason a text is no identity.
+/// The error for a text that is not an id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not an id: 1 to 64 letters, digits, `-`, `_` or `.`, or an integer from 1")]
 pub struct InvalidId(String);
 
 impl Id {
-    /// The identity as text.
+    /// Returns the id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether no identity was assigned.
+    /// Returns whether no id is assigned.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -117,7 +117,7 @@ impl JsonSchema for Id {
     }
 }
 
-/// The text of an identity, as a file or a store may write it; None if it is of another type.
+/// Returns the text of an id from a file or a store, or None if it has another type.
 pub fn text_of_id(id: &Value) -> Option<String> {
     match id {
         Value::String(text) => Some(text.clone()),

@@ -1,17 +1,17 @@
-//! The part of JSONPath (RFC 9535) that says where a value stands.
+//! The subset of JSONPath (RFC 9535) that selects values by their position.
 
 use serde_json::Value;
 
-/// Values that one path may find.
+/// Maximum number of values that one path may match.
 const FOUND_MAX: usize = 1_000;
 
-/// A path: names, `[n]`, `[*]`, `.*`, `['name']`, and `..` before any of them. The `$` in front may be left out.
+/// A path: names, `[n]`, `[*]`, `.*`, `['name']`, and `..` before any of them. The leading `$` is optional.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct JsonPath(Vec<Step>);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Step {
-    /// Below any value, at any depth.
+    /// Matches below any value, at any depth.
     anywhere: bool,
     select: Select,
 }
@@ -24,14 +24,14 @@ enum Select {
 }
 
 impl JsonPath {
-    /// Reads a path.
+    /// Parses a path.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if it is none of this part.
+    /// Returns a sentence if the path is not in this subset.
     pub fn parse(text: &str) -> Result<JsonPath, String> {
         let wrong = || format!("`{text}` is no JSONPath that is understood");
         let mut rest = text.strip_prefix('$').unwrap_or(text);
-        // A name alone is a path.
+        // A single name is a path.
         let mut steps = Vec::new();
         let mut is_first = rest.len() == text.len();
         while !rest.is_empty() {
@@ -58,7 +58,7 @@ impl JsonPath {
         if steps.is_empty() { Err(wrong()) } else { Ok(JsonPath(steps)) }
     }
 
-    /// What stands there, in its order.
+    /// Returns the values that the path matches, in order.
     #[must_use]
     pub fn find<'v>(&self, value: &'v Value) -> Vec<&'v Value> {
         let mut found = vec![value];
@@ -75,27 +75,27 @@ impl JsonPath {
 }
 
 impl JsonPath {
-    /// Has `edit` change what stands there, all of it. What it does not keep is taken out of the list or the
-    /// object around it.
+    /// Calls `edit` for every value that the path matches. A value for which it returns [`Fate::Removed`] is removed
+    /// from its list or object.
     pub fn edit(&self, value: &mut Value, edit: &mut dyn FnMut(&mut Value) -> Fate) {
         edit_at(&self.0, value, edit);
     }
 }
 
-/// What becomes of a value that was edited.
+/// The fate of an edited value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// It stays, as it was left.
+    /// The value stays, as edited.
     Kept,
-    /// It goes.
+    /// The value is removed.
     Removed,
 }
 
-/// The depth is that of a document, which its reader has bounded.
+/// The reader of the document has bounded the depth.
 fn edit_at(steps: &[Step], value: &mut Value, edit: &mut dyn FnMut(&mut Value) -> Fate) {
     let [Step { anywhere, select }, rest @ ..] = steps else { return };
     let mut visit = |is_meant: bool, value: &mut Value| {
-        // What is further down first: the value itself may be gone then, or another one.
+        // Deeper matches come first: `edit` may remove or replace the value itself.
         if *anywhere {
             edit_at(steps, value, edit);
         }
@@ -133,7 +133,7 @@ fn edit_at(steps: &[Step], value: &mut Value, edit: &mut dyn FnMut(&mut Value) -
     }
 }
 
-/// `name` or `*`, and what follows.
+/// Parses `name` or `*`, and returns the rest.
 fn named(text: &str) -> Option<(Select, &str)> {
     let end = text.find(['.', '[']).unwrap_or(text.len());
     let (name, rest) = text.split_at(end);
@@ -146,7 +146,7 @@ fn named(text: &str) -> Option<(Select, &str)> {
     }
 }
 
-/// `[n]`, `[*]` or a quoted name in brackets, and what follows.
+/// Parses `[n]`, `[*]` or a quoted name in brackets, and returns the rest.
 fn bracketed(text: &str) -> Option<(Select, &str)> {
     let inner = text.strip_prefix('[')?;
     for quote in ['\'', '"'] {
@@ -170,7 +170,7 @@ fn pick<'v>(select: &Select, value: &'v Value, found: &mut Vec<&'v Value>) {
     }
 }
 
-/// The depth is that of a document, which its reader has bounded.
+/// The reader of the document has bounded the depth.
 fn descend<'v>(select: &Select, value: &'v Value, found: &mut Vec<&'v Value>) {
     pick(select, value, found);
     match value {

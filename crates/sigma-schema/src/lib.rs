@@ -1,6 +1,6 @@
-//! The schema language: what a setting, a resource and a plugin's configuration are described, read and checked with.
+//! The schema language, which describes, reads and checks settings, resources and plugin configurations.
 //!
-//! Nothing here knows a setting or a resource, and no I/O happens.
+//! It contains no setting and no resource, and does no I/O.
 
 pub mod address;
 pub mod cidr;

@@ -6,24 +6,24 @@ use std::net::Ipv6Addr;
 /// APISIX's text.
 const UNBRACKETED: &str = "invalid configuration: IPv6 address must be enclosed with '[' and ']'";
 
-/// An IPv6 address without brackets and the port behind its last colon, as APISIX reads `::1:1980`.
+/// Splits an IPv6 address without brackets from the port after its last colon, as APISIX reads `::1:1980`.
 pub fn split_bare(text: &str) -> Option<(Ipv6Addr, u16)> {
     let (host, port) = text.rsplit_once(':')?;
     let port = port.parse().ok().filter(|port| *port > 0)?;
     Some((host.parse().ok()?, port))
 }
 
-/// The host and the port of a node of a list: a port may stand in the host, if it stands nowhere else.
+/// Returns host and port of a list node. The host may contain the port if there is no separate port.
 pub fn split_node(host: &str, port: Option<u16>) -> Result<(Cow<'_, str>, Option<u16>), String> {
-    // An address without brackets is refused in a list, as APISIX does.
+    // In a list an IPv6 address without brackets is refused, as in APISIX.
     if port.is_some() || host.matches(':').count() > 1 && !host.starts_with('[') {
         return check_host(host).map(|()| (Cow::Borrowed(host), port));
     }
     split_address(host)
 }
 
-/// Splits `host[:port]`, `[v6]:port` or `unix:/path`. Brackets stay part of the host, and are put
-/// around an address that has a port but none.
+/// Splits `host[:port]`, `[v6]:port` or `unix:/path`. Brackets stay part of the host. An IPv6 address with a port but
+/// without brackets gets brackets.
 pub fn split_address(text: &str) -> Result<(Cow<'_, str>, Option<u16>), String> {
     if text.starts_with("unix:") {
         return match text.strip_prefix("unix:/") {

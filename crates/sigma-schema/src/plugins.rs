@@ -1,18 +1,18 @@
-//! The questions that the check of a configuration asks about plugins. The plugins themselves live in crates above;
-//! the program passes their roster down.
+//! The interface of plugins for the check of a configuration. Plugins are in other crates; the program passes their
+//! roster to the check.
 
 use serde_json::Value;
 
 use crate::problem::Problem;
 use crate::wording::Unread;
 
-/// Where a plugin's configuration stands, which decides what it is checked against.
+/// The kind of resource with a plugin's configuration, which selects the schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PluginScope {
-    /// Route, service, plugin config, consumer group, global rule; also a consumer, for plugins
-    /// without a schema of their own there.
+    /// Route, service, plugin config, consumer group, global rule; also a consumer, for plugins without a consumer
+    /// schema.
     Http,
-    /// A consumer or credential: the data that identifies it.
+    /// A consumer or credential: the data that identifies the consumer.
     Consumer,
     /// A stream route.
     Stream,
@@ -20,119 +20,119 @@ pub enum PluginScope {
     Metadata,
 }
 
-/// Why a plugin's configuration is refused.
+/// The reason to refuse a plugin's configuration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PluginRefusal {
-    /// No such plugin, or it is not enabled.
+    /// The plugin does not exist or is not enabled.
     #[error("unknown plugin")]
     Unknown,
-    /// The configuration is wrong; the text is worded as APISIX words it.
+    /// The configuration is invalid; the text is in APISIX's words.
     #[error("{0}")]
     Invalid(String),
 }
 
-/// Where a plugin stands among the others, for lists of plugins.
+/// Version and priority of a plugin, for lists of plugins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Standing<'a> {
-    /// Its version, as APISIX numbers it.
+    /// The version that APISIX gives the plugin.
     pub version: &'a str,
     /// Plugins with a higher number run first.
     pub priority: i32,
 }
 
-/// The plugins of this build, as far as a check needs to know them.
+/// The plugins of this build, as far as a check needs them.
 pub trait PluginSchemas: Send + Sync {
-    /// Names of all plugins that serve HTTP, sorted.
+    /// Returns the names of all HTTP plugins, sorted.
     fn names(&self) -> Vec<&str>;
 
-    /// The schema for a scope, without `_meta`; None if the plugin or the scope does not exist.
+    /// Returns the schema for a scope, without `_meta`, or None if the plugin or the scope does not exist.
     fn schema(&self, name: &str, scope: PluginScope) -> Option<&Value>;
 
-    /// The group that a plugin belongs to, if the build has left the group out.
+    /// Returns the group of a plugin if the build excludes that group.
     fn left_out(&self, _name: &str) -> Option<&str> {
         None
     }
 
-    /// Whether it authenticates: such plugins are allowed in credentials.
+    /// Returns whether the plugin authenticates. Such plugins are allowed in credentials.
     fn is_auth(&self, name: &str) -> bool;
 
-    /// Whether it lets requests in for persons, whose responses a cache has to keep apart.
+    /// Returns whether the plugin identifies users, whose responses a cache must separate.
     fn identifies(&self, _name: &str) -> bool {
         false
     }
 
-    /// Whether it names those persons. Without names a cache stores only what is for all.
+    /// Returns whether the plugin names those users. Without names a cache stores public responses only.
     fn names_persons(&self, _name: &str) -> bool {
         true
     }
 
-    /// Checks a configuration, the plugin's own rules included. `_meta` has been checked before,
-    /// and is still in `conf`.
+    /// Checks a configuration, including the plugin's own rules. `_meta` is already checked and still in `conf`.
     ///
     /// # Errors
-    /// Returns the first reason for which the configuration is refused.
+    /// Returns the first reason to refuse the configuration.
     fn check(&self, name: &str, scope: PluginScope, conf: &Value) -> Result<(), PluginRefusal>;
 
-    /// The mistakes of a configuration, or of the plugins within, that its schema finds, for the writer of a file;
-    /// pointers begin in `conf`. There may be none where [`PluginSchemas::check`] refuses the configuration.
+    /// Returns the mistakes that the schema finds in a configuration, including inner plugins, in words for the writer
+    /// of a file. Pointers begin in `conf`. The list may be empty although [`PluginSchemas::check`] refuses the
+    /// configuration.
     fn mistakes(&self, _name: &str, _scope: PluginScope, _conf: &Value) -> Vec<Problem> {
         Vec::new()
     }
 
-    /// The fields of a configuration, which [`PluginSchemas::check`] accepts, that nobody reads.
-    /// `_meta` is none of them.
+    /// Returns the fields without effect in a configuration that [`PluginSchemas::check`] accepts. `_meta` never
+    /// counts.
     fn unread(&self, _name: &str, _scope: PluginScope, _conf: &Value) -> Vec<Unread> {
         Vec::new()
     }
 
-    /// The warnings of the plugin about a configuration that [`PluginSchemas::check`] accepts. They
-    /// stop nothing; pointers begin in `conf`.
+    /// Returns the plugin's warnings about a configuration that [`PluginSchemas::check`] accepts. Pointers begin in
+    /// `conf`.
     fn warnings(&self, _name: &str, _scope: PluginScope, _conf: &Value) -> Vec<Problem> {
         Vec::new()
     }
 
-    /// Adds the defaults to a configuration that a view shows: those that APISIX has too. A configuration that
-    /// [`PluginSchemas::check`] refuses stays as it is.
+    /// Adds the defaults that APISIX also has to a configuration for a view. A configuration that
+    /// [`PluginSchemas::check`] refuses is not changed.
     fn show_defaults(&self, _name: &str, _scope: PluginScope, _conf: &mut Value) {}
 
-    /// The member of its configuration that names a group. All configurations of a group are equal.
+    /// Returns the field that names a group. All configurations of a group must be equal.
     fn group_field(&self, _name: &str) -> Option<&str> {
         None
     }
 
-    /// A configuration that names a group, with defaults filled in and without `_meta`; None if it names none.
+    /// Returns a configuration that names a group, with defaults and without `_meta`, or None without a group.
     fn group(&self, _name: &str, _conf: &Value) -> Option<Value> {
         None
     }
 
-    /// The attribute of the consumer's data that must be unique among consumers, e.g. `key`.
+    /// Returns the attribute of the consumer's data that must be unique among consumers, e.g. `key`.
     fn unique_attribute(&self, name: &str) -> Option<&str>;
 
-    /// Paths of the fields that are encrypted at rest, e.g. `redis_password` or `auth.header`.
+    /// Returns the paths of the fields that are encrypted at rest, e.g. `redis_password` or `auth.header`.
     fn secret_fields(&self, name: &str, scope: PluginScope) -> Vec<&str>;
 
-    /// The plugins that stand inside a configuration, which may be wrong: where, as a JSON pointer, and their names.
+    /// Returns the plugins inside a configuration, which may be invalid: JSON pointers and names.
     fn children(&self, _name: &str, _scope: PluginScope, _conf: &Value) -> Vec<(String, String)> {
         Vec::new()
     }
 
-    /// The schema of what the setting `plugin_attr` may say for a plugin; None if that is nothing.
+    /// Returns the schema of the plugin's `plugin_attr` settings, or None if no settings exist.
     fn attributes(&self, _name: &str) -> Option<Value> {
         None
     }
 
-    /// Its place among the others; None where that is not known.
+    /// Returns version and priority, or None if they are unknown.
     fn standing(&self, _name: &str) -> Option<Standing<'_>> {
         None
     }
 
-    /// Whether the operator allows a plugin to be left out where it is not known or not enabled.
+    /// Returns whether the operator allows this plugin to be ignored where it is unknown or not enabled.
     fn is_ignored(&self, _name: &str) -> bool {
         false
     }
 }
 
-/// No plugins at all, for tools that check nothing of them.
+/// An empty roster, for tools that do not check plugins.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoPlugins;
 

@@ -2,13 +2,12 @@
 
 use std::fmt;
 
-/// One problem of a document or a resource. Problems always travel as a list: a reader sees all of
-/// them at once. Warnings are problems that stop nothing.
+/// One problem of a document or a resource. Problems are reported as a list, all at once. Some problems are warnings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where in the document, e.g. `routes[0].uri`; empty for the document as a whole.
+    /// The place in the document, e.g. `routes[0].uri`; empty for the whole document.
     pub pointer: String,
-    /// Line in the document, from 1; unknown for what was never written.
+    /// Line in the document, from 1. None for a value that is not from a text.
     pub line: Option<u32>,
     /// A stable word for programs, e.g. `unknown_key`.
     pub code: &'static str,
@@ -19,26 +18,26 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A problem at `pointer`, so far without line and remedy.
+    /// Creates a problem at `pointer`, without line and remedy.
     pub fn new(pointer: impl Into<String>, code: &'static str, message: impl Into<String>) -> Self {
         Problem { pointer: pointer.into(), line: None, code, message: message.into(), hint: None }
     }
 
-    /// The same problem with its line.
+    /// Sets the line.
     #[must_use]
     pub fn at(mut self, line: Option<u32>) -> Self {
         self.line = line;
         self
     }
 
-    /// The same problem, seen from further outside.
+    /// Prefixes the pointer with `outer`.
     #[must_use]
     pub fn within(mut self, outer: &str) -> Self {
         self.pointer = join(outer, &self.pointer);
         self
     }
 
-    /// The same problem with a remedy.
+    /// Sets the remedy.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
@@ -47,7 +46,7 @@ impl Problem {
 }
 
 impl fmt::Display for Problem {
-    /// `line 7: routes[0].uri: message (hint)`; the caller puts the name of the file before it.
+    /// Writes `line 7: routes[0].uri: message (hint)`. The caller adds the file name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(line) = self.line {
             write!(f, "line {line}: ")?;
@@ -63,8 +62,8 @@ impl fmt::Display for Problem {
     }
 }
 
-/// The pointer of member `key` of the object at `parent`: `a.b`, or `a["x:1"]` for a key that is
-/// not a plain word.
+/// Returns the pointer of member `key` of the object at `parent`: `a.b`, or `a["x:1"]` for a key that is not a plain
+/// word.
 #[must_use]
 pub fn member(parent: &str, key: &str) -> String {
     let plain = !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
@@ -75,13 +74,13 @@ pub fn member(parent: &str, key: &str) -> String {
     }
 }
 
-/// The pointer of element `index` of the list at `parent`: `a[0]`.
+/// Returns the pointer of element `index` of the list at `parent`: `a[0]`.
 #[must_use]
 pub fn element(parent: &str, index: usize) -> String {
     format!("{parent}[{index}]")
 }
 
-/// The pointer of something at `within`, which begins in the value at `outer`.
+/// Returns the pointer of `within`, which begins in the value at `outer`.
 #[must_use]
 pub fn join(outer: &str, within: &str) -> String {
     match within {
@@ -91,7 +90,7 @@ pub fn join(outer: &str, within: &str) -> String {
     }
 }
 
-/// The JSON pointer (RFC 6901) of a place that [`member`] and [`element`] made; None for another text.
+/// Returns the JSON pointer (RFC 6901) of a place that [`member`] and [`element`] made, or None for another text.
 #[must_use]
 pub fn json_pointer(mut place: &str) -> Option<String> {
     let mut pointer = String::new();
@@ -102,7 +101,7 @@ pub fn json_pointer(mut place: &str) -> Option<String> {
     while !place.is_empty() {
         if let Some(quoted) = place.strip_prefix("[\"") {
             let end = quoted.find("\"]")?;
-            // What has to be escaped itself is the name of no field.
+            // No field name needs a backslash escape.
             push(Some(&quoted[..end]).filter(|name| !name.contains('\\'))?);
             place = &quoted[end + 2..];
         } else if let Some(index) = place.strip_prefix('[') {
@@ -119,9 +118,9 @@ pub fn json_pointer(mut place: &str) -> Option<String> {
     Some(pointer)
 }
 
-/// The name in `known` that `written` is most likely a slip of.
+/// Returns the name in `known` of which `written` is most likely a misspelling.
 pub fn closest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // A long text is no slip of a name, and the distance takes quadratic time.
+    // A long text is not a misspelt name, and the distance takes quadratic time.
     if written.len() > 64 {
         return None;
     }

@@ -15,19 +15,18 @@ use protox::{Compiler, Error};
 /// The file's name in messages.
 const NAME: &str = "content";
 
-/// Where the files are that come with every compiler.
+/// The folder of the files that every compiler includes.
 const WELL_KNOWN: &str = "google/protobuf/";
 
-/// Files that services of others import, beside those of every compiler.
+/// Files that other services import, besides the compiler's own.
 const GOOGLE_APIS: [(&str, &str); 3] = [
     ("google/api/annotations.proto", include_str!("proto/google/api/annotations.proto")),
     ("google/api/http.proto", include_str!("proto/google/api/http.proto")),
     ("google/rpc/status.proto", include_str!("proto/google/rpc/status.proto")),
 ];
 
-/// Checks that a definition can be used: everything that it names is in it, or is one of the files
-/// that come along: those of `google/protobuf/`, and a few of Google's for gRPC over HTTP. Like APISIX, a `.proto`
-/// text is tried first.
+/// Checks that a definition is complete: every name is defined in it or in a bundled file. The bundled files are
+/// `google/protobuf/` and Google's files for gRPC over HTTP. Like APISIX, it tries a `.proto` text first.
 ///
 /// # Errors
 /// Returns the first mistake, with line and column where there are any.
@@ -35,19 +34,19 @@ pub fn check(content: &str) -> Result<(), String> {
     read(content, |content| text(content).map(drop), descriptors)
 }
 
-/// The messages and services of a definition, as [`check`] reads it.
+/// Returns the messages and services of a definition, as [`check`] reads it.
 ///
 /// # Errors
-/// Returns the first mistake, a sentence.
+/// Returns the first mistake as a sentence.
 pub fn pool(content: &str) -> Result<DescriptorPool, String> {
     read(content, text, |set| {
         descriptors(set)?;
-        // Names of a set are resolved here for the first time.
+        // The names of a set are first resolved here.
         caught(|| resolved(set))
     })
 }
 
-/// Reads a definition as a text, or else as a set.
+/// Reads a definition as a `.proto` text, or else as a descriptor set.
 fn read<T>(
     content: &str,
     of_text: impl Fn(&str) -> Result<T, String>,
@@ -57,7 +56,7 @@ fn read<T>(
         Ok(read) => return Ok(read),
         Err(reason) => reason,
     };
-    // Line breaks apart, which tools put into base64, no .proto text is base64 as well.
+    // Apart from line breaks, which tools add to base64, no .proto text is also base64.
     let packed: String = content.lines().map(str::trim_end).collect();
     match STANDARD.decode(packed) {
         Ok(set) if !set.is_empty() => of_set(&set),
@@ -65,8 +64,7 @@ fn read<T>(
     }
 }
 
-/// The compiler is made for texts that want to be compiled. One that trips it, which none is known
-/// to do, must be refused, not end the thread that a whole gateway is steered from.
+/// Catches a panic of the compiler. No text is known to cause one, but it must not end the control thread.
 fn caught<T>(compile: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     let compiled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(compile));
     compiled.unwrap_or_else(|_| Err("the compiler of definitions fails on it".to_owned()))
@@ -77,13 +75,12 @@ fn text(content: &str) -> Result<DescriptorPool, String> {
     resolver.add(Only(content.to_owned()));
     resolver.add(GoogleFileResolver::new());
     let mut compiler = Compiler::with_file_resolver(resolver);
-    // Its short form lacks the place, and both may be of several lines.
+    // The short form lacks the position, and both forms may have several lines.
     compiler.open_file(NAME).map_err(|error| one_line(&format!("{error:?}")))?;
     Ok(compiler.descriptor_pool())
 }
 
-/// A set comes from a compiler that has resolved its names, and is only read: what resolves names
-/// here trusts sets, and does not survive every malformed one.
+/// Checks a descriptor set without resolving its names: the resolver trusts sets and panics on some malformed ones.
 fn descriptors(set: &[u8]) -> Result<(), String> {
     let set = FileDescriptorSet::decode(set)
         .map_err(|error| format!("no FileDescriptorSet: {}", one_line(&error.to_string())))?;
@@ -103,7 +100,7 @@ fn descriptors(set: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// The files of a set, and those that come with every compiler and are not in it.
+/// Returns the files of a set, plus the bundled files that it lacks.
 fn resolved(set: &[u8]) -> Result<DescriptorPool, String> {
     let unread = |error: &dyn std::error::Error| one_line(&error.to_string());
     let files = FileDescriptorSet::decode(set).map_err(|error| unread(&error))?.file;
@@ -122,7 +119,7 @@ fn resolved(set: &[u8]) -> Result<DescriptorPool, String> {
         known.push(file);
     }
     pool.add_file_descriptor_protos(known).map_err(|error| unread(&error))?;
-    // Not from the decoded set, which knows nothing of the options that files add to the language.
+    // The decoded set would lose custom options of the files.
     pool.decode_file_descriptor_set(set).map_err(|error| unread(&error))?;
     Ok(pool)
 }
@@ -136,7 +133,7 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The one file that there is, and what it may import.
+/// The only file, with its allowed imports.
 struct Only(String);
 
 impl FileResolver for Only {
@@ -154,7 +151,7 @@ impl FileResolver for Only {
 mod tests {
     use super::*;
 
-    /// What `protoc -o` makes of one file, in base64.
+    /// Returns the output of `protoc -o` for one file, in base64.
     fn compiled(source: &str) -> String {
         let file = File::from_source("a.proto", source).unwrap().file_descriptor_proto().clone();
         let file = FileDescriptorProto { source_code_info: None, ..file };
@@ -223,7 +220,7 @@ mod tests {
         check(greeter);
         let set = text(greeter).unwrap().encode_to_vec();
         check(&STANDARD.encode(&set));
-        // As `protoc` without `--include_imports` leaves the files of its own out.
+        // `protoc` without `--include_imports` omits the bundled files.
         let mut files = FileDescriptorSet::decode(&set[..]).unwrap();
         files.file.retain(|file| !file.name().starts_with(WELL_KNOWN));
         assert_eq!(files.file.len(), 3);

@@ -1,9 +1,9 @@
-//! The words of other gateways for fields and plugins, for hints about unknown names.
+//! Names that other gateways use for fields and plugins, for hints about unknown names.
 
 use crate::problem::closest;
 
-/// Words of nginx, HAProxy, Envoy, Traefik, Kong, Caddy and Spring Cloud Gateway for a field, without separators and in
-/// lower case, and the names here, of which the first that exists at the place is meant.
+/// Field names of nginx, HAProxy, Envoy, Traefik, Kong, Caddy and Spring Cloud Gateway, in lower case and without
+/// separators, with the names here. The first name that exists at the place is suggested.
 const FIELDS: &[(&str, &[&str])] = &[
     ("accesslog", &["access_log"]),
     ("addr", &["address"]),
@@ -173,7 +173,7 @@ const PLUGINS: &[(&str, &[&str])] = &[
     ("tracing", &["opentelemetry"]),
 ];
 
-/// Fields of an upstream that are often written next to it.
+/// Upstream fields that are often written next to the upstream by mistake.
 const OF_UPSTREAM: [&str; 20] = [
     "nodes",
     "type",
@@ -197,7 +197,7 @@ const OF_UPSTREAM: [&str; 20] = [
     "node_states",
 ];
 
-/// Fields that are written most often, for lists that cannot hold all.
+/// The most common fields, for lists that cannot name all fields.
 const COMMON: &[&str] = &[
     "listeners",
     "routes",
@@ -241,7 +241,7 @@ const COMMON: &[&str] = &[
     "labels",
 ];
 
-/// Values of other gateways: the field, the word without separators, and the value here.
+/// Values of other gateways: the field, the value without separators, and the value here.
 const VALUES: &[(&str, &str, &str)] = &[
     ("type", "consistenthash", "chash"),
     ("type", "hash", "chash"),
@@ -263,20 +263,20 @@ const VALUES: &[(&str, &str, &str)] = &[
     ("scheme", "wss", "https"),
 ];
 
-/// The meaning of a name that does not exist.
+/// The likely meaning of an unknown name.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Nearest<'a> {
-    /// A field of the same object, of whose name the written one is a slip.
+    /// A field of the same object with a similar name.
     Field(&'a str),
-    /// A field of the same object with another name.
+    /// A field of the same object with another name for the same thing.
     Meant(&'a str),
-    /// A member of a field of the same object: the names of both.
+    /// A member of a field of the same object: both names.
     Within(&'static str, &'static str),
-    /// A plugin, where no plugins are configured.
+    /// A plugin, written at the top level of the file.
     Plugin(&'static str),
 }
 
-/// The field that the writer of `written` most likely means, where there are the fields `known`.
+/// Returns the field among `known` that the writer of `written` most likely means.
 pub fn nearest_field<'a>(written: &str, known: &[&'a str]) -> Option<Nearest<'a>> {
     let fields = || known.iter().copied();
     let slip = closest(written, fields());
@@ -316,13 +316,13 @@ fn of_upstream(written: &str) -> Option<&'static str> {
     meant(FIELDS, written, &OF_UPSTREAM).or_else(|| closest(written, OF_UPSTREAM))
 }
 
-/// The plugin among `known` that the writer of `written` most likely means.
+/// Returns the plugin among `known` that the writer of `written` most likely means.
 pub fn nearest_plugin<'a>(written: &str, known: &[&'a str]) -> Option<&'a str> {
-    // A word such as `rewrite` is no slip of a name.
+    // A word such as `rewrite` is not a misspelt name.
     meant(PLUGINS, written, known).or_else(|| closest(written, known.iter().copied()))
 }
 
-/// Up to `most` of the fields `known`, the most common first.
+/// Returns up to `most` of the fields `known`, the most common first.
 pub fn common<'a>(known: &[&'a str], most: usize) -> Vec<&'a str> {
     let is_known = |name: &&&str| known.contains(name);
     let mut names: Vec<&str> = COMMON.iter().filter(is_known).copied().collect();
@@ -331,7 +331,7 @@ pub fn common<'a>(known: &[&'a str], most: usize) -> Vec<&'a str> {
     names
 }
 
-/// The remedy for a value of a field that another gateway knows.
+/// Returns the remedy for a value that another gateway uses.
 pub fn value(field: &str, written: &str, allowed: &[&str]) -> Option<String> {
     let word = word_of(written);
     if field == "methods" && ["*", "any", "all"].contains(&word.as_str()) {

@@ -18,7 +18,7 @@ enum Part {
 }
 
 impl Template {
-    /// Parses a template. Every text is one: a `$` that starts no variable stands for itself.
+    /// Parses a template. Every text is valid: a `$` that starts no variable is a literal `$`.
     #[must_use]
     pub fn parse(text: &str) -> Template {
         let mut parts = Vec::new();
@@ -45,7 +45,7 @@ impl Template {
         Template { parts }
     }
 
-    /// The names of the variables, in order of appearance.
+    /// Returns the names of the variables, in order of appearance.
     pub fn variables(&self) -> impl Iterator<Item = &VarName> {
         self.parts.iter().filter_map(|part| match part {
             Part::Variable { name, .. } => Some(name),
@@ -53,18 +53,18 @@ impl Template {
         })
     }
 
-    /// Why the text can never be what was meant: the first variable in it that no exchange has and
-    /// that has no default, see [`VarName::unknown`].
+    /// Returns why the template can never work: its first variable that no exchange has and that has no default, see
+    /// [`VarName::unknown`].
     #[must_use]
     pub fn unknown(&self) -> Option<String> {
         self.unknown_of(Subject::Exchange)
     }
 
-    /// The same, of what the variables are asked of.
+    /// Does the same for the variables of `subject`.
     #[must_use]
     pub fn unknown_of(&self, subject: Subject) -> Option<String> {
         self.parts.iter().find_map(|part| match part {
-            // Groups of a pattern go by numbers; no variable does.
+            // Numbers are groups of a pattern, not variables.
             Part::Variable { name: VarName::Other(name), .. }
                 if name.starts_with(|c: char| c.is_ascii_digit()) =>
             {
@@ -75,7 +75,7 @@ impl Template {
         })
     }
 
-    /// As [`Template::unknown`], where these variables are known too.
+    /// Does the same as [`Template::unknown`], and also accepts these variables.
     #[must_use]
     pub fn unknown_beside(&self, known: &[&str]) -> Option<String> {
         let is_known = |part: &&Part| match part {
@@ -86,7 +86,7 @@ impl Template {
         Template { parts }.unknown()
     }
 
-    /// The text, if it is the same for all: it has no variable.
+    /// Returns the text if it has no variable.
     #[must_use]
     pub fn literal(&self) -> Option<&str> {
         match &self.parts[..] {
@@ -96,7 +96,7 @@ impl Template {
         }
     }
 
-    /// The text; an absent variable without default is empty.
+    /// Returns the rendered text. An absent variable without default is empty.
     #[must_use]
     pub fn rendered(&self, variables: &dyn Variables) -> Vec<u8> {
         let mut text = Vec::new();
@@ -104,7 +104,7 @@ impl Template {
         text
     }
 
-    /// The variable that the text begins with.
+    /// Returns the variable that the text begins with.
     #[must_use]
     pub fn leading_variable(&self) -> Option<&VarName> {
         match self.parts.first()? {
@@ -113,7 +113,7 @@ impl Template {
         }
     }
 
-    /// As [`Template::render`], with the operator's own text, defaults included, written by `literal`.
+    /// Renders like [`Template::render`], but `literal` writes the operator's own text and defaults.
     pub fn render_with(
         &self,
         variables: &dyn Variables,
@@ -131,8 +131,8 @@ impl Template {
         }
     }
 
-    /// Appends the text to `out`; an absent variable without default is empty. Returns how many
-    /// variables had a value or a default, because a hash key without any counts as missing.
+    /// Appends the rendered text to `out`. An absent variable without default is empty. Returns how many variables had
+    /// a value or a default: a hash key without any counts as missing.
     pub fn render(&self, variables: &dyn Variables, out: &mut Vec<u8>) -> usize {
         let mut resolved = 0;
         for part in &self.parts {
@@ -165,7 +165,7 @@ fn append(out: &mut Vec<u8>, value: &VarValue<'_>) {
     }
 }
 
-/// The variable that starts right after a `$`, and what follows it.
+/// Parses the variable after a `$`, and returns the rest.
 fn variable(text: &str) -> Option<(Part, &str)> {
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if let Some(braced) = text.strip_prefix('{') {
@@ -174,13 +174,13 @@ fn variable(text: &str) -> Option<(Part, &str)> {
             Some((name, default)) => (name.trim(), Some(default.trim().to_owned())),
             None => (inside.trim(), None),
         };
-        // Inside braces a name may hold what `post_arg.a.b` and `uri_param_:ext` need.
+        // Names in braces may contain more characters, for `post_arg.a.b` and `uri_param_:ext`.
         let valid = !name.is_empty()
             && name.chars().all(|c| word(c) || matches!(c, '.' | '-' | ':' | '[' | ']' | '*'));
         return valid.then(|| (Part::Variable { name: VarName::parse(name), default }, after));
     }
     let end = text.find(|c| !word(c)).unwrap_or(text.len());
-    // `$post_arg.a.b` goes on behind the dot, and ends before one that nothing follows.
+    // `$post_arg.a.b` continues after a dot if a name follows it.
     let end = match text.strip_prefix(BodyField::PREFIX) {
         Some(path) if end + 1 == BodyField::PREFIX.len() => {
             let path = &path[..path.find(|c| !word(c) && !matches!(c, '.' | '-')).unwrap_or(path.len())];

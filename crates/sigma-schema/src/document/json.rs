@@ -50,7 +50,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Line and column (in bytes) of an offset, both from 1.
+    /// Returns line and column (in bytes) of an offset, both from 1.
     fn position(&self, offset: usize) -> (u32, u32) {
         let line = self.lines.partition_point(|start| *start <= offset);
         let column = offset - self.lines[line - 1] + 1;

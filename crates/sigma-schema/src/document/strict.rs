@@ -1,5 +1,5 @@
-//! JSON of a program: no comments and no lines, but as strict as a file about members that are given twice.
-//! Readers disagree about which of the two counts, so that one of them might see another guard.
+//! JSON from programs: without comments, and with duplicate members refused as in a file. Parsers disagree on which
+//! duplicate counts, so a guard could read another value than the node.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -9,21 +9,21 @@ use serde_json::{Map, Number, Value};
 
 use crate::problem::{element, member};
 
-/// Why a text is not taken.
+/// The error for a text that is not strict JSON.
 #[derive(Debug, thiserror::Error)]
 pub enum JsonError {
     /// It is not JSON.
     #[error("{0}")]
     Syntax(#[from] serde_json::Error),
-    /// An object has a member twice; the place is a pointer such as `upstream.nodes`.
+    /// An object has a member twice; the pointer, such as `upstream.nodes`.
     #[error("the member `{0}` is given twice; remove one")]
     Duplicate(String),
 }
 
-/// Reads JSON, and refuses objects that have a member twice.
+/// Parses JSON and refuses objects with duplicate members.
 ///
 /// # Errors
-/// Returns an error for a text that is not JSON, or for the first member that is given twice.
+/// Returns an error for a text that is not JSON, or for the first duplicate member.
 pub fn strict_json(text: &[u8]) -> Result<Value, JsonError> {
     let state = State::default();
     let mut reader = serde_json::Deserializer::from_slice(text);
@@ -41,11 +41,11 @@ struct State {
     duplicate: RefCell<Option<String>>,
 }
 
-/// The value at the pointer of the state.
+/// Deserialises the value at the pointer of the state.
 struct Place<'s>(&'s State);
 
 impl Place<'_> {
-    /// Reads something below this place.
+    /// Reads a value below this place.
     fn below<T>(&self, pointer: String, read: impl FnOnce() -> T) -> T {
         let outer = self.0.pointer.replace(pointer);
         let read = read();
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_that_are_given_twice_are_named() {
+    fn duplicate_members_are_named() {
         let check = |text: &str, expected: &str| {
             let found = strict_json(text.as_bytes()).expect_err(text).to_string();
             assert_eq!(found, format!("the member `{expected}` is given twice; remove one"), "{text}");
@@ -138,7 +138,7 @@ mod tests {
         check(r#"{"plugins":{"key-auth":{},"cors":{},"key-auth":{}}}"#, "plugins.key-auth");
         check(r#"[{"a":1},{"a":1,"b":2,"a":3}]"#, "[1].a");
         check(r#"{"a":[[{"b":{"c":1,"c":2}}]]}"#, "a[0][0].b.c");
-        // The name is compared, not its spelling.
+        // Names are compared after unescaping.
         check(r#"{"plugins":1,"plug\u0069ns":2}"#, "plugins");
         check(r#"{"a":1,"b":1,"b":2,"a":2}"#, "b");
         check(r#"{"a":{"x":1,"x":2},"a":{}}"#, "a.x");
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_read_as_ever() {
+    fn all_other_json_is_read() {
         let texts = [
             "1",
             "-1",

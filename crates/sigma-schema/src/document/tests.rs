@@ -1,4 +1,4 @@
-//! Documents in every form, and what is refused in them.
+//! Tests of valid and invalid documents in every format.
 
 use serde_json::json;
 
@@ -24,7 +24,7 @@ fn both_formats_give_values_with_lines() {
     }
 }
 
-/// An object on one line is YAML as well as JSON, as long as its keys tell which.
+/// An object on one line is YAML or JSON; its keys decide.
 #[test]
 fn an_object_on_one_line_may_be_yaml() {
     let expected = json!({"uri": "/a", "nodes": {"h:1": 1}});
@@ -73,7 +73,7 @@ fn scalars_follow_the_core_schema() {
     check("\n  \"<<\": 1\n", json!({"<<": 1}));
 }
 
-/// A problem in a value that an alias copied is found where the alias stands.
+/// A problem in a value copied by an alias is reported at the alias.
 #[test]
 fn an_alias_has_the_line_of_its_own_place() {
     let text = "upstreams:\n  - id: a\n    nodes: &nodes\n      h: 1\n  - id: b\n    nodes: *nodes\n";
@@ -84,7 +84,7 @@ fn an_alias_has_the_line_of_its_own_place() {
 }
 
 #[test]
-fn what_cannot_be_read_says_where() {
+fn syntax_errors_have_a_line() {
     let check = |text: &str, code: &str, line: Option<u32>| {
         let problems = Document::parse(text, 4096).expect_err(text);
         assert_eq!((problems[0].code, problems[0].line), (code, line), "{text}: {problems:?}");
@@ -113,7 +113,7 @@ fn what_cannot_be_read_says_where() {
     check(&bomb, "too_large", Some(5));
 }
 
-/// JSON pasted behind a key is read as libyaml reads it: indentation inside brackets means nothing.
+/// JSON pasted after a key is read as in libyaml: indentation inside brackets has no meaning.
 #[test]
 fn brackets_need_no_indentation() {
     let check = |text: &str, expected: serde_json::Value| {
@@ -143,7 +143,7 @@ fn brackets_need_no_indentation() {
     assert_eq!(Document::parse(&many, LARGE).unwrap().value.as_object().unwrap().len(), 50);
 }
 
-/// Lines and columns are those of the file, also where spaces were added to read it.
+/// Lines and columns refer to the file, also where the reader added spaces.
 #[test]
 fn brackets_keep_their_places() {
     let text = "a:\n  b: {\n  \"x\": 1,\n  \"y\": {\"z\": 1}\n  }\nc: 1\n";

@@ -29,12 +29,11 @@ pub(super) fn read(text: &str) -> Result<Document, Vec<Problem>> {
     }
 }
 
-/// A line that is not indented enough, and the place of the outermost list or mapping in brackets that is
-/// open there.
+/// A line that is not indented enough, and the position of the outermost open flow list or mapping.
 type Outdented = (usize, Option<(u32, u32)>);
 
-/// Reads the text once. Where a line is not indented enough, also that line and the place of the
-/// outermost list or mapping in brackets that is open there.
+/// Parses the text once. If a line is not indented enough, also returns that line and the position of the outermost
+/// open flow list or mapping.
 fn attempt(indented: &Indented<'_>) -> (Builder, Option<Outdented>) {
     let mut builder = Builder::default();
     let place = |marker: &Marker| (marker.line() as u32, indented.column(marker) as u32 + 1);
@@ -62,7 +61,7 @@ fn attempt(indented: &Indented<'_>) -> (Builder, Option<Outdented>) {
     (builder, None)
 }
 
-/// The remedy for what is no YAML.
+/// Returns the remedy for a YAML syntax error.
 fn remedy(info: &str) -> Option<&'static str> {
     let known = [
         ("tabs disallowed", "indent with spaces"),
@@ -79,10 +78,10 @@ fn remedy(info: &str) -> Option<&'static str> {
     known.into_iter().find(|(text, _)| info.contains(text)).map(|(_, remedy)| remedy)
 }
 
-/// A list or mapping that is still open.
+/// An open list or mapping.
 struct Frame {
     pointer: String,
-    /// Where its text begins.
+    /// Position of its first character.
     place: (u32, u32),
     anchor: usize,
     content: Content,
@@ -90,7 +89,7 @@ struct Frame {
 
 enum Content {
     List(Vec<Value>),
-    /// With the key whose value comes next; the value of a duplicate key is dropped.
+    /// Holds the key of the next value. The value of a duplicate key is dropped.
     Mapping {
         map: Map<String, Value>,
         key: Option<Key>,
@@ -104,7 +103,7 @@ struct Key {
     duplicate: bool,
 }
 
-/// An anchored value, with what copying it costs.
+/// An anchored value with the cost of copying it.
 struct Anchored {
     value: Value,
     pointer: String,
@@ -125,7 +124,7 @@ struct Builder {
 }
 
 impl Builder {
-    /// Takes one event; an error ends the reading.
+    /// Handles one event. An error ends the parse.
     fn event(&mut self, event: Event<'_>, place: (u32, u32)) -> Result<(), Problem> {
         match event {
             Event::DocumentStart(_) => {
@@ -193,12 +192,12 @@ impl Builder {
         }
     }
 
-    /// The pointer of the innermost list or mapping that is open.
+    /// Returns the pointer of the innermost open list or mapping.
     fn enclosing(&self) -> String {
         self.stack.last().map_or_else(String::new, |frame| frame.pointer.clone())
     }
 
-    /// The pointer of the value that comes next.
+    /// Returns the pointer of the next value.
     fn next_pointer(&self) -> String {
         match self.stack.last() {
             None => String::new(),
@@ -261,7 +260,7 @@ impl Builder {
         self.finish(value, 0, pointer, place)
     }
 
-    /// A mapping's member is found at its key, where the reader of a message looks.
+    /// Records the position of a mapping's member at its key, where the reader of a message looks.
     fn locate(&mut self, pointer: &str, place: (u32, u32)) {
         let place = match self.stack.last() {
             Some(Frame { content: Content::Mapping { key: Some(key), .. }, .. }) => (key.line, key.column),
@@ -305,14 +304,14 @@ fn too_many_copies(pointer: &str, line: u32) -> Problem {
     Problem::new(pointer, "too_large", message).at(Some(line)).hint("write fewer aliases")
 }
 
-/// Merge keys are YAML 1.1; the core schema of 1.2 has none, and readers disagree about who wins.
+/// Merge keys belong to YAML 1.1. The core schema of 1.2 does not have them, and parsers disagree on precedence.
 fn merge_key(pointer: &str, line: u32) -> Problem {
     Problem::new(pointer, "merge_key", "`<<` does not merge mappings here")
         .at(Some(line))
         .hint("write the members out, or name the whole value with an alias")
 }
 
-/// How many values, and how many levels of lists and mappings.
+/// Returns the number of values, and the number of list and mapping levels.
 fn extent(value: &Value) -> (usize, usize) {
     let join =
         |(size, depth): (usize, usize), (more, deeper): (usize, usize)| (size + more, depth.max(deeper + 1));
@@ -323,7 +322,7 @@ fn extent(value: &Value) -> (usize, usize) {
     }
 }
 
-/// Whether variables stand in the texts of a value.
+/// Returns whether a text of the value has variables.
 fn has_variables(value: &Value) -> bool {
     match value {
         Value::String(text) => text.contains("${{"),
@@ -333,7 +332,7 @@ fn has_variables(value: &Value) -> bool {
     }
 }
 
-/// A plain scalar by the core schema; `None` for a number that JSON cannot hold.
+/// Returns a plain scalar by the core schema, or `None` for a number that JSON cannot hold.
 pub(super) fn plain(text: &str) -> Option<Value> {
     Some(match text {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,
@@ -343,7 +342,7 @@ pub(super) fn plain(text: &str) -> Option<Value> {
     })
 }
 
-/// The number that `text` spells; the inner `None` stands for one that JSON cannot hold.
+/// Parses the number that `text` spells. The inner `None` means a number that JSON cannot hold.
 fn scalar_number(text: &str) -> Option<Option<Value>> {
     let radix = |digits: &str, radix: u32| {
         let plain = !digits.is_empty() && digits.bytes().all(|b| char::from(b).is_digit(radix));

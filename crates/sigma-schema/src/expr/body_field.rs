@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::VarValue;
 use crate::json_path::JsonPath;
 
-/// Where a field of a structured body stands, as APISIX writes it: names with dots between them, or a JSONPath,
-/// whose value is a list.
+/// The path of a field in a structured body, as APISIX writes it: names joined by dots, or a JSONPath, whose value is a
+/// list.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct BodyField {
     written: String,
@@ -17,10 +17,10 @@ pub struct BodyField {
 }
 
 impl BodyField {
-    /// What the names of such variables begin with.
+    /// The prefix of such variables.
     pub const PREFIX: &str = "post_arg.";
 
-    /// Reads a path; None if it is none.
+    /// Parses a path. Returns None if it is invalid.
     #[must_use]
     pub fn parse(written: &str) -> Option<BodyField> {
         // In `post_arg..a` the first of the two dots is part of the prefix.
@@ -32,7 +32,7 @@ impl BodyField {
         Some(BodyField { written: written.to_owned(), path: JsonPath::parse(&path).ok()? })
     }
 
-    /// The value in a body; None if there is none, or `null`.
+    /// Returns the value in a body, or None if it is absent or `null`.
     #[must_use]
     pub fn value(&self, body: &Value) -> Option<VarValue<'static>> {
         let found = self.path.find(body);
@@ -47,7 +47,7 @@ impl BodyField {
         }
     }
 
-    /// Whether it may find several values.
+    /// Returns whether the path may match several values.
     fn is_search(&self) -> bool {
         self.written.contains(['[', '*']) || self.written.starts_with('.') || self.written.contains("..")
     }
@@ -63,7 +63,7 @@ fn list<'v>(values: impl IntoIterator<Item = &'v Value>) -> VarValue<'static> {
     VarValue::List(values.into_iter().map(text).collect())
 }
 
-/// A string as it is, anything else as JSON.
+/// Returns a string as it is, any other value as JSON.
 fn text(value: &Value) -> Cow<'static, [u8]> {
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     Cow::Owned(text.into_bytes())

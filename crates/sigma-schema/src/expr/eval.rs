@@ -1,4 +1,4 @@
-//! Evaluation. No allocation besides what the variables themselves need.
+//! Evaluates conditions. Only reading a variable may allocate.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -8,24 +8,24 @@ use serde_json::Value;
 
 use super::{Compare, Logic, Node, Test, VarName, VarValue, Variables};
 
-/// How variables are read.
+/// How a condition reads variables.
 pub(super) struct Reading<'v> {
     variables: &'v dyn Variables,
-    /// The variables without which a comparison is undecided.
+    /// Variables whose absence leaves a comparison undecided.
     undecided: fn(&VarName) -> bool,
-    /// Each value of a variable counts; those that come to different results leave a comparison undecided.
+    /// Each value of a variable counts. A comparison whose result differs between them is undecided.
     takes_all: bool,
     disagrees: Cell<bool>,
 }
 
 impl<'v> Reading<'v> {
-    /// One value of each variable. Without the place of an address a comparison with it is undecided.
+    /// Reads one value of each variable. A comparison with an unknown location of an address is undecided.
     pub(super) fn plain(variables: &'v dyn Variables) -> Reading<'v> {
         let undecided = VarName::is_place;
         Reading { variables, undecided, takes_all: false, disagrees: Cell::new(false) }
     }
 
-    /// All values.
+    /// Reads all values of each variable.
     pub(super) fn of_all_values(
         variables: &'v dyn Variables,
         undecided: fn(&VarName) -> bool,
@@ -33,14 +33,14 @@ impl<'v> Reading<'v> {
         Reading { variables, undecided, takes_all: true, disagrees: Cell::new(false) }
     }
 
-    /// Whether a comparison came to different results for the values of its variable.
+    /// Returns whether a comparison had different results for the values of its variable.
     pub(super) fn disagrees(&self) -> bool {
         self.disagrees.get()
     }
 }
 
 impl Node {
-    /// Whether it holds; None where it is undecided (Kleene's logic).
+    /// Returns whether the condition holds, or None where it is undecided (Kleene's logic).
     pub(super) fn decide(&self, reading: &Reading<'_>) -> Option<bool> {
         let (stops_at, negated, operands) = match self {
             Node::Compare(compare) => return compare.decide(reading),
@@ -73,7 +73,7 @@ impl Compare {
         Some(self.test.holds(value.as_ref()) != self.negated)
     }
 
-    /// The same for each value: a node may take the first, the last, any of them, or all as one text.
+    /// Does the same for each value: a node may take the first, the last, any of them, or all as one text.
     fn decide_all(&self, reading: &Reading<'_>) -> Option<bool> {
         let (mut held, mut failed, mut count) = (false, false, 0);
         let is_field = matches!(self.variable, VarName::Http(_));
@@ -104,17 +104,17 @@ impl Compare {
 }
 
 impl Test {
-    /// Whether it is about the absence of a value itself.
+    /// Returns whether the comparison tests for absence.
     fn asks_for_absence(&self) -> bool {
         matches!(self, Test::Equal(Value::Null) | Test::NotEqual(Value::Null))
     }
 
-    /// Whether it holds for what its constant is about, rather than for all else.
+    /// Returns whether the comparison holds for its constant, rather than for all other values.
     fn is_positive(&self) -> bool {
         !matches!(self, Test::NotEqual(_))
     }
 
-    /// Whether an item of a list with commas is what the constant is about.
+    /// Returns whether an item of a comma-separated list matches the constant.
     fn meets_item(&self, value: &VarValue<'_>) -> bool {
         let VarValue::Text(list) = value else { return false };
         if !list.contains(&b',') {
@@ -152,7 +152,7 @@ fn text<'a>(value: Option<&'a VarValue<'_>>) -> Option<&'a [u8]> {
     }
 }
 
-/// `==`: numbers compare as numbers, all else must be the same in type and value.
+/// `==`: numbers compare as numbers; other values must have the same type and value.
 fn equal(left: Option<&VarValue<'_>>, constant: &Value) -> bool {
     match (left, constant) {
         (None, constant) => constant.is_null(),
@@ -163,7 +163,7 @@ fn equal(left: Option<&VarValue<'_>>, constant: &Value) -> bool {
     }
 }
 
-/// Same type and same value; a text is never identical to a number.
+/// Returns whether type and value are the same. A text is never identical to a number.
 fn identical(left: &VarValue<'_>, constant: &Value) -> bool {
     match (left, constant) {
         (VarValue::Text(left), Value::String(right)) => left.as_ref() == right.as_bytes(),
@@ -192,7 +192,7 @@ fn address(left: Option<&VarValue<'_>>) -> Option<IpAddr> {
     std::str::from_utf8(text(left)?).ok()?.parse().ok()
 }
 
-/// Lua's `tonumber`: decimal or hexadecimal with spaces around it, without infinities.
+/// Parses a number like Lua's `tonumber`: decimal or hexadecimal with spaces around it, without infinities.
 pub(super) fn number_of_text(text: &[u8]) -> Option<f64> {
     let text = std::str::from_utf8(text).ok()?.trim_matches([' ', '\t', '\n', '\r', '\x0b', '\x0c']);
     let (sign, digits) = match text.as_bytes().first()? {
@@ -201,7 +201,7 @@ pub(super) fn number_of_text(text: &[u8]) -> Option<f64> {
         _ => (1.0, text),
     };
     if let Some(hex) = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
-        // `from_str_radix` alone would take a second sign.
+        // `from_str_radix` alone would accept a second sign.
         let plain = !hex.is_empty() && hex.bytes().all(|b| b.is_ascii_hexdigit());
         return plain.then(|| u64::from_str_radix(hex, 16).ok())?.map(|number| sign * number as f64);
     }

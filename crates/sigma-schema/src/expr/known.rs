@@ -1,9 +1,9 @@
-//! Which variables exist. One that does not is absent for ever: a log shows nothing, a condition is
-//! false, a limit counts by something else. So whoever takes a name from an operator asks here.
+//! The list of variables. An unknown variable is always absent: a log shows an empty value, a condition is false, a
+//! limit counts by another key. So every check of an operator's variable name looks it up here.
 
 use super::VarName;
 
-/// The variables that go by a whole name. Their values are described in `docs/variables.md`.
+/// The variables with a fixed name. `docs/logging.md` describes their values.
 pub const NAMES: &[&str] = &[
     "apisix_request_id",
     "args",
@@ -115,7 +115,7 @@ pub const NAMES: &[&str] = &[
     "zipkin_trace_id",
 ];
 
-/// The beginnings of variables whose names go on with that of a header, an argument and so on.
+/// The prefixes of variables whose names end with the name of a header, an argument and so on.
 pub const PREFIXES: &[&str] = &[
     "arg_",
     "cookie_",
@@ -129,8 +129,8 @@ pub const PREFIXES: &[&str] = &[
     "uri_param_",
 ];
 
-/// The variables of a session over TCP or UDP, besides those that begin with `geoip_` and `ssl_`. Their values
-/// are described in `docs/variables.md`.
+/// The variables of a TCP or UDP session, besides those that begin with `geoip_` and `ssl_`. `docs/logging.md`
+/// describes their values.
 pub const SESSION_NAMES: &[&str] = &[
     "binary_remote_addr",
     "bytes_received",
@@ -171,17 +171,17 @@ pub const SESSION_NAMES: &[&str] = &[
     "upstream_connect_time",
 ];
 
-/// What has variables.
+/// The source of variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
-    /// An exchange over HTTP.
+    /// An HTTP exchange.
     Exchange,
-    /// A session over TCP or UDP.
+    /// A TCP or UDP session.
     Session,
 }
 
 impl VarName {
-    /// As [`VarName::unknown`], of what it is asked of.
+    /// Does the same as [`VarName::unknown`] for this subject.
     #[must_use]
     pub fn unknown_of(&self, subject: Subject) -> Option<String> {
         if subject == Subject::Exchange {
@@ -214,8 +214,7 @@ impl VarName {
         })
     }
 
-    /// Why no exchange can ever have this variable, as a sentence with the name that may have been
-    /// meant; None if there is such a variable.
+    /// Returns why no exchange can have this variable: a sentence with the nearest name. None if the variable exists.
     #[must_use]
     pub fn unknown(&self) -> Option<String> {
         let VarName::Other(name) = self else { return None };
@@ -234,10 +233,10 @@ impl VarName {
     }
 }
 
-/// The name that is nearest to `name`, if it is near enough to be what was meant.
+/// Returns the known name nearest to `name`, if it is near enough to be a misspelling.
 fn nearest(name: &str) -> Option<String> {
     let lower = name.to_ascii_lowercase();
-    // `http-x-api` and `httpx_api` are headers misspelt, not other variables.
+    // `http-x-api` and `httpx_api` are misspelt headers, not other variables.
     for prefix in PREFIXES {
         let begun = lower.get(..prefix.len()).is_some_and(|begin| begin.replace('-', "_") == **prefix);
         if begun && lower.len() > prefix.len() {
@@ -246,7 +245,7 @@ fn nearest(name: &str) -> Option<String> {
     }
     let distance = |known: &&&str| strsim::damerau_levenshtein(known, &lower);
     let meant = NAMES.iter().min_by_key(distance)?;
-    // A third of the letters wrong is still a slip; more is another word.
+    // Up to a third of the letters may differ.
     (distance(&meant) <= name.len().div_ceil(3)).then(|| (*meant).to_owned())
 }
 
@@ -273,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_exists_and_what_was_meant() {
+    fn unknown_variables_get_a_suggestion() {
         let check = |name: &str, expected: Option<&str>| {
             let found = VarName::parse(name).unknown();
             assert_eq!(found.as_deref(), expected, "{name}");

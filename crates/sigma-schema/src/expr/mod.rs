@@ -1,7 +1,7 @@
 //! Conditions on variables: parsed once, evaluated per request.
 //!
-//! `parse` turns JSON into the tree below, `eval` walks it. The value of a variable comes from
-//! the caller through [`Variables`]; nothing here knows a request.
+//! `parse` turns JSON into the tree below; `eval` evaluates it. The caller supplies variables through [`Variables`];
+//! this module does not know requests.
 
 mod body_field;
 mod eval;
@@ -24,7 +24,7 @@ use eval::Reading;
 pub use variable::{VarName, VarValue, Variables};
 use window::Windows;
 
-/// Why a JSON value is no expression. The texts are those of APISIX where it has one.
+/// The error for a JSON value that is not an expression. The texts are APISIX's where it has one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidExpr(pub String);
@@ -32,7 +32,7 @@ pub struct InvalidExpr(pub String);
 /// A condition. The empty one is true.
 #[derive(Clone, Default)]
 pub struct Expr {
-    /// As written; what equality and serialisation go by.
+    /// The condition as written, for equality and serialisation.
     source: Vec<Value>,
     root: Node,
 }
@@ -41,54 +41,53 @@ impl Expr {
     /// The empty condition.
     pub const ALWAYS: Expr = Expr { source: Vec::new(), root: Node::Group(Logic::And, Vec::new()) };
 
-    /// Reads the JSON form; `[]` is the empty condition.
+    /// Parses the JSON form; `[]` is the empty condition.
     pub fn parse(rule: &Value) -> Result<Expr, InvalidExpr> {
         let root = parse::rule(rule)?;
         let source = rule.as_array().cloned().unwrap_or_default();
         Ok(Expr { source, root })
     }
 
-    /// Whether there is no condition.
+    /// Returns whether the condition is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.source.is_empty()
     }
 
-    /// A variable that has a value only once the request body was read, if it is about one.
+    /// Returns a variable of the condition that is absent until the request body is read.
     #[must_use]
     pub fn needs_body(&self) -> Option<&VarName> {
         self.root.find(&VarName::needs_body)
     }
 
-    /// Whether it depends on when it is asked: a variable in it is a time.
+    /// Returns whether the result depends on the current time.
     #[must_use]
     pub fn asks_time(&self) -> bool {
         self.root.find(&VarName::is_time).is_some()
     }
 
-    /// Why the condition can never mean what it says: the first variable in it that no exchange has,
-    /// see [`VarName::unknown`].
+    /// Returns why the condition can never work: its first variable that no exchange has, see [`VarName::unknown`].
     #[must_use]
     pub fn unknown(&self) -> Option<String> {
         self.wrong(VarName::unknown)
     }
 
-    /// The first reason that `why` has against a variable in it.
+    /// Returns the first error that `why` reports for a variable of the condition.
     #[must_use]
     pub fn wrong(&self, why: impl Fn(&VarName) -> Option<String>) -> Option<String> {
         why(self.root.find(&|name| why(name).is_some())?)
     }
 
-    /// Whether the condition holds for these variables. Stops at the first operand that decides. It does
-    /// not hold where only the place of an address decides, and that is not known: neither
-    /// `["geoip_country_code", "==", "XX"]` nor its negation is true of an address that no database has.
+    /// Returns whether the condition holds for these variables. Stops at the first operand that decides. If only the
+    /// unknown location of an address decides, the condition does not hold: for an address missing in the database,
+    /// both `["geoip_country_code", "==", "XX"]` and its negation are false.
     #[must_use]
     pub fn eval(&self, variables: &dyn Variables) -> bool {
         self.root.decide(&Reading::plain(variables)).unwrap_or(false)
     }
 
-    /// Whether the condition holds, for rules that deny: whichever value of a repeated field, argument or cookie the
-    /// node takes. It is possible if it holds for one value and not for another.
+    /// Returns whether the condition holds, for rules that deny requests. The node may take any value of a repeated
+    /// field, argument or cookie. The result is possible if the condition holds for some of the values.
     #[must_use]
     pub fn certainty(&self, variables: &dyn Variables) -> Certainty {
         let reading = Reading::of_all_values(variables, VarName::is_place);
@@ -99,28 +98,28 @@ impl Expr {
         }
     }
 
-    /// Whether it is certain or possible that the condition holds; see [`Expr::certainty`].
+    /// Returns whether the condition certainly or possibly holds; see [`Expr::certainty`].
     #[must_use]
     pub fn may_hold(&self, variables: &dyn Variables) -> bool {
         self.certainty(variables) != Certainty::No
     }
 
-    /// As [`Expr::eval`], for guards: None where a variable decides that is absent, whichever it is, or that has
-    /// several values of which it holds for some. A comparison with `null` asks for absence, and is decided.
+    /// Does the same as [`Expr::eval`] for guards. Returns None where an absent variable decides, or one with several
+    /// values of which only some match. A comparison with `null` tests for absence and is decided.
     #[must_use]
     pub fn decide(&self, variables: &dyn Variables) -> Option<bool> {
         self.root.decide(&Reading::of_all_values(variables, |_| true))
     }
 }
 
-/// Whether a condition holds for a request that may have several values of a variable.
+/// Result of a condition for a request that may have several values of a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Certainty {
-    /// For none of them.
+    /// It holds for none of the values.
     No,
-    /// For some of them.
+    /// It holds for some of the values.
     Possible,
-    /// For all of them.
+    /// It holds for all values.
     Certain,
 }
 
@@ -166,7 +165,7 @@ enum Node {
 }
 
 impl Node {
-    /// The first variable of this sort.
+    /// Returns the first variable that `sort` accepts.
     fn find(&self, sort: &dyn Fn(&VarName) -> bool) -> Option<&VarName> {
         match self {
             Node::Group(_, operands) => operands.iter().find_map(|operand| operand.find(sort)),
@@ -177,7 +176,7 @@ impl Node {
 
 impl Default for Node {
     fn default() -> Self {
-        // All of nothing holds.
+        // An empty `and` is true.
         Node::Group(Logic::And, Vec::new())
     }
 }
@@ -189,7 +188,7 @@ struct Compare {
     test: Test,
 }
 
-/// An operator together with its constant, prepared for evaluation.
+/// An operator with its constant, prepared for evaluation.
 #[derive(Clone)]
 enum Test {
     Equal(Value),

@@ -1,4 +1,4 @@
-//! From JSON to the tree.
+//! Parses JSON to the tree.
 
 use regex::bytes::{Regex, RegexBuilder};
 use serde_json::Value;
@@ -8,10 +8,10 @@ use super::window::Windows;
 use super::{Compare, InvalidExpr, Logic, Node, Test, VarName};
 use crate::cidr::{Cidr, CidrSet};
 
-/// Deepest nesting; evaluation is recursive.
+/// Maximum nesting, because evaluation is recursive.
 const MAX_DEPTH: usize = 64;
 
-/// Largest compiled form of one regex in bytes, so that a short text cannot take much memory.
+/// Maximum compiled size of one regex in bytes, so that a short text cannot take much memory.
 const MAX_REGEX_BYTES: usize = 1 << 20;
 
 pub(super) fn rule(rule: &Value) -> Result<Node, InvalidExpr> {
@@ -77,7 +77,7 @@ fn compare(name: &str, rest: &[Value]) -> Result<Compare, InvalidExpr> {
         _ => return invalid("invalid expression"),
     };
     let variable = VarName::parse(name);
-    // Absent for ever, it would make the condition false, or true, without a word.
+    // An always absent variable would silently make the condition false, or true.
     if let Some(reason) = variable.why_absent() {
         return invalid(reason);
     }
@@ -109,7 +109,7 @@ fn test(operator: &str, constant: &Value) -> Result<Test, InvalidExpr> {
     })
 }
 
-/// What `tonumber` makes of a constant; a comparison with anything else is false.
+/// Returns a constant as `tonumber` converts it. A comparison with any other value is false.
 fn number_of(constant: &Value) -> Option<f64> {
     match constant {
         Value::Number(number) => number.as_f64(),

@@ -1,4 +1,4 @@
-//! Conditions on variables: what they mean, and what is refused.
+//! Tests of valid and invalid conditions.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -117,7 +117,7 @@ fn groups() {
 }
 
 #[test]
-fn what_is_no_expression_says_why() {
+fn invalid_expressions_have_a_reason() {
     let check = |rule: Value, fragment: &str| {
         let error = Expr::parse(&rule).expect_err("must be refused").to_string();
         assert!(error.contains(fragment), "{rule}: {error}");
@@ -150,7 +150,7 @@ fn what_is_no_expression_says_why() {
 }
 
 #[test]
-fn what_needs_the_body_is_found() {
+fn conditions_on_the_body_are_detected() {
     let check = |rule: Value, expected: Option<&str>| {
         let expr = Expr::parse(&rule).unwrap();
         assert_eq!(expr.needs_body().map(VarName::to_string).as_deref(), expected, "{rule}");
@@ -167,7 +167,7 @@ fn what_needs_the_body_is_found() {
     }
 }
 
-/// The time is a variable like any other: whoever asks says when it is.
+/// The time is a variable: the caller supplies it.
 #[test]
 fn times_of_the_day_and_dates() {
     let at = |seconds: &str, rule: Value| {
@@ -200,9 +200,9 @@ fn names() {
     check("upstream_addr", VarName::Other("upstream_addr".into()));
 }
 
-/// Of an address that no database has, a condition on its place is not true, nor is its negation.
+/// For an address missing in the database, a condition on its location is false, and so is its negation.
 #[test]
-fn places_that_are_not_known_decide_nothing() {
+fn unknown_locations_decide_nothing() {
     let mut known = table();
     known.0.insert("geoip_country_code".to_owned(), VarValue::text("DE"));
     let check = |rule: Value, of_germany: bool, of_nowhere: bool| {
@@ -215,15 +215,15 @@ fn places_that_are_not_known_decide_nothing() {
     check(json!([["geoip_country_code", "!", "in", ["RU", "KP"]]]), true, false);
     check(json!(["!OR", ["geoip_country_code", "==", "RU"], ["arg_name", "==", "tom"]]), true, false);
     check(json!(["!AND", ["geoip_country_code", "==", "DE"], ["arg_name", "==", "jack"]]), false, false);
-    // What else is true decides.
+    // Another true operand decides.
     check(json!(["OR", ["geoip_country_code", "~=", "DE"], ["arg_name", "==", "jack"]]), true, true);
     check(json!(["!AND", ["geoip_country_code", "==", "DE"], ["arg_name", "==", "tom"]]), true, true);
-    // Absence itself can be asked for.
+    // A condition can test for absence.
     check(json!([["geoip_country_code", "==", null]]), false, true);
     check(json!([["geoip_country_code", "~=", null]]), true, false);
 }
 
-/// A guard learns where an absent variable decides.
+/// A guard is undecided where an absent variable decides.
 #[test]
 fn absent_variables_leave_a_guard_undecided() {
     let table = table();
@@ -296,7 +296,7 @@ fn conditions_on_repeated_values_are_certain_only_if_all_agree() {
     check(json!(["http_x_role", "==", "a, b"]), &["a, b"], Certain);
     check(json!(["http_x_role", "~~", "^Mozilla"]), &["Mozilla/5.0 (X11, like Gecko)"], Certain);
     check(json!(["arg_role", "==", "admin"]), &["x,admin"], No);
-    // Operators of groups: what no value decides stays undecided.
+    // Groups: an undecided operand leaves the group undecided.
     let either = json!(["OR", ["http_a", "==", "1"], ["http_a", "==", "2"]]);
     let expr = Expr::parse(&either).unwrap();
     assert_eq!(expr.certainty(&Repeated(&["1", "3"])), Possible);

@@ -5,10 +5,10 @@ use std::fmt;
 
 use super::body_field::BodyField;
 
-/// The beginning of the variables that tell where the client's address is.
+/// The prefix of variables with the location of the client's address.
 const PLACES: &str = "geoip_";
 
-/// What a request asks a GraphQL server to execute.
+/// The operation that a GraphQL request asks for.
 const GRAPHQL: [&str; 3] = ["graphql_name", "graphql_operation", "graphql_root_fields"];
 
 /// A variable name, parsed once so that a lookup compares no text.
@@ -34,7 +34,7 @@ pub enum VarName {
     RemoteAddr,
     /// `remote_port`.
     RemotePort,
-    /// `realip_remote_addr`: the direct peer, whatever a plugin made of `remote_addr`.
+    /// `realip_remote_addr`: the direct peer, even if a plugin changed `remote_addr`.
     RealipRemoteAddr,
     /// `server_addr`.
     ServerAddr,
@@ -72,25 +72,25 @@ pub enum VarName {
 }
 
 impl VarName {
-    /// Parses a name; every text is one.
+    /// Parses a name. Every text is a valid name.
     #[must_use]
     pub fn parse(name: &str) -> VarName {
         Self::fixed(name).or_else(|| Self::prefixed(name)).unwrap_or_else(|| VarName::Other(name.to_owned()))
     }
 
-    /// Whether the variable tells where the client's address is: `geoip_…`.
+    /// Returns whether the variable is a location of the client's address: `geoip_…`.
     #[must_use]
     pub fn is_place(&self) -> bool {
         matches!(self, VarName::Other(name) if name.starts_with(PLACES))
     }
 
-    /// Whether the variable is the present time.
+    /// Returns whether the variable is the current time.
     #[must_use]
     pub fn is_time(&self) -> bool {
         matches!(self, VarName::Other(name) if ["msec", "time_iso8601", "time_local"].contains(&name.as_str()))
     }
 
-    /// Whether the request body must be read before the variable has a value.
+    /// Returns whether the variable is absent until the request body is read.
     #[must_use]
     pub fn needs_body(&self) -> bool {
         match self {
@@ -100,7 +100,7 @@ impl VarName {
         }
     }
 
-    /// Whether a request can have several values of it.
+    /// Returns whether a request can have several values of the variable.
     pub(super) fn may_repeat(&self) -> bool {
         match self {
             VarName::Arg(_) | VarName::Cookie(_) | VarName::Http(_) => true,
@@ -109,7 +109,7 @@ impl VarName {
         }
     }
 
-    /// Why the variable is absent whatever is asked, although its name is one of APISIX's.
+    /// Returns why the variable is always absent, although APISIX has its name.
     pub(super) fn why_absent(&self) -> Option<String> {
         let VarName::Other(name) = self else { return None };
         let path = name.strip_prefix(BodyField::PREFIX)?;
@@ -213,13 +213,13 @@ pub enum VarValue<'a> {
 }
 
 impl<'a> VarValue<'a> {
-    /// A borrowed text.
+    /// Returns a borrowed text.
     #[must_use]
     pub fn text(text: &'a (impl AsRef<[u8]> + ?Sized)) -> VarValue<'a> {
         VarValue::Text(Cow::Borrowed(text.as_ref()))
     }
 
-    /// The same, which borrows nothing.
+    /// Returns the same value without borrows.
     #[must_use]
     pub fn into_owned(self) -> VarValue<'static> {
         let owned = |text: Cow<'_, [u8]>| Cow::Owned(text.into_owned());
@@ -231,13 +231,13 @@ impl<'a> VarValue<'a> {
     }
 }
 
-/// Where variables come from: a request, or a table in a test.
+/// A source of variables: a request, or a table in a test.
 pub trait Variables {
-    /// The value of `name`; `None` if it is absent.
+    /// Returns the value of `name`, or `None` if it is absent.
     fn get(&self, name: &VarName) -> Option<VarValue<'_>>;
 
-    /// Visits each value of `name`: a header field, an argument and a cookie may be repeated, and nodes differ in
-    /// which one they take.
+    /// Visits each value of `name`. A header field, an argument and a cookie may be repeated, and nodes differ in the
+    /// value they take.
     fn each(&self, name: &VarName, visit: &mut dyn FnMut(&VarValue<'_>)) {
         if let Some(value) = self.get(name) {
             visit(&value);

@@ -1,38 +1,38 @@
-//! Times at which something holds: `Mon-Fri 09:00-17:30 +01:00`, `2026-12-01..2026-12-24`.
+//! Time windows: `Mon-Fri 09:00-17:30 +01:00`, `2026-12-01..2026-12-24`.
 //!
-//! A moment is an argument. Zones are offsets from UTC: a zone with a name would need a database of its changes.
+//! The current time is an argument. Zones are offsets from UTC: a named zone would need a time zone database.
 
-/// Milliseconds of a day.
+/// Milliseconds per day.
 const DAY_MS: i64 = 86_400_000;
 
-/// Times of which any may hold.
+/// A list of windows; one of them must match.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Windows(Vec<Window>);
 
-/// On some days, at some time of the day, between some dates: all of it in one zone.
+/// A window: days, times of the day and dates, all in one zone and all required.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Window {
     /// A bit for each day of the week, from Monday.
     weekdays: u8,
     /// Days since 1970, both included.
     dates: (i64, i64),
-    /// Milliseconds of the day, the last one excluded. One that ends before it begins goes on to the next day.
+    /// Milliseconds of the day, the end excluded. A range that ends before it begins continues on the next day.
     time: (i64, i64),
     /// Milliseconds that the zone is ahead of UTC.
     offset_ms: i64,
 }
 
 impl Windows {
-    /// Reads times, of which any may hold.
+    /// Parses windows; one of them must match.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if one of them is none.
+    /// Returns a sentence if one of them is invalid.
     pub(super) fn parse<'t>(texts: impl IntoIterator<Item = &'t str>) -> Result<Windows, String> {
         let windows = texts.into_iter().map(Window::parse).collect::<Result<Vec<_>, _>>()?;
         if windows.is_empty() { Err("`within` needs a time".to_owned()) } else { Ok(Windows(windows)) }
     }
 
-    /// Whether a moment, in milliseconds since 1970, is within one of them.
+    /// Returns whether a moment, in milliseconds since 1970, is in one of the windows.
     pub(super) fn hold(&self, unix_ms: i64) -> bool {
         self.0.iter().any(|window| window.holds(unix_ms))
     }
@@ -81,7 +81,7 @@ impl Window {
         if from < to {
             return (from..to).contains(&time) && self.has_day(day);
         }
-        // It belongs to the day on which it begins.
+        // The window belongs to the day on which it begins.
         time >= from && self.has_day(day) || time < to && self.has_day(day - 1)
     }
 
@@ -92,7 +92,7 @@ impl Window {
     }
 }
 
-/// `UTC`, `Z`, or `+hh:mm`.
+/// Parses `UTC`, `Z`, or `+hh:mm`.
 fn zone(part: &str) -> Option<i64> {
     if part == "UTC" || part == "Z" {
         return Some(0);
@@ -104,18 +104,18 @@ fn zone(part: &str) -> Option<i64> {
     };
     let (hours, minutes) = part[1..].split_once(':')?;
     let (hours, minutes) = (digits(hours, 2)?, digits(minutes, 2)?);
-    // No zone is further away (ISO 8601 itself has no bound).
+    // No zone has a larger offset (ISO 8601 itself has no bound).
     (hours <= 14 && minutes < 60).then_some(sign * (hours * 60 + minutes) * 60_000)
 }
 
-/// `hh:mm-hh:mm`, each with seconds if they matter.
+/// Parses `hh:mm-hh:mm`, each with optional seconds.
 fn times(part: &str) -> Option<(i64, i64)> {
     let (from, to) = part.split_once('-')?;
     let (from, to) = (time_of_day(from)?, time_of_day(to)?);
     (from < DAY_MS && from != to).then_some((from, to))
 }
 
-/// `hh:mm` or `hh:mm:ss`; `24:00` is the end of the day.
+/// Parses `hh:mm` or `hh:mm:ss`; `24:00` is the end of the day.
 fn time_of_day(text: &str) -> Option<i64> {
     let mut parts = text.split(':');
     let (hours, minutes) = (digits(parts.next()?, 2)?, digits(parts.next()?, 2)?);
@@ -124,7 +124,7 @@ fn time_of_day(text: &str) -> Option<i64> {
     (parts.next().is_none() && minutes < 60 && seconds < 60 && ms <= DAY_MS).then_some(ms)
 }
 
-/// `Mon`, `Mon-Fri`, `Sat,Sun`: names in English, in any case.
+/// Parses `Mon`, `Mon-Fri`, `Sat,Sun`: English names in any case.
 fn days(part: &str) -> Option<u8> {
     let day = |name: &str| {
         let known = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
@@ -138,7 +138,7 @@ fn days(part: &str) -> Option<u8> {
     })
 }
 
-/// `yyyy-mm-dd`, or two of them with `..` between, of which one may be missing.
+/// Parses `yyyy-mm-dd`, or two dates with `..` between, of which one may be missing.
 fn between(part: &str) -> Option<(i64, i64)> {
     let Some((from, to)) = part.split_once("..") else {
         let day = date(part)?;
@@ -152,7 +152,7 @@ fn between(part: &str) -> Option<(i64, i64)> {
     (from <= to).then_some((from, to))
 }
 
-/// The number of a day since 1970 (proleptic Gregorian calendar).
+/// Returns the number of a day since 1970 (proleptic Gregorian calendar).
 fn date(text: &str) -> Option<i64> {
     let mut parts = text.split('-');
     let (year, month) = (digits(parts.next()?, 4)?, digits(parts.next()?, 2)?);
@@ -168,7 +168,7 @@ fn date(text: &str) -> Option<i64> {
     if parts.next().is_some() || !(1..=length).contains(&day) {
         return None;
     }
-    // Years that begin in March end with the day that only some have.
+    // In a year that begins in March, the leap day is the last day.
     let (year, month) = if month <= 2 { (year - 1, month + 9) } else { (year, month - 3) };
     let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
     let of_year = (153 * month + 2) / 5 + day - 1;
@@ -184,7 +184,7 @@ fn digits(text: &str, length: usize) -> Option<i64> {
 mod tests {
     use super::*;
 
-    /// The moment of `yyyy-mm-dd hh:mm` in UTC.
+    /// Returns the moment of `yyyy-mm-dd hh:mm` in UTC.
     fn moment(text: &str) -> i64 {
         let (day, time) = text.split_once(' ').unwrap();
         date(day).unwrap() * DAY_MS + time_of_day(time).unwrap()
@@ -218,7 +218,7 @@ mod tests {
             &["2026-11-27 00:00", "2026-11-30 23:59", "2026-11-25 12:00"],
             &["2026-11-26 12:00", "2026-12-01 00:00"],
         );
-        // Past midnight it is still the day on which it began.
+        // After midnight the window still belongs to the day on which it began.
         check(
             "Fri 22:00-06:00 UTC",
             &["2026-11-27 22:00", "2026-11-28 05:59"],
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time() {
+    fn invalid_times_are_refused() {
         let check = |text: &str, expected: &str| {
             let error = Windows::parse([text]).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");

@@ -1,8 +1,8 @@
-//! Documents of OpenAPI 3.0 and 3.1: which requests an API takes, and what they are made of.
+//! OpenAPI 3.0 and 3.1 documents: the requests of an API, and their schemas.
 //!
-//! A document is looked at in itself: what it refers to stands in it, and nothing is fetched. [`template`] has its
-//! paths, [`server`] where they begin, and [`import`] makes a configuration of it. What requests have to be like is
-//! checked by the plugin `oas-validator`, with [`crate::wording`].
+//! A document must be complete: references point into it, and no other document is fetched. [`template`] parses its
+//! paths and [`server`] its server URLs. The crate `sigma-convert` makes a configuration of it. The plugin
+//! `oas-validator` checks requests against it with [`crate::wording`].
 
 pub mod server;
 pub mod template;
@@ -11,24 +11,24 @@ use serde_json::{Map, Value};
 
 use crate::wording::{Dialect, Sender, percent_decoded};
 
-/// References to references; more than this is a circle.
+/// Maximum length of a chain of references; a longer one is a cycle.
 const MOST_HOPS: usize = 32;
 
-/// The methods that a path may have.
+/// The methods of a path.
 const METHODS: [&str; 8] = ["get", "put", "post", "delete", "options", "head", "patch", "trace"];
 
-/// What a document may call the dialect of its schemas: that of OpenAPI 3.1, and the one that it is based on.
+/// The supported dialects of schemas: OpenAPI 3.1's own, and draft 2020-12, on which it is based.
 const DIALECTS: [&str; 2] =
     ["https://spec.openapis.org/oas/3.1/dialect/base", "https://json-schema.org/draft/2020-12/schema"];
 
-/// A document.
+/// An OpenAPI document.
 #[derive(Debug)]
 pub struct OpenApi {
     root: Value,
     is_3_1: bool,
 }
 
-/// A part of a document, and where it stands as a JSON pointer.
+/// A part of a document with its JSON pointer.
 #[derive(Debug, Clone)]
 pub struct Part<'d> {
     /// The pointer.
@@ -37,10 +37,10 @@ pub struct Part<'d> {
     pub value: &'d Value,
 }
 
-/// What one method does at one path.
+/// An operation: one method at one path.
 #[derive(Debug)]
 pub struct Operation<'d> {
-    /// The path as it is written, a template.
+    /// The path template as written.
     pub path: &'d str,
     /// The method, in capitals.
     pub method: String,
@@ -48,12 +48,12 @@ pub struct Operation<'d> {
     pub operation: Part<'d>,
     /// The URLs of its servers, with a value for each of their variables.
     pub servers: Vec<String>,
-    /// Its parameters, and those of its path that it has no other for.
+    /// Its parameters, and those parameters of its path that it does not replace.
     pub parameters: Vec<Part<'d>>,
 }
 
 impl<'d> Part<'d> {
-    /// A member of the part.
+    /// Returns a member of the part.
     #[must_use]
     pub fn member(&self, name: &str) -> Option<Part<'d>> {
         let value = self.value.get(name)?;
@@ -61,32 +61,32 @@ impl<'d> Part<'d> {
         Some(Part { pointer: format!("{}/{name}", self.pointer), value })
     }
 
-    /// The members of the part, if it is an object, without those that extend it (`x-…`).
+    /// Returns the members of an object part, without extensions (`x-…`).
     pub fn members(&self) -> impl Iterator<Item = (&'d str, Part<'d>)> {
         let names = self.value.as_object().into_iter().flat_map(Map::keys);
         let names = names.filter(|name| !name.starts_with("x-"));
         names.filter_map(|name| Some((name.as_str(), self.member(name)?)))
     }
 
-    /// The elements of the part, if it is a list.
+    /// Returns the elements of a list part.
     pub fn elements(&self) -> impl Iterator<Item = Part<'d>> {
         let items = self.value.as_array().into_iter().flatten().enumerate();
         items.map(|(at, value)| Part { pointer: format!("{}/{at}", self.pointer), value })
     }
 
-    /// A text of the part.
+    /// Returns a text member of the part.
     #[must_use]
     pub fn text(&self, name: &str) -> Option<&'d str> {
         self.value.get(name)?.as_str()
     }
 
-    /// Whether the part says that something is so.
+    /// Returns whether a boolean member of the part is true.
     #[must_use]
     pub fn is(&self, name: &str) -> bool {
         self.value.get(name) == Some(&Value::Bool(true))
     }
 
-    /// What is wrong with the part.
+    /// Returns the message for an error in this part.
     #[must_use]
     pub fn wrong(&self, reason: &str) -> String {
         format!("`{}` {reason}", self.pointer)
@@ -94,10 +94,10 @@ impl<'d> Part<'d> {
 }
 
 impl OpenApi {
-    /// Takes a document that was read.
+    /// Checks the version and the dialect of a parsed document.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if it is none of OpenAPI 3.0 or 3.1.
+    /// Returns a sentence if it is not OpenAPI 3.0 or 3.1.
     pub fn of(root: Value) -> Result<OpenApi, String> {
         let version = root.get("openapi").and_then(Value::as_str);
         let is_3_1 = match version {
@@ -117,22 +117,22 @@ impl OpenApi {
         Ok(OpenApi { root, is_3_1 })
     }
 
-    /// All of it.
+    /// Returns the whole document as a part.
     #[must_use]
     pub fn root(&self) -> Part<'_> {
         Part { pointer: String::new(), value: &self.root }
     }
 
-    /// How its schemas are read for what somebody sends.
+    /// Returns the dialect of its schemas for values from `sender`.
     #[must_use]
     pub fn dialect(&self, sender: Sender) -> Dialect {
         Dialect::OpenApi { is_3_1: self.is_3_1, sender }
     }
 
-    /// The part itself, or what it refers to.
+    /// Returns the part itself, or the part that it refers to.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if it refers to another document, to nothing, or to itself.
+    /// Returns a sentence if the reference leads to another document, to nothing, or to itself.
     pub fn resolved<'d>(&'d self, part: Part<'d>) -> Result<Part<'d>, String> {
         let mut part = part;
         for _ in 0..MOST_HOPS {
@@ -146,10 +146,10 @@ impl OpenApi {
         Err(part.wrong("refers to itself"))
     }
 
-    /// All operations, in the order of the document.
+    /// Returns all operations in the order of the document.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if one of them is not understood.
+    /// Returns a sentence if one of them is invalid.
     pub fn operations(&self) -> Result<Vec<Operation<'_>>, String> {
         let mut found = Vec::new();
         let Some(paths) = self.root().member("paths") else { return Ok(found) };
@@ -185,7 +185,7 @@ impl OpenApi {
                 let own = key(&parameter).ok_or_else(|| parameter.wrong("has no `name` or no `in`"))?;
                 let is_same = |other: &Part<'_>| key(other).as_ref() == Some(&own);
                 if found[begin..].iter().any(is_same) {
-                    return Err(parameter.wrong("stands twice in one list"));
+                    return Err(parameter.wrong("is a duplicate of another parameter in this list"));
                 }
                 if !found[..begin].iter().any(is_same) {
                     found.push(parameter);
@@ -267,7 +267,7 @@ mod tests {
         check(json!({"get": 7}), "`/paths/~1a/get` is no operation");
         check(json!({"$ref": "other.yaml"}), "`/paths/~1a/$ref`: `other.yaml` is outside this document");
         check(json!({"$ref": "#/x"}), "`/paths/~1a/$ref`: `#/x` leads nowhere");
-        // It is told of the part of the circle at which the references that are followed are over.
+        // The message names the reference of the cycle at which the limit is reached.
         check(
             with(json!({"$ref": "#/components/parameters/a"})),
             "`/components/parameters/b` refers to itself",
@@ -275,6 +275,6 @@ mod tests {
         check(with(json!({"name": "a"})), "`/paths/~1a/get/parameters/0` has no `name` or no `in`");
         let twice =
             json!({"get": {"parameters": [{"name": "a", "in": "query"}, {"name": "a", "in": "query"}]}});
-        check(twice, "`/paths/~1a/get/parameters/1` stands twice in one list");
+        check(twice, "`/paths/~1a/get/parameters/1` is a duplicate of another parameter in this list");
     }
 }

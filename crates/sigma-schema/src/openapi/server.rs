@@ -1,20 +1,20 @@
-//! Where an API is served: the URLs of its servers.
+//! The server URLs of an API.
 
 use serde_json::Value;
 
 use super::Part;
 
-/// Most URLs of one list, with all values of their variables.
+/// Maximum number of URLs of one list, with all values of their variables.
 const MOST_URLS: usize = 64;
 
-/// Most variables in one URL.
+/// Maximum number of variables in one URL.
 const MOST_VARIABLES: usize = 16;
 
-/// The URLs of a list of servers. A variable that has a list of values stands for each of them, another one for its
-/// default. Without any server there is one at `/`.
+/// Returns the URLs of a list of servers. A variable with a list of values is replaced by each of them, any other
+/// variable by its default. Without servers the URL is `/`.
 ///
 /// # Errors
-/// Returns an error, which is a sentence, if a server has no URL, or a variable no value, or if there are too many.
+/// Returns a sentence if a server has no URL, a variable has no value, or a limit is exceeded.
 pub(super) fn urls(servers: Option<&Part<'_>>) -> Result<Vec<String>, String> {
     let mut found = Vec::new();
     for server in servers.into_iter().flat_map(Part::elements) {
@@ -54,7 +54,7 @@ fn expand(server: &Part<'_>, before: String, rest: &str, found: &mut Vec<String>
     Ok(())
 }
 
-/// The path at which the server of a URL begins, without a slash at its end; empty for the root.
+/// Returns the path of a server URL, without a slash at its end; empty for the root.
 #[must_use]
 pub fn base_path(url: &str) -> &str {
     let path = match url.split_once("://") {

@@ -2,33 +2,33 @@
 
 use crate::wording::percent_decoded;
 
-/// A path.
+/// A path template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template(pub Vec<Segment>);
 
-/// What stands between two slashes.
+/// The part between two slashes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Segment {
-    /// This text, percent-decoded.
+    /// A fixed text, percent-decoded.
     Literal(String),
-    /// Texts and parameters; no two parameters are side by side.
+    /// Texts and parameters; two parameters are never adjacent.
     Pieces(Vec<Piece>),
 }
 
 /// A part of a segment.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Piece {
-    /// This text, percent-decoded.
+    /// A fixed text, percent-decoded.
     Text(String),
-    /// A parameter, which stands for at least one character.
+    /// A parameter, which matches at least one character.
     Parameter(String),
 }
 
 impl Template {
-    /// Reads a path. A slash at its end is the same as none, and several are one.
+    /// Parses a path template. A trailing slash is ignored, and several slashes count as one.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if it is none, or if it could be read in two ways.
+    /// Returns a sentence if the path is invalid or ambiguous.
     pub fn parse(path: &str) -> Result<Template, String> {
         let wrong = |reason: &str| format!("the path `{path}` {reason}");
         if !path.starts_with('/') {
@@ -47,7 +47,7 @@ impl Template {
         Ok(Template(segments))
     }
 
-    /// The names of its parameters, in order.
+    /// Returns the names of its parameters, in order.
     pub fn parameters(&self) -> impl Iterator<Item = &str> {
         self.0.iter().flat_map(Segment::parameters)
     }
@@ -83,7 +83,7 @@ impl Segment {
         Ok(Segment::Pieces(pieces))
     }
 
-    /// The names of its parameters.
+    /// Returns the names of its parameters.
     pub fn parameters(&self) -> impl Iterator<Item = &str> {
         let pieces = match self {
             Segment::Literal(_) => &[][..],
@@ -95,8 +95,8 @@ impl Segment {
         })
     }
 
-    /// The values of the parameters in a decoded segment, if it is one of these. Of several ways to divide it the one
-    /// with the shortest values counts, from left to right.
+    /// Returns the values of the parameters if a decoded segment matches. If several splits are possible, the values
+    /// are as short as possible, from left to right.
     #[must_use]
     pub fn captures<'p>(&self, segment: &'p [u8]) -> Option<Vec<&'p [u8]>> {
         let pieces = match self {
@@ -111,7 +111,7 @@ impl Segment {
             let (value, after, others) = match behind {
                 [Piece::Text(text)] => (rest.strip_suffix(text.as_bytes())?, &[][..], &[][..]),
                 [Piece::Text(text), others @ ..] => {
-                    // The first character is the value's in any case.
+                    // The first character always belongs to the value.
                     let at = rest.get(1..)?.windows(text.len()).position(|part| part == text.as_bytes())? + 1;
                     (&rest[..at], &rest[at + text.len()..], others)
                 }

@@ -1,4 +1,4 @@
-//! The annotation `google.api.http`: which requests of HTTP stand for a method.
+//! The annotation `google.api.http`, which maps HTTP requests to gRPC methods.
 
 use protox::prost_reflect::{DynamicMessage, MethodDescriptor, ServiceDescriptor};
 
@@ -10,31 +10,31 @@ const HTTP: &str = "google.api.http";
 pub struct HttpRule {
     /// The method that is annotated.
     pub method: MethodDescriptor,
-    /// The method of HTTP, in capitals; `*` for any.
+    /// The HTTP method, in capitals; `*` for any.
     pub verb: Box<str>,
     /// The path.
     pub template: Template,
-    /// Where the body of a request goes to.
+    /// The target of the request body.
     pub body: Body,
-    /// The field of the answer that is shown alone.
+    /// The only field of the response that is sent.
     pub answer: Option<Box<str>>,
 }
 
-/// Where the body of a request goes to.
+/// The target of the request body.
 #[derive(Debug)]
 pub enum Body {
-    /// Nobody looks at it.
+    /// The body is ignored.
     Nowhere,
-    /// It is the message.
+    /// The body is the message.
     Message,
-    /// It is this field.
+    /// The body is this field.
     Field(Box<str>),
 }
 
-/// The annotations of all methods of a service, in the order of the methods.
+/// Returns the annotations of all methods of a service, in the order of the methods.
 ///
 /// # Errors
-/// Returns an error, which is a sentence, if one is not understood.
+/// Returns a sentence if an annotation is invalid.
 pub fn of_service(service: &ServiceDescriptor) -> Result<Vec<HttpRule>, String> {
     let mut rules = Vec::new();
     let Some(extension) = service.parent_pool().get_extension_by_name(HTTP) else {
@@ -97,20 +97,20 @@ impl HttpRule {
 pub struct Template {
     /// Its segments.
     pub parts: Vec<Part>,
-    /// What stands behind a colon at the end.
+    /// The text after a colon at the end.
     pub verb: Option<Box<str>>,
-    /// Variables, and the parts that each stands for.
+    /// Variables, each with the range of parts that it matches.
     pub variables: Vec<(Box<str>, std::ops::Range<usize>)>,
 }
 
 /// A segment of a path.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Part {
-    /// This text.
+    /// A fixed text.
     Literal(Box<str>),
     /// `*`: one segment.
     One,
-    /// `**`: all the rest.
+    /// `**`: all remaining segments.
     Rest,
 }
 
@@ -118,7 +118,7 @@ impl Template {
     fn parse(text: &str) -> Result<Template, String> {
         let wrong = |reason: &str| format!("`{text}` {reason}");
         let path = text.strip_prefix('/').ok_or_else(|| wrong("does not begin with `/`"))?;
-        // A verb stands behind everything, a colon before that belongs to a segment.
+        // A verb comes last; a colon before the last segment belongs to a segment.
         let behind = path.rfind(['/', '}']).map_or(0, |at| at + 1);
         let (path, verb) = match path[behind..].find(':') {
             Some(at) => (&path[..behind + at], Some(Box::from(&path[behind + at + 1..]))),
@@ -154,7 +154,7 @@ impl Template {
         Ok(template)
     }
 
-    /// The values of the variables, if a path is one of this template.
+    /// Returns the values of the variables if a path matches this template.
     #[must_use]
     pub fn captures(&self, path: &str) -> Option<Vec<(&str, String)>> {
         let path = path.strip_prefix('/')?;

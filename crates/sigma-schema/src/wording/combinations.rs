@@ -1,5 +1,5 @@
-//! What applies several schemas to the same value: `allOf`, `anyOf`, `oneOf`, `if`, `not`, and the discriminator
-//! of OpenAPI.
+//! Keywords that apply several schemas to the same value: `allOf`, `anyOf`, `oneOf`, `if`, `not`, and the OpenAPI
+//! discriminator.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use super::{remedy, text};
 use crate::problem::Problem;
 
 impl Walk<'_> {
-    /// `allOf`, `anyOf`, `oneOf`, `if`, `not`.
+    /// Checks `allOf`, `anyOf`, `oneOf`, `if`, `not`.
     pub(super) fn combinations(&self, node: &Node, value: &mut Cow<'_, Value>, at: &Place<'_>) -> Outcome {
         for (index, id) in node.all_of.iter().enumerate() {
             self.node(*id, value, &at.same())
@@ -74,7 +74,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The value matches no branch. If it can only have been meant for one, that one says why.
+    /// Fails because no branch matches. If the value is clearly meant for one branch, reports the failure of that
+    /// branch.
     fn no_branch(&self, branches: &[NodeId], text: &str, value: &Value, at: &Place<'_>) -> Outcome {
         if self.collects_plainly() {
             return self.meant_branch(branches, text, value, at);
@@ -88,7 +89,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The failures of the branch that the value is most likely meant for.
+    /// Reports the failures of the branch that the value is most likely meant for.
     fn meant_branch(&self, branches: &[NodeId], text: &str, value: &Value, at: &Place<'_>) -> Outcome {
         let fits = |id: &NodeId| check_type(&self.nodes[*id].types, value, self.empties()).is_ok();
         let fitting: Vec<NodeId> = branches.iter().copied().filter(fits).collect();
@@ -131,12 +132,12 @@ impl Walk<'_> {
         self.fail_for(found)
     }
 
-    /// The failures of the branch that the value differs least from.
+    /// Returns the failures of the branch from which the value differs least.
     fn closest_branch(&self, branches: &[NodeId], value: &Value, at: &Place<'_>) -> Vec<Problem> {
         let here = at.pointer();
         let tried = branches.iter().map(|id| {
             let found = Walk::problems(self.nodes, *id, value, &at.same(), true);
-            // A member with another value than the branch has says that another one is meant.
+            // A member whose value differs from the branch's constant belongs to another branch.
             let is_named = |problem: &&Problem| problem.code == "enum" && is_member(&problem.pointer, &here);
             let others = found.iter().filter(is_named).count() + self.foreign(*id, branches, value);
             (others, found)
@@ -145,7 +146,7 @@ impl Walk<'_> {
         closest.map(|(_, found)| found).unwrap_or_default()
     }
 
-    /// The number of members that only other branches have.
+    /// Returns the number of members that only other branches have.
     fn foreign(&self, id: NodeId, branches: &[NodeId], value: &Value) -> usize {
         let names = |id: NodeId| {
             let rules = self.nodes[id].object.iter();
@@ -169,10 +170,10 @@ impl Walk<'_> {
         }
     }
 
-    /// The branch that the value names is the one that it has to be of.
+    /// Checks the value against the branch that it names.
     fn discriminator(&self, choice: &Discriminator, value: &mut Cow<'_, Value>, at: &Place<'_>) -> Outcome {
         let Some(members) = value.as_object() else {
-            // Only an object names a branch; anything else would be of none.
+            // Only an object can name a branch.
             return self.fail(at, "type", self.wrong_type("object", value), || None);
         };
         let property = text::quoted(&choice.property);
@@ -187,7 +188,7 @@ impl Walk<'_> {
     }
 }
 
-/// Whether the pointer names a member of the object at `here`.
+/// Returns whether the pointer is a member of the object at `here`.
 fn is_member(pointer: &str, here: &str) -> bool {
     let rest = pointer.strip_prefix(here).map(|rest| rest.trim_start_matches('.'));
     rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(['.', '[']))

@@ -1,4 +1,4 @@
-//! From the JSON of a schema to its nodes.
+//! Compiles the JSON of a schema to nodes.
 
 use std::collections::HashMap;
 
@@ -12,10 +12,10 @@ use super::node::{
 };
 use super::pcre::{InvalidPattern, Pattern};
 
-/// Schemas written inside each other; the JSON parser allows no more either.
+/// Maximum nesting of schemas, equal to the limit of the JSON parser.
 const MAX_DEPTH: usize = 128;
 
-/// How patterns are made of what is written.
+/// The function that compiles patterns.
 pub(super) type Patterns = fn(&str) -> Result<Pattern, InvalidPattern>;
 
 pub(super) fn compile(schema: &Value, patterns: Patterns) -> Result<Schema, String> {
@@ -24,8 +24,8 @@ pub(super) fn compile(schema: &Value, patterns: Patterns) -> Result<Schema, Stri
     Ok(Schema { nodes: compiler.finish()?, root })
 }
 
-/// Keywords that later drafts have added, and how the same is said in draft 7. To a draft that does not know
-/// them they say nothing, and a rule that says nothing lets everything in.
+/// Keywords of later drafts, with their draft 7 equivalents. A draft 7 validator would ignore them and accept every
+/// value, so they are refused.
 const LATER: [(&str, &str); 9] = [
     ("prefixItems", "write a list under `items`"),
     ("dependentRequired", "write `dependencies`"),
@@ -38,7 +38,7 @@ const LATER: [(&str, &str); 9] = [
     ("$recursiveRef", "write `$ref`"),
 ];
 
-/// Where a schema stands in the document, kept on the stack: nobody asks for it as long as all is right.
+/// The position of a schema in the document. It is kept on the stack and becomes a pointer only for an error.
 pub(super) struct Place<'p> {
     outer: Option<&'p Place<'p>>,
     step: Step<'p>,
@@ -46,7 +46,7 @@ pub(super) struct Place<'p> {
 }
 
 enum Step<'p> {
-    /// A JSON pointer; there is nothing outside.
+    /// A JSON pointer, the outermost part of the path.
     From(&'p str),
     Member(&'p str),
     Element(usize),
@@ -65,7 +65,7 @@ impl<'p> Place<'p> {
         Place { outer: Some(self), step, depth: self.depth + 1 }
     }
 
-    /// As a JSON pointer.
+    /// Returns the position as a JSON pointer.
     pub(super) fn pointer(&self) -> String {
         let outer = self.outer.map_or_else(String::new, Place::pointer);
         match self.step {
@@ -80,8 +80,8 @@ impl<'p> Place<'p> {
     }
 }
 
-/// What a schema says: a few of the fifty things that it could. Looking through those few costs less than hashing the
-/// name of each keyword that it might have.
+/// The keywords of a schema. Scanning its few members is cheaper than hashing the name of each of fifty possible
+/// keywords.
 #[derive(Clone, Copy)]
 pub(super) struct Said<'a>(pub(super) &'a Map<String, Value>);
 
@@ -101,11 +101,11 @@ pub(super) struct Compiler<'a> {
     patterns: Patterns,
     anchors: Option<Anchors>,
     nodes: Vec<Node>,
-    /// The node of each schema, so that one which is referred to is compiled once. They are known by where they are in
-    /// memory, which none of them leaves while the document is borrowed.
+    /// The node of each schema, so that each referenced schema is compiled once. The key is the address in memory,
+    /// which is stable while the document is borrowed.
     known: HashMap<usize, NodeId>,
-    /// Schemas that are referred to and not compiled yet, each with its pointer: they refer to further ones, and a chain
-    /// of them may be as long as the document.
+    /// Referenced schemas that still need compilation, each with its pointer. The list prevents recursion: a chain of
+    /// references may be as long as the document.
     later: Vec<(NodeId, String, &'a Value)>,
 }
 
@@ -129,7 +129,7 @@ impl<'a> Compiler<'a> {
         self.schema(&Place::at(pointer), schema)
     }
 
-    /// The nodes of all schemas, and of those that they refer to.
+    /// Returns the nodes of all schemas, and of those that they refer to.
     pub(super) fn finish(mut self) -> Result<Vec<Node>, String> {
         while let Some((id, pointer, schema)) = self.later.pop() {
             self.nodes[id] = self.made(&Place::at(&pointer), schema)?;
@@ -149,7 +149,7 @@ impl<'a> Compiler<'a> {
         if let Some(reference) = self.dialect.reference_alone(schema) {
             return self.reference(place, reference);
         }
-        // Known before its parts are, as they may refer to it.
+        // Registered before its parts, which may refer to it.
         let id = self.new_node(schema);
         self.nodes[id] = self.made(place, schema)?;
         Ok(id)
@@ -172,7 +172,7 @@ impl<'a> Compiler<'a> {
         })
     }
 
-    /// The schema that is referred to, which is compiled once nothing else is under way.
+    /// Returns the node of a referenced schema, which is compiled later.
     pub(super) fn reference(&mut self, place: &Place<'_>, reference: &str) -> Result<NodeId, String> {
         let (pointer, target) = self.resolve(place, reference)?;
         if let Some(id) = self.known.get(&address(target)) {
@@ -183,9 +183,9 @@ impl<'a> Compiler<'a> {
         Ok(id)
     }
 
-    /// The schema that a `$ref` finally leads to, and its pointer.
+    /// Returns the schema that a `$ref` finally leads to, and its pointer.
     fn resolve(&mut self, place: &Place<'_>, reference: &str) -> Result<(String, &'a Value), String> {
-        /// References to references; more than this is a circle.
+        /// Maximum length of a chain of references; a longer one is a cycle.
         const MAX_HOPS: usize = 32;
         let lost = |why: &str| format!("schema at `{}/$ref`: `{reference}` {why}", place.pointer());
         let mut current = reference;
@@ -220,7 +220,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// What all dialects have in common.
+    /// Compiles the keywords that all dialects have.
     pub(super) fn plain_node(&mut self, place: &Place<'_>, said: Said<'a>) -> Result<Node, String> {
         let condition = match said.get("if") {
             Some(test) => Some(Condition {
@@ -248,7 +248,7 @@ impl<'a> Compiler<'a> {
             not: self.optional(place, said, "not")?,
             format: self.dialect.format(said.get("format").and_then(Value::as_str)),
             constant: said.get("const").cloned().map(Box::new),
-            // Nobody adds anything to what passes by.
+            // Other dialects do not add defaults to values that only pass through.
             default: said.get("default").filter(|_| self.dialect == Dialect::Draft7).cloned().map(Box::new),
             inert: inert(said),
         })
@@ -438,12 +438,12 @@ impl<'a> Compiler<'a> {
     }
 }
 
-/// What a schema is known by.
+/// Returns the identity of a schema: its address in memory.
 fn address(schema: &Value) -> usize {
     std::ptr::from_ref(schema).addr()
 }
 
-/// How the description of a field begins that is taken, because APISIX takes it, and does nothing.
+/// The prefix of the description of a field that is accepted for APISIX's sake but has no effect.
 pub const INERT: &str = "Without effect";
 
 fn inert(said: Said<'_>) -> Option<String> {
@@ -463,7 +463,7 @@ fn types(place: &Place<'_>, said: Said<'_>) -> Result<Types, String> {
 
 fn numbers(place: &Place<'_>, said: Said<'_>) -> Result<Option<NumberRules>, String> {
     let number = |keyword: &str| match said.get(keyword) {
-        // Draft 4 has a boolean beside `minimum`.
+        // Draft 4 has a boolean in addition to `minimum`.
         None | Some(Value::Bool(_)) => Ok(None),
         Some(Value::Number(number)) => Ok(Some(number.clone())),
         Some(_) => Err(place.wrong(keyword, "a number")),
@@ -534,7 +534,7 @@ pub(super) fn object<'v>(
     }
 }
 
-/// A text with its percent-escapes decoded.
+/// Decodes the percent-escapes of a text.
 pub fn percent_decoded(fragment: &str) -> String {
     let bytes = fragment.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
@@ -548,7 +548,7 @@ pub fn percent_decoded(fragment: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// A schema that applies itself to the same value again would never come to an end.
+/// Refuses a schema that applies itself to the same value, which would never end.
 fn refuse_loops(nodes: &[Node]) -> Result<(), String> {
     #[derive(Clone, Copy, PartialEq)]
     enum Mark {

@@ -1,4 +1,4 @@
-//! A value whose unknown fields have the names that were meant, so that a wrong name is one mistake.
+//! A value whose unknown fields are renamed to the intended names, so that a wrong name is only one mistake.
 
 use serde_json::{Map, Value};
 
@@ -6,7 +6,7 @@ use super::strict::{Unread, Why};
 use crate::problem::{Problem, json_pointer, member};
 use crate::synonyms::{Nearest, nearest_field};
 
-/// The value, and its places that differ from the written one.
+/// The corrected value, and its differences from the original.
 pub(super) struct Corrected {
     pub(super) value: Value,
     /// The fields whose names were wrong.
@@ -15,7 +15,7 @@ pub(super) struct Corrected {
 }
 
 impl Corrected {
-    /// None if no name is wrong, or none is known that was meant.
+    /// Corrects the names in a value. Returns None if no name is wrong or has a known correction.
     pub(super) fn new(value: &Value, unread: &[Unread]) -> Option<Corrected> {
         let mut corrected = Corrected { value: value.clone(), fields: Vec::new(), places: Vec::new() };
         for field in unread {
@@ -42,7 +42,7 @@ impl Corrected {
         (corrected.value != *value).then_some(corrected)
     }
 
-    /// Whether a problem is about something that was written.
+    /// Returns whether a problem is about a field that the operator wrote.
     pub(super) fn is_written(&self, problem: &Problem) -> bool {
         let is_in = |place: &String| {
             let rest = problem.pointer.strip_prefix(place.as_str());

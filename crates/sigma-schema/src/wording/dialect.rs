@@ -1,4 +1,4 @@
-//! How schemas of OpenAPI differ from draft 7: 3.0 has keywords of its own, 3.1 those of draft 2020-12.
+//! The differences between OpenAPI schemas and draft 7: 3.0 has its own keywords, 3.1 has draft 2020-12.
 
 use std::collections::HashMap;
 
@@ -8,30 +8,30 @@ use serde_json::Value;
 
 use super::format::Format;
 
-/// What the keywords of a schema mean.
+/// The meaning of the keywords of a schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
     /// Drafts 4 to 7 of JSON Schema.
     Draft7,
     /// The schemas of an OpenAPI document.
     OpenApi {
-        /// Whether it is of version 3.1, where a schema is one of draft 2020-12, or of 3.0.
+        /// True for version 3.1, where schemas are draft 2020-12; false for 3.0.
         is_3_1: bool,
-        /// Who sends the values.
+        /// The sender of the values.
         sender: Sender,
     },
 }
 
-/// Who sends a value: there are properties that only one side may send.
+/// The sender of a value. Some properties are allowed from one side only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sender {
-    /// A request: nothing that is `readOnly`.
+    /// The client sends a request, without `readOnly` properties.
     Client,
-    /// An answer: nothing that is `writeOnly`.
+    /// The node sends a response, without `writeOnly` properties.
     Node,
 }
 
-/// Members that say nothing about values.
+/// Keywords that do not restrict values.
 const ANNOTATIONS: [&str; 9] = [
     "$comment",
     "title",
@@ -44,11 +44,11 @@ const ANNOTATIONS: [&str; 9] = [
     "default",
 ];
 
-/// A format that is only of OpenAPI, or that it gives a meaning for texts.
+/// A format that only OpenAPI has, or that OpenAPI defines for texts.
 const BYTE: Format = Format { name: "byte", holds: |text| STANDARD.decode(text).is_ok() };
 
 impl Dialect {
-    /// What a schema refers to if it says nothing besides. Up to 3.0 what stands beside `$ref` is ignored.
+    /// Returns the reference of a schema that consists of it alone. Up to 3.0 the keywords next to `$ref` are ignored.
     pub(super) fn reference_alone(self, schema: &Value) -> Option<&str> {
         let map = schema.as_object()?;
         let reference = map.get("$ref")?.as_str()?;
@@ -62,15 +62,15 @@ impl Dialect {
     pub(super) fn format(self, name: Option<&str>) -> Option<Format> {
         match (self, name?) {
             (Dialect::OpenApi { .. }, "byte") => Some(BYTE),
-            // What Sigma's own schemas call a format is none to others.
+            // Other schemas do not have the formats of Sigma's own schemas.
             (Dialect::OpenApi { .. }, name) => Format::of_standard(name),
             (Dialect::Draft7, name) => Format::parse(name),
         }
     }
 }
 
-/// The places in a document that have names: `$anchor` and `$dynamicAnchor`. A document is one resource, so both say
-/// the same.
+/// The named schemas of a document: `$anchor` and `$dynamicAnchor`. A document is one resource, so both have the same
+/// effect.
 #[derive(Debug)]
 pub(super) struct Anchors(HashMap<String, Option<String>>);
 
@@ -98,7 +98,7 @@ impl Anchors {
         Anchors(found)
     }
 
-    /// The pointer of a name, or why there is none.
+    /// Returns the pointer of a name, or why it cannot be resolved.
     pub(super) fn find(&self, name: &str) -> Result<&str, &'static str> {
         match self.0.get(name) {
             Some(Some(pointer)) => Ok(pointer),
@@ -118,7 +118,7 @@ mod tests {
     const V3_0: Dialect = Dialect::OpenApi { is_3_1: false, sender: Sender::Client };
     const V3_1: Dialect = Dialect::OpenApi { is_3_1: true, sender: Sender::Client };
 
-    /// What the schema at `/s` of a document says of a value; empty if it fits.
+    /// Checks a value against the schema at `/s` of a document. Returns the failure; empty if it matches.
     fn outcome(document: &Value, dialect: Dialect, value: &Value) -> String {
         let mut reading = Reading::new(document, dialect);
         let read = reading.schema("/s").and_then(|id| Ok((id, reading.finish()?)));
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_3_0_says_otherwise() {
+    fn keywords_of_open_api_3_0() {
         let nullable = json!({"s": {"type": "string", "nullable": true}});
         check(&nullable, V3_0, json!(null), "");
         check(&nullable, V3_0, json!(1), "wrong type: expected one of string, null, got number");
@@ -142,7 +142,7 @@ mod tests {
         let above = json!({"s": {"minimum": 1, "exclusiveMinimum": true}});
         check(&above, V3_0, json!(1), "expected 1 to be greater than 1");
         check(&above, V3_0, json!(2), "");
-        // What stands beside a reference is ignored up to 3.0, and counts from 3.1 on.
+        // The keywords next to a reference are ignored up to 3.0 and apply from 3.1 on.
         let beside = json!({"s": {"$ref": "#/t", "maxLength": 1}, "t": {"type": "string"}});
         check(&beside, V3_0, json!("ab"), "");
         check(&beside, V3_1, json!("ab"), "string too long, expected at most 1, got 2");
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_has_looked_at() {
+    fn unevaluated_members_are_refused() {
         let schema = json!({"s": {
             "allOf": [{"$ref": "#/base"}],
             "properties": {"b": {}},
@@ -220,7 +220,7 @@ mod tests {
             json!([1, 7, 8]),
             "failed to validate unevaluated item 3: wrong type: expected string, got number",
         );
-        // A schema within that closes itself has looked at everything.
+        // An inner schema that closes itself has evaluated all members.
         let within = json!({"s": {"allOf": [{"unevaluatedProperties": {}}], "unevaluatedProperties": false}});
         check(&within, V3_1, json!({"a": 1}), "");
     }
@@ -305,7 +305,7 @@ mod tests {
         );
     }
 
-    /// However long a chain of references is, reading it takes no deeper stack, and a value ends it.
+    /// Compiling a long chain of references needs no deep stack, and a check of it ends.
     #[test]
     fn long_chains_of_references() {
         let mut schemas = Map::new();

@@ -1,4 +1,4 @@
-//! When two values are the same: numbers by value, `{}` and `[]` alike, keys in any order.
+//! Equality of values: numbers by value, `{}` equals `[]`, keys in any order.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::number;
 
-/// Whether `{}` and `[]` are the same value.
+/// Whether `{}` equals `[]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Empties {
     /// As in Lua.
@@ -17,7 +17,7 @@ pub(super) enum Empties {
     Differ,
 }
 
-/// Whether the values are the same.
+/// Returns whether the values are equal.
 pub(super) fn equal(left: &Value, right: &Value, empties: Empties) -> bool {
     let equal = |left: &Value, right: &Value| equal(left, right, empties);
     match (left, right) {
@@ -36,8 +36,8 @@ pub(super) fn equal(left: &Value, right: &Value, empties: Empties) -> bool {
     }
 }
 
-/// The first two equal items, counted from 1. Scalars are looked at before tables, as in APISIX.
-/// Equal items share one canonical text, so the work does not grow with the square of the length.
+/// Returns the first two equal items, counted from 1. Scalars are compared before tables, as in APISIX. Equal items
+/// have one canonical text, so the work does not grow with the square of the length.
 pub(super) fn first_repeated(items: &[Value]) -> Option<(usize, usize)> {
     let mut seen = HashMap::with_capacity(items.len());
     let mut tables: Option<(usize, usize)> = None;

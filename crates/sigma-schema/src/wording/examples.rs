@@ -1,6 +1,6 @@
-//! Right values of common fields, for remedies.
+//! Valid example values of common fields, for hints.
 
-/// Right values of common fields, by the name of the field.
+/// Valid values of common fields, by field name.
 const EXAMPLES: &[(&str, &str)] = &[
     ("access_log", "{ path: /var/log/sigma/access.log }"),
     ("active", "{ http_path: /health, healthy: {}, unhealthy: {} }"),
@@ -43,13 +43,13 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("vars", "[[arg_version, ==, \"2\"]]"),
 ];
 
-/// A right value of a common field that has an inner form.
+/// Returns an example for a common field whose value is an object or a list.
 pub(super) fn inner_example(field: &str) -> Option<String> {
     let (_, value) = EXAMPLES.iter().find(|(name, _)| *name == field)?;
     value.starts_with(['{', '[']).then(|| format!("{field}: {value}"))
 }
 
-/// The remedy that shows a right value of a common field.
+/// Returns the hint with a valid value of a common field.
 pub(super) fn example(field: &str) -> Option<String> {
     let (_, value) = EXAMPLES.iter().find(|(name, _)| *name == field)?;
     Some(format!("for example {field}: {value}"))

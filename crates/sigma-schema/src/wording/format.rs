@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::forms::{self, Said};
 
-/// A format that is checked.
+/// A format with its check.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Format {
     pub(super) name: &'static str,
@@ -24,7 +24,7 @@ const FORMATS: [Format; 9] = [
 ];
 
 impl Format {
-    /// One of the formats that JSON Schema names.
+    /// Returns a format that JSON Schema defines.
     pub(super) fn of_standard(name: &str) -> Option<Format> {
         FORMATS.into_iter().find(|format| format.name == name)
     }
@@ -49,7 +49,7 @@ fn hostname(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(label)
 }
 
-/// The addresses in use out of those of RFC 5321 §4.1.2: a dot-atom before the `@`.
+/// The usual addresses of RFC 5321 §4.1.2: a dot-atom before the `@`.
 fn email(text: &str) -> bool {
     let Some((local, domain)) = text.rsplit_once('@') else { return false };
     let atom = |atom: &str| {
@@ -67,7 +67,7 @@ fn email(text: &str) -> bool {
     local.len() <= 64 && local.split('.').all(atom) && domain_holds
 }
 
-/// RFC 3986: a scheme, then only characters that a URI may hold.
+/// RFC 3986: a scheme, then only characters that are allowed in a URI.
 fn uri(text: &str) -> bool {
     let Some((scheme, rest)) = text.split_once(':') else { return false };
     let scheme_holds = scheme.starts_with(|char: char| char.is_ascii_alphabetic())

@@ -1,26 +1,24 @@
-//! JSON schemas whose failures are worded as APISIX words them.
+//! JSON schemas whose failures have APISIX's words.
 //!
-//! Clients of the Admin API compare error texts, and those are the texts of the Lua `jsonschema`
-//! library: validation stops at the first failure and the causes of nested failures are joined from
-//! left to right. The schema draft is the part of drafts 4 to 7 that the library knows.
+//! Clients of the Admin API compare error texts. They are the texts of the Lua library `jsonschema`: validation stops
+//! at the first failure, and the causes of nested failures are joined from left to right. The schema language is the
+//! part of drafts 4 to 7 that the library supports.
 //!
-//! Three habits of that library are kept on purpose, because configurations depend on them:
+//! Three properties of that library are kept, because configurations depend on them:
 //! * an empty object and an empty array are the same value, so either satisfies both types;
 //! * a default takes effect while the value is validated, so that a later `if` or `oneOf` of the same
 //!   object sees it, and it satisfies `required`;
-//! * a reference to a secret is accepted in place of any text.
+//! * a reference to a secret is accepted instead of any text.
 //!
-//! Its properties come in no defined order; here the order is that of the schema, so that the same
-//! document always gets the same answer.
+//! The library reads properties in no defined order. Here they have the order of the schema, so that the same document
+//! always gets the same response.
 //!
-//! Numbers: an integer is a number without a fraction, so `1.0` is one. Integers of up to 64 bits are
-//! compared exactly; beyond that, and next to a number with a fraction, as double precision. In texts
-//! all are shown with 14 significant digits, as Lua shows them: `1e+15`.
+//! Numbers: an integer is a number without a fraction, so `1.0` is an integer. Integers of up to 64 bits are compared
+//! exactly, other numbers as double precision. Texts show 14 significant digits, as Lua does: `1e+15`.
 //!
-//! [`compile`] turns JSON into the nodes of [`node`], [`walk`] applies them to a value, until the first
-//! failure or for all of them, each with its remedy from [`remedy`]; [`strict`] finds what nobody reads.
-//! What is different where a value does not come from an operator is in [`stranger`], and where a schema is one of
-//! OpenAPI in [`dialect`] and [`open_api`].
+//! [`compile`] turns JSON into the nodes of [`node`]. [`walk`] applies them to a value, until the first failure or for
+//! all failures, each with its remedy from [`remedy`]. [`strict`] finds fields without effect. [`stranger`] has the
+//! rules for untrusted values, [`dialect`] and [`open_api`] those for OpenAPI schemas.
 
 mod combinations;
 mod compile;
@@ -67,7 +65,7 @@ pub struct Schema {
     root: node::NodeId,
 }
 
-/// Texts of failures that do not say what is wrong with the value.
+/// Failure texts that do not describe the fault of the value.
 const ABOUT_SCHEMAS: [&str; 5] = [
     "then clause did not match",
     "else clause did not match",
@@ -78,30 +76,29 @@ const ABOUT_SCHEMAS: [&str; 5] = [
 const BOTH: &str = "value should match only one schema, but matches both";
 
 impl Schema {
-    /// Reads a schema. The error names the place as a JSON pointer: a keyword with a value of the
-    /// wrong kind, a `$ref` that leads nowhere or only back to itself, or a pattern that cannot be
-    /// matched in linear time.
+    /// Compiles a schema. The error has a JSON pointer to a keyword with a value of the wrong type, a `$ref` that leads
+    /// nowhere or to itself, or a pattern that cannot be matched in linear time.
     pub fn compile(schema: &Value) -> Result<Schema, String> {
         compile::compile(schema, pcre::Pattern::compile)
     }
 
-    /// As [`Schema::compile`], for a schema that stands in this program: its patterns are compiled when they are first
-    /// needed. There are hundreds, of which a start needs a few, and clients may wait for it. A test compiles the whole
-    /// schema.
+    /// Does the same as [`Schema::compile`] for a schema of the program itself, whose patterns are compiled on first
+    /// use. A start needs only a few of the hundreds of patterns, and clients may wait for it. A test compiles the
+    /// whole schema.
     ///
     /// # Errors
-    /// Returns what [`Schema::compile`] does, but for patterns.
+    /// Returns the errors of [`Schema::compile`], except those of patterns.
     pub fn of_program(schema: &Value) -> Result<Schema, String> {
         compile::compile(schema, |source| Ok(pcre::Pattern::of_program(source)))
     }
 
-    /// Whether `value` satisfies the schema, or the text of the first failure.
+    /// Checks that `value` satisfies the schema. Returns the text of the first failure.
     pub fn check(&self, value: &Value) -> Result<(), String> {
         self.filled(value).map(drop)
     }
 
-    /// As [`Schema::check`]. Where the text is about the schema alone, the field that is meant follows it in brackets, and
-    /// what it may be.
+    /// Does the same as [`Schema::check`]. Where the text is only about the schema, the field and its allowed values
+    /// follow in brackets.
     ///
     /// # Errors
     /// Returns an error if the value does not satisfy the schema.
@@ -120,16 +117,16 @@ impl Schema {
         })
     }
 
-    /// Every failure of `value`, each with its place, its text without what only names the place, and
-    /// its remedy. There is none exactly if [`Schema::check`] succeeds, and its text ends with the first.
+    /// Returns every failure of `value`: place, text without a prefix for the place, and remedy. The list is empty
+    /// exactly if [`Schema::check`] succeeds. The text of its error ends with the first of these texts.
     #[must_use]
     pub fn problems(&self, value: &Value) -> Vec<Problem> {
         Walk::problems(&self.nodes, self.root, value, &Place::ROOT, false)
     }
 
-    /// The mistakes of `value` for the writer of a file, each once, with its place and its remedy; none exactly if
-    /// [`Schema::check`] succeeds. What follows from a field whose name is wrong is no mistake of its own. `also` are
-    /// names that are known in the outermost object besides those of the schema.
+    /// Returns the mistakes of `value` in words for the writer of a file, each once, with place and remedy. The list is
+    /// empty exactly if [`Schema::check`] succeeds. Consequences of a misspelt field name are omitted. `also` are
+    /// further names that are known in the outermost object.
     #[must_use]
     pub fn mistakes(&self, value: &Value, also: &[&str]) -> Vec<Problem> {
         let find = |value: &Value| Walk::problems(&self.nodes, self.root, value, &Place::ROOT, true);
@@ -144,7 +141,7 @@ impl Schema {
             .into_iter()
             .filter(|problem| !is_unknown(problem) && corrected.is_written(problem))
             .collect();
-        // A field that is not refused for its name alone, but for what is lacking therefore.
+        // A misspelt field that is accepted, while the field it was meant for is missing.
         let (unknown, consequences): (Vec<Problem>, Vec<Problem>) = found.into_iter().partition(is_unknown);
         let is_blamed = |field: &&Unread| {
             let is_told = unknown.iter().any(|problem| problem.pointer == field.pointer());
@@ -156,26 +153,24 @@ impl Schema {
         plain::joined(all)
     }
 
-    /// The fields of `value`, which the schema accepts, that nobody reads; `also` are names that are
-    /// known in the outermost object besides those of the schema.
+    /// Returns the fields without effect in a `value` that the schema accepts. `also` are further names that are known
+    /// in the outermost object.
     #[must_use]
     pub fn unread(&self, value: &Value, also: &[&str]) -> Vec<Unread> {
         strict::unread(self, value, also)
     }
 
-    /// `value` with the defaults of the schema: owned if there were any to add. A default is added
-    /// only where the object around it is present; of `anyOf`, `oneOf` and `if` only what matches
-    /// adds any.
+    /// Returns `value` with the defaults of the schema; owned if any was added. A default is added only if the object
+    /// around it is present. Of `anyOf`, `oneOf` and `if` only matching branches add defaults.
     pub fn filled<'v>(&self, value: &'v Value) -> Result<Cow<'v, Value>, String> {
         let mut filled = Cow::Borrowed(value);
         Walk::new(&self.nodes).node(self.root, &mut filled, &Place::ROOT)?;
         Ok(filled)
     }
 
-    /// As [`Schema::filled`], for a value that somebody sends whom nobody trusts: `$secret://…` is a text
-    /// like others, `{}` is no array and `[]` no object, and the work has an end. A value that takes more
-    /// than `most_steps`, or more schemas within schemas than can be applied, is refused whatever the
-    /// schema makes of failures.
+    /// Does the same as [`Schema::filled`] for an untrusted value: `$secret://…` is a plain text, `{}` is not an array,
+    /// `[]` is not an object, and the work is limited. A value that needs more than `most_steps`, or too deeply nested
+    /// schemas, is refused even if the schema would ignore the failure.
     pub fn filled_of_stranger<'v>(
         &self,
         value: &'v Value,
@@ -184,7 +179,7 @@ impl Schema {
         filled_of_stranger(&self.nodes, self.root, value, most_steps)
     }
 
-    /// [`Schema::filled`] in place. A value that the schema refuses stays as it is.
+    /// Does the same as [`Schema::filled`] in place. A value that the schema refuses is not changed.
     pub fn fill_defaults(&self, value: &mut Value) {
         if let Ok(Cow::Owned(filled)) = self.filled(value) {
             *value = filled;
@@ -192,30 +187,30 @@ impl Schema {
     }
 }
 
-/// The schemas of one document, such as one of OpenAPI. What several of them refer to is there once.
+/// The schemas of one document, such as an OpenAPI document. A shared schema is stored once.
 #[derive(Debug)]
 pub struct Schemas(Vec<node::Node>);
 
-/// One of the [`Schemas`].
+/// The id of one of the [`Schemas`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SchemaId(node::NodeId);
 
 impl Schemas {
-    /// Whether `value`, of somebody whom nobody trusts, satisfies one of the schemas, or the text of the first
-    /// failure. See [`Schema::filled_of_stranger`].
+    /// Checks that an untrusted `value` satisfies one of the schemas. Returns the text of the first failure. See
+    /// [`Schema::filled_of_stranger`].
     ///
     /// # Errors
-    /// Returns an error if it does not, or takes more than `most_steps`.
+    /// Returns an error if the value does not satisfy the schema, or takes more than `most_steps`.
     pub fn check_of_stranger(&self, id: SchemaId, value: &Value, most_steps: u64) -> Result<(), String> {
         filled_of_stranger(&self.0, id.0, value, most_steps).map(drop)
     }
 }
 
-/// Reads [`Schemas`] out of a document.
+/// A builder of [`Schemas`] from a document.
 pub struct Reading<'d>(compile::Compiler<'d>);
 
 impl<'d> Reading<'d> {
-    /// Begins with nothing of `document`.
+    /// Creates a builder without schemas.
     #[must_use]
     pub fn new(document: &'d Value, dialect: Dialect) -> Reading<'d> {
         Reading(compile::Compiler::new(document, dialect))
@@ -224,15 +219,15 @@ impl<'d> Reading<'d> {
     /// Adds the schema at a JSON pointer of the document.
     ///
     /// # Errors
-    /// As [`Schema::compile`].
+    /// Returns the errors of [`Schema::compile`].
     pub fn schema(&mut self, pointer: &str) -> Result<SchemaId, String> {
         self.0.at(pointer).map(SchemaId)
     }
 
-    /// All that were added, with what they refer to.
+    /// Returns all added schemas, with those that they refer to.
     ///
     /// # Errors
-    /// As [`Schema::compile`].
+    /// Returns the errors of [`Schema::compile`].
     pub fn finish(self) -> Result<Schemas, String> {
         self.0.finish().map(Schemas)
     }
@@ -254,8 +249,7 @@ fn filled_of_stranger<'v>(
     Ok(filled)
 }
 
-/// Whether `text` stands for a value that is looked up later: `$secret://…`, or `$env://…` in any
-/// case.
+/// Returns whether `text` is a reference that is resolved later: `$secret://…`, or `$env://…` in any case.
 #[must_use]
 pub fn is_secret_reference(text: &str) -> bool {
     const ENV: &str = "$env://";

@@ -9,12 +9,12 @@ use super::pcre::Pattern;
 
 pub(super) type NodeId = usize;
 
-/// One schema. Keywords that it does not have cost a comparison.
+/// One schema. An absent keyword costs one comparison.
 #[derive(Debug, Default)]
 pub(super) struct Node {
-    /// `false` as a schema.
+    /// The schema `false`.
     pub(super) never: bool,
-    /// `true` or `false` as a schema, which has no type that could be unspecified.
+    /// The schema `true` or `false`, which has no keywords.
     pub(super) boolean: bool,
     pub(super) types: Types,
     pub(super) object: Option<Box<ObjectRules>>,
@@ -32,12 +32,12 @@ pub(super) struct Node {
     pub(super) format: Option<Format>,
     pub(super) constant: Option<Box<Value>>,
     pub(super) default: Option<Box<Value>>,
-    /// Why a field with this schema does nothing, if it is taken for compatibility only.
+    /// Why a field with this schema has no effect, if it is accepted for compatibility only.
     pub(super) inert: Option<String>,
 }
 
 impl Node {
-    /// The schemas that are applied to the same value as this one.
+    /// Returns the schemas that apply to the same value as this one.
     pub(super) fn in_place(&self) -> Vec<NodeId> {
         let mut ids = self.all_of.clone();
         ids.extend(self.any_of.iter().flat_map(|any| &any.branches));
@@ -70,12 +70,12 @@ pub(super) enum Types {
     Several(Vec<JsonType>),
 }
 
-/// A name that `type` may hold.
+/// A type name in `type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum JsonType {
     Object,
     Array,
-    /// Object or array: a name that APISIX adds to the standard ones.
+    /// Object or array, a type name that APISIX adds.
     Table,
     String,
     Number,
@@ -117,9 +117,9 @@ impl JsonType {
 #[derive(Debug, Default)]
 pub(super) struct ObjectRules {
     pub(super) properties: Vec<Property>,
-    /// Required names that `properties` does not have.
+    /// Required names that are not in `properties`.
     pub(super) required: Vec<String>,
-    /// Dependencies of names that `properties` does not have.
+    /// Dependencies of names that are not in `properties`.
     pub(super) dependencies: Vec<(String, Dependency)>,
     pub(super) patterns: Vec<(Pattern, NodeId)>,
     pub(super) additional: Additional,
@@ -134,21 +134,21 @@ pub(super) struct Property {
     pub(super) node: NodeId,
     pub(super) required: bool,
     pub(super) dependency: Option<Dependency>,
-    /// Why it must not be there, if only the other side may send it.
+    /// Why it is refused, if only the other side may send it.
     pub(super) barred: Option<&'static str>,
 }
 
-/// The demands that the presence of a property makes.
+/// The requirement that follows from the presence of a property.
 #[derive(Debug)]
 pub(super) enum Dependency {
     Names(Vec<String>),
     Schema(NodeId),
 }
 
-/// The values that may stand beside the named properties, or behind the described items.
+/// The schema of values other than the named properties or the described items.
 #[derive(Debug, Default)]
 pub(super) enum Additional {
-    /// The schema is silent: anything passes, but nobody is said to read it.
+    /// The keyword is absent: every member is valid, but may have no effect.
     #[default]
     Unsaid,
     Anything,
@@ -165,7 +165,7 @@ pub(super) struct ArrayRules {
     pub(super) unique: bool,
 }
 
-/// How many items are of a schema.
+/// The number of items that must match a schema.
 #[derive(Debug)]
 pub(super) struct Contains {
     pub(super) node: NodeId,
@@ -200,18 +200,18 @@ pub(super) struct NumberRules {
 #[derive(Debug)]
 pub(super) struct AnyOf {
     pub(super) branches: Vec<NodeId>,
-    /// The text of a failure, which lists what the branches require.
+    /// The failure text, which lists the required fields of each branch.
     pub(super) failure: String,
 }
 
-/// Which branch a value is of, by the text of a property (OpenAPI).
+/// The choice of a branch by a text property (OpenAPI).
 #[derive(Debug)]
 pub(super) struct Discriminator {
     pub(super) property: String,
     pub(super) branches: BTreeMap<String, NodeId>,
 }
 
-/// What may stand in a value that no other part of its schema has looked at.
+/// The schema of members that no other keyword of the schema evaluates.
 #[derive(Debug)]
 pub(super) struct Unevaluated {
     pub(super) properties: Option<NodeId>,

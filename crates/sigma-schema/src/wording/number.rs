@@ -1,4 +1,4 @@
-//! Numbers of JSON: what is an integer, what is larger, how Lua writes them.
+//! JSON numbers: integers, comparison, and their text in Lua.
 
 use std::cmp::Ordering;
 
@@ -6,7 +6,7 @@ use serde_json::Number;
 
 use super::node::NumberRules;
 
-/// The value as an integer, if it has no fraction and needs no more than 64 bits and a sign.
+/// Returns the value as an integer, if it has no fraction and fits 64 bits and a sign.
 pub(super) fn integer(number: &Number) -> Option<i128> {
     const LIMIT: f64 = 18_446_744_073_709_551_616.0;
     if let Some(value) = number.as_i128() {
@@ -17,12 +17,12 @@ pub(super) fn integer(number: &Number) -> Option<i128> {
     (value.fract() == 0.0 && value.abs() < LIMIT).then_some(value as i128)
 }
 
-/// Whether `type: integer` accepts it.
+/// Returns whether `type: integer` accepts the number.
 pub(super) fn is_integer(number: &Number) -> bool {
     integer(number).is_some() || double(number).fract() == 0.0
 }
 
-/// Exact between integers, as double precision otherwise.
+/// Compares integers exactly, other numbers as double precision.
 pub(super) fn compare(left: &Number, right: &Number) -> Ordering {
     match (integer(left), integer(right)) {
         (Some(left), Some(right)) => left.cmp(&right),
@@ -31,8 +31,8 @@ pub(super) fn compare(left: &Number, right: &Number) -> Ordering {
     }
 }
 
-/// Whether `number` is a multiple of `step`, which is above 0. Between fractions a rounding error of
-/// the division is forgiven: 0.0075 is a multiple of 0.0001.
+/// Returns whether `number` is a multiple of `step`, which is above 0. For fractions a rounding error of the division
+/// is allowed: 0.0075 is a multiple of 0.0001.
 pub(super) fn is_multiple(number: &Number, step: &Number) -> bool {
     if let (Some(number), Some(step)) = (integer(number), integer(step)) {
         return number % step == 0;
@@ -41,7 +41,7 @@ pub(super) fn is_multiple(number: &Number, step: &Number) -> bool {
     (quotient - quotient.round()).abs() <= quotient.abs() * 4.0 * f64::EPSILON
 }
 
-/// The text that Lua's `tostring` gives: `%.14g` of the double.
+/// Formats a number like Lua's `tostring`: `%.14g` of the double.
 pub(super) fn lua(number: &Number) -> String {
     const DIGITS: i32 = 14;
     let value = double(number);
@@ -59,7 +59,7 @@ pub(super) fn lua(number: &Number) -> String {
     format!("{}e{sign}{:02}", trimmed(mantissa), exponent.abs())
 }
 
-/// Whether a number is within its bounds, or the text of the failure.
+/// Checks a number against its bounds. Returns the text of the failure.
 pub(super) fn check(rules: &NumberRules, value: &Number) -> Result<(), String> {
     let bounds = [
         (&rules.min, &[Ordering::Greater, Ordering::Equal][..], "at least"),
@@ -87,7 +87,7 @@ fn trimmed(decimal: &str) -> &str {
 }
 
 fn double(number: &Number) -> f64 {
-    // Without arbitrary precision every number has one.
+    // Without arbitrary precision every number converts.
     number.as_f64().unwrap_or_default()
 }
 
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_those_of_lua() {
+    fn numbers_are_formatted_as_in_lua() {
         let cases = [
             ("0", "0"),
             ("-0.0", "-0"),

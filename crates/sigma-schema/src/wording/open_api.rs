@@ -1,4 +1,4 @@
-//! The keywords of OpenAPI's schemas that draft 7 does not have.
+//! Keywords of OpenAPI schemas that draft 7 does not have.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use super::compile::{Compiler, Place, Said, array, object};
 use super::dialect::{Dialect, Sender};
 use super::node::{Discriminator, JsonType, Node, NodeId, NumberRules, Types};
 
-/// References from schema to schema that are followed for a keyword of a property.
+/// Maximum number of references that are followed for a keyword of a property.
 const MOST_HOPS: usize = 32;
 
 impl<'a> Compiler<'a> {
-    /// A schema of OpenAPI.
+    /// Compiles an OpenAPI schema.
     pub(super) fn open_api_node(&mut self, place: &Place<'_>, said: Said<'a>) -> Result<Node, String> {
         if said.has("$id") {
             return Err(format!("schema at `{}/$id` changes what `$ref` means, remove it", place.pointer()));
@@ -37,7 +37,7 @@ impl<'a> Compiler<'a> {
         Ok(node)
     }
 
-    /// Why a property must not be there, if this side may not send it.
+    /// Returns why this side must not send a property, or None if it may.
     pub(super) fn barred(&self, schema: &Value) -> Option<&'static str> {
         let Dialect::OpenApi { sender, .. } = self.dialect else { return None };
         let (keyword, reason) = match sender {
@@ -56,8 +56,8 @@ impl<'a> Compiler<'a> {
         None
     }
 
-    /// Has the discriminator choose among the branches of `oneOf` or `anyOf`. Without branches it only tells what
-    /// others extend the schema, and says nothing about values.
+    /// Lets the discriminator choose among the branches of `oneOf` or `anyOf`. Without branches it only documents which
+    /// schemas extend this one, and does not restrict values.
     fn discriminate(&mut self, place: &Place<'_>, said: Said<'a>, node: &mut Node) -> Result<(), String> {
         let at = place.child("discriminator");
         let Some(Value::Object(named)) = said.get("discriminator") else {
@@ -75,13 +75,13 @@ impl<'a> Compiler<'a> {
         let mut branches: BTreeMap<String, NodeId> = BTreeMap::new();
         for (schema, id) in schemas.iter().zip(ids) {
             let reference = schema.get("$ref").and_then(Value::as_str);
-            let reference =
-                reference.ok_or_else(|| at.wrong("propertyName", "beside branches that are references"))?;
+            let reference = reference
+                .ok_or_else(|| at.wrong("propertyName", "used with branches that are references"))?;
             branches.insert(reference.rsplit('/').next().unwrap_or_default().to_owned(), id);
         }
         for (name, target) in object(&at, named, "mapping")?.into_iter().flatten() {
             let target = target.as_str().ok_or_else(|| at.wrong("mapping", "an object of strings"))?;
-            // A name of a component, or a reference.
+            // The name of a component, or a reference.
             let id = match target.starts_with('#') {
                 true => self.reference(&at, target)?,
                 false => self.reference(&at, &format!("#/components/schemas/{target}"))?,
@@ -93,7 +93,7 @@ impl<'a> Compiler<'a> {
     }
 }
 
-/// Adds the bounds of a format of integers.
+/// Adds the bounds of an integer format.
 fn bound(node: &mut Node, format: Option<&str>) {
     let (min, max): (Number, Number) = match format {
         Some("int32") => (i32::MIN.into(), i32::MAX.into()),
@@ -101,7 +101,7 @@ fn bound(node: &mut Node, format: Option<&str>) {
         _ => return,
     };
     let rules = node.number.get_or_insert_with(|| Box::new(NumberRules::default()));
-    // Where the schema says more, that is as narrow or refuses by itself.
+    // A bound that the schema itself has stays.
     rules.min.get_or_insert(min);
     rules.max.get_or_insert(max);
 }

@@ -1,16 +1,15 @@
-//! Regular expressions as schemas and plugins of APISIX write them, which are those of PCRE, matched
-//! in linear time.
+//! PCRE regular expressions, as schemas and plugins of APISIX use them, matched in linear time.
 //!
-//! The `regex` crate does not backtrack, so no expression and no value can keep a thread busy. Most of
-//! PCRE's syntax means the same there; the rest is rewritten:
-//! * `\d`, `\w`, `\s`, `\b` are ASCII in PCRE; brackets there may hold a bare `[`, `&&` or `--`; a brace
-//!   that opens no repetition is a literal; `\<` is a literal; `\h`, `\v`, `\N`, `\Q…\E` exist;
-//! * a look-ahead right behind a leading `^` and a look-behind right before a trailing `$` become
-//!   expressions of their own that must, or must not, match as well.
+//! The `regex` crate does not backtrack, so no expression and no value can block a thread. Most PCRE syntax has the
+//! same meaning there; the rest is rewritten:
+//! * `\d`, `\w`, `\s`, `\b` are ASCII in PCRE. Brackets there may contain a bare `[`, `&&` or `--`. A brace that opens
+//!   no repetition is a literal, and so is `\<`. `\h`, `\v`, `\N`, `\Q…\E` exist;
+//! * a look-ahead right after a leading `^` and a look-behind right before a trailing `$` become separate expressions
+//!   that must, or must not, match as well.
 //!
-//! The constructs that stay inexpressible (other look-around, back references, atomic groups,
-//! possessive repetitions, recursion) are reported by name. One difference is wanted: `$` matches only at the end,
-//! never before a final line feed, so that no pattern lets a line feed through.
+//! Unsupported constructs (other look-around, back references, atomic groups, possessive repetitions, recursion) are
+//! reported by name. One difference is intended: `$` matches only at the end, never before a final line feed, so that
+//! no pattern accepts a line feed.
 
 mod class;
 mod translate;
@@ -22,30 +21,30 @@ use regex::Regex;
 
 pub use translate::translate;
 
-/// Longest pattern. PCRE as APISIX builds it compiles no more than 64 KiB either.
+/// Maximum length of a pattern. APISIX's PCRE also compiles at most 64 KiB.
 const MAX_BYTES: usize = 64 << 10;
 
-/// Look-around taken out of one pattern. Each costs a pass over the pattern, and people write few.
+/// Maximum number of look-arounds in one pattern. Each costs a pass over the pattern, and real patterns have few.
 const MAX_LOOK_AROUND: usize = 16;
 
-/// Why a pattern was not accepted.
+/// The error for an unsupported or invalid pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("pattern `{pattern}` {reason}")]
 pub struct InvalidPattern {
     /// As written.
     pub pattern: String,
-    /// The rest of a sentence that begins with the pattern.
+    /// The rest of a sentence whose subject is the pattern.
     pub reason: String,
 }
 
-/// A compiled pattern, searched for anywhere in a text.
+/// A compiled pattern that matches anywhere in a text.
 #[derive(Clone)]
 pub struct Pattern {
     source: String,
     compiled: OnceLock<Compiled>,
 }
 
-/// What has to occur in a text, and what must not.
+/// The expressions that must match a text, and those that must not.
 #[derive(Clone)]
 struct Compiled {
     must: Vec<Regex>,
@@ -59,22 +58,22 @@ impl Pattern {
         Ok(Pattern { source: source.to_owned(), compiled: compiled.into() })
     }
 
-    /// A pattern that stands in this program, and that a test compiles: it is compiled when it is first searched for,
-    /// and most never are.
+    /// Creates a pattern of the program itself, which a test compiles. It is compiled on first use, because most are
+    /// never used.
     pub(super) fn of_program(source: &str) -> Pattern {
         Pattern { source: source.to_owned(), compiled: OnceLock::new() }
     }
 
-    /// The pattern as written.
+    /// Returns the pattern as written.
     #[must_use]
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// Whether the pattern occurs in `text`.
+    /// Returns whether the pattern matches anywhere in `text`.
     #[must_use]
     pub fn is_match(&self, text: &str) -> bool {
-        // What is not compiled yet stands in this program, where a test compiles it.
+        // A pattern without a compiled form is the program's own, and a test compiles it.
         let compiled = || Compiled::of(&self.source).expect("a pattern of the program is valid");
         let Compiled { must, must_not } = self.compiled.get_or_init(compiled);
         must.iter().all(|regex| regex.is_match(text)) && !must_not.iter().any(|regex| regex.is_match(text))
@@ -108,7 +107,7 @@ impl fmt::Debug for Pattern {
 fn reason(error: &regex::Error) -> String {
     match error {
         regex::Error::CompiledTooBig(_) => "is too large, use smaller repetition counts".to_owned(),
-        // The parser's message is a drawing of several lines; its last line is the sentence.
+        // The parser's message is a drawing of several lines; the last line is the error.
         error => {
             let text = error.to_string();
             let sentence = text.lines().last().unwrap_or_default();
@@ -117,7 +116,7 @@ fn reason(error: &regex::Error) -> String {
     }
 }
 
-/// Expressions that together say what one pattern says.
+/// Expressions that together are equivalent to one pattern.
 #[derive(Debug, Default, PartialEq)]
 struct Parts {
     must: Vec<String>,
@@ -130,7 +129,7 @@ impl Parts {
     }
 }
 
-/// Takes out the look-around whose place is known: the start or the end of the text.
+/// Separates look-around at the start or the end of the pattern.
 fn split(source: &str) -> Parts {
     let mut parts = Parts::default();
     let (flags, mut rest) = split_flags(source);
@@ -161,7 +160,7 @@ fn split(source: &str) -> Parts {
     parts
 }
 
-/// A leading `(?i)` and the like.
+/// Separates leading flags such as `(?i)`.
 fn split_flags(source: &str) -> (&str, &str) {
     let Some(flags) = source.strip_prefix("(?") else { return ("", source) };
     match flags.find(')') {
@@ -172,11 +171,11 @@ fn split_flags(source: &str) -> (&str, &str) {
     }
 }
 
-/// Where the groups of a pattern begin and end.
+/// The positions of the groups of a pattern.
 #[derive(Default)]
 struct Outline {
     groups: Vec<(usize, usize)>,
-    /// A `|` outside all groups.
+    /// Whether there is a `|` outside all groups.
     alternatives: bool,
 }
 

@@ -1,8 +1,8 @@
-//! The way to a value.
+//! The path to a value.
 
 use crate::problem;
 
-/// The way to a value, kept on the stack: most values are right, and nobody asks where they are.
+/// The path to a value. It is kept on the stack and becomes a pointer only for a failure.
 pub(super) struct Place<'p> {
     outer: Option<&'p Place<'p>>,
     step: Step<'p>,
@@ -31,7 +31,7 @@ impl<'p> Place<'p> {
         self.inner(Step::Member(name))
     }
 
-    /// The name of the member that the value is, or is an element of.
+    /// Returns the name of the member that is the value or contains it as an element.
     pub(super) fn name(&self) -> &'p str {
         match (&self.step, self.outer) {
             (Step::Member(name), _) => name,

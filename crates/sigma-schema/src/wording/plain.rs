@@ -1,5 +1,4 @@
-//! The sentences about failures for writers of files: one for each mistake, in the words of a file, with an example of
-//! the right form where the field is a common one.
+//! Messages for writers of files: one for each mistake, in the words of a file, with a valid example for common fields.
 
 use serde_json::Value;
 
@@ -9,7 +8,7 @@ use super::remedy::{MOST_NAMES, code, listed};
 use crate::problem::{Problem, closest, element, member};
 use crate::synonyms;
 
-/// A sentence and its remedy.
+/// A message and its remedy.
 pub(super) struct Said {
     pub(super) message: String,
     pub(super) hint: Option<String>,
@@ -21,7 +20,7 @@ impl Said {
     }
 }
 
-/// The look of texts of a form, by how its pattern begins.
+/// Descriptions of texts, by the start of their pattern.
 const FORMS: &[(&str, &str)] = &[
     (r"^([0-9]{1,2}|1[0-9][0-9]|2", "for example 10.0.0.0/8 or fc00::/7"),
     (r"^([0-9]{1,3}\.){3}[0-9]{1,3}/", "for example 10.0.0.0/8 or fc00::/7"),
@@ -44,16 +43,16 @@ const FORMS: &[(&str, &str)] = &[
     (r"[^/]$", "write it without `/` at the end"),
 ];
 
-/// The look of texts that match a pattern.
+/// Returns the description of texts that match a pattern.
 pub(super) fn look(source: &str) -> Option<String> {
     let known = FORMS.iter().find(|(beginning, _)| source.starts_with(beginning));
     known.map(|(_, look)| (*look).to_owned())
 }
 
-/// Fields that take the text of a PEM file.
+/// Fields whose value is the text of a PEM file.
 const PEM_FIELDS: [&str; 7] = ["cert", "certs", "key", "keys", "ca", "client_cert", "client_key"];
 
-/// The value is of another type than those that are taken.
+/// Reports a value of the wrong type.
 pub(super) fn of_type(types: &[&Types], value: &Value, field: &str) -> Said {
     let all: Vec<JsonType> = types
         .iter()
@@ -85,7 +84,7 @@ fn noun(kind: JsonType) -> &'static str {
     }
 }
 
-/// A value as a message shows it.
+/// Returns a value as a message shows it.
 fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => format!("the text `{}`", short(text)),
@@ -105,7 +104,7 @@ fn short(text: &str) -> String {
     }
 }
 
-/// How the value is written in the type that is wanted.
+/// Returns how to write the value in an accepted type.
 fn form(types: &[JsonType], value: &Value, field: &str) -> Option<String> {
     let takes = |kind: JsonType| types.contains(&kind);
     match value {
@@ -137,7 +136,7 @@ fn form(types: &[JsonType], value: &Value, field: &str) -> Option<String> {
     }
 }
 
-/// A text that was meant for a number: in quotes, or with a unit.
+/// Returns the number that a text was meant for: in quotes, or with a unit.
 fn number(text: &str, field: &str) -> Option<String> {
     if text.parse::<f64>().is_ok_and(f64::is_finite) {
         return Some(format!("write {text} without quotes"));
@@ -178,12 +177,12 @@ fn number(text: &str, field: &str) -> Option<String> {
     }
 }
 
-/// A field is not there.
+/// Reports a missing field.
 pub(super) fn of_missing(name: &str) -> Said {
     Said::new(format!("`{name}` is required"), example(name))
 }
 
-/// The problems, of which those about fields that one object lacks are one.
+/// Joins the problems about missing fields of one object.
 pub(super) fn joined(found: Vec<Problem>) -> Vec<Problem> {
     let mut lacking: Vec<(String, Vec<String>)> = Vec::new();
     for (place, name) in found.iter().filter_map(|problem| Some((&problem.pointer, lacked(problem)?))) {
@@ -192,7 +191,7 @@ pub(super) fn joined(found: Vec<Problem>) -> Vec<Problem> {
             None => lacking.push((place.clone(), vec![name.to_owned()])),
         }
     }
-    // Several parts of a schema may want the same of an object.
+    // Several parts of a schema may require the same of an object.
     let is_within = |problem: &Problem, other: &Problem| {
         let text = problem.message.strip_suffix(" is required").unwrap_or(&problem.message);
         other.code == "missing"
@@ -220,16 +219,16 @@ pub(super) fn joined(found: Vec<Problem>) -> Vec<Problem> {
     all
 }
 
-/// The field that an object lacks by a problem that says nothing else.
+/// Returns the field of a problem that only reports this missing field.
 fn lacked(problem: &Problem) -> Option<&str> {
     let name = problem.message.strip_suffix(" is required")?;
     let is_name = name.starts_with('`') && name.ends_with('`') && !name.contains(' ');
     (problem.code == "missing" && is_name).then_some(name)
 }
 
-/// The value needs one of these sets of fields.
+/// Reports that the value needs one of these sets of fields.
 pub(super) fn of_lacking(mut sets: Vec<Vec<&str>>) -> Said {
-    // There is no engine for scripts: `script` is no remedy.
+    // `script` is not a remedy, because scripts are not supported.
     if sets.iter().any(|names| !names.contains(&"script")) {
         sets.retain(|names| !names.contains(&"script"));
     }
@@ -239,7 +238,7 @@ pub(super) fn of_lacking(mut sets: Vec<Vec<&str>>) -> Said {
             all.push(name);
         }
     });
-    // Names that never stand in one set are alternatives of each other.
+    // Names that never occur in one set are alternatives.
     let mut groups: Vec<Vec<&str>> = Vec::new();
     for name in all {
         let apart = |other: &&str| !sets.iter().any(|names| names.contains(&name) && names.contains(other));
@@ -274,7 +273,7 @@ pub(super) fn of_lacking(mut sets: Vec<Vec<&str>>) -> Said {
     Said::new(format!("{text} {} required", if are { "are" } else { "is" }), first)
 }
 
-/// Fields that exclude each other, or one that must not be there.
+/// Reports fields that exclude each other, or a field that is not allowed.
 pub(super) fn of_excluded(names: Vec<&str>) -> Said {
     match names[..] {
         [] => Said::new("the value is not allowed", None),
@@ -286,7 +285,7 @@ pub(super) fn of_excluded(names: Vec<&str>) -> Said {
     }
 }
 
-/// The value is not allowed.
+/// Reports a value that is not allowed.
 pub(super) fn of_choice(allowed: &[Value], value: &Value, field: &str) -> Said {
     let written = match value {
         Value::String(text) => short(text),
@@ -310,7 +309,7 @@ pub(super) fn of_choice(allowed: &[Value], value: &Value, field: &str) -> Said {
     Said::new(format!("`{written}` is not allowed here"), Some(hint))
 }
 
-/// The value fits no branch, by its type or as a constant.
+/// Reports a value that matches no branch, by its type or as a constant.
 pub(super) fn of_alternatives(nodes: &[&Node], value: &Value, field: &str) -> Said {
     let words: Vec<Value> = nodes
         .iter()
@@ -336,7 +335,7 @@ pub(super) fn of_alternatives(nodes: &[&Node], value: &Value, field: &str) -> Sa
     Said::new(format!("expected {}, got {}", listed(expected, "or"), shown(value)), hint)
 }
 
-/// The text has another form. `source` is the pattern or the name of the form.
+/// Reports a text with another form. `source` is the pattern or the name of the form.
 pub(super) fn of_form(text: &str, known: impl FnOnce() -> Option<String>, source: &str) -> Said {
     let shown = short(text);
     let noun = match source {
@@ -354,13 +353,13 @@ pub(super) fn of_form(text: &str, known: impl FnOnce() -> Option<String>, source
     }
 }
 
-/// The value is a single text or number without the right form.
+/// Reports an invalid single text or number.
 pub(super) fn of_scalar(value: &Value, hint: Option<String>) -> Said {
     let written = value.as_str().map_or_else(|| value.to_string(), short);
     Said::new(format!("`{written}` is not valid"), hint)
 }
 
-/// There are too few entries.
+/// Reports too few entries.
 pub(super) fn of_count(count: u64, least: u64, items: &str, field: &str) -> Said {
     match count {
         0 => Said::new("is empty", example(field).or_else(|| Some("write at least one entry".to_owned()))),
@@ -369,7 +368,7 @@ pub(super) fn of_count(count: u64, least: u64, items: &str, field: &str) -> Said
     }
 }
 
-/// The text is too short.
+/// Reports a text that is too short.
 pub(super) fn of_short(text: &str, least: u64, field: &str) -> Said {
     if PEM_FIELDS.contains(&field) && least >= 64 {
         let is_name = text.contains(['.', '/']) && !text.contains(['\n', ' ']);
@@ -385,13 +384,13 @@ pub(super) fn of_short(text: &str, least: u64, field: &str) -> Said {
     }
 }
 
-/// Sentences of plugins' own checks that schemas of APISIX say, and plain ones.
+/// Messages of plugins' own checks that use APISIX's schema words, and their plain equivalents.
 const OWN: &[(&str, &str)] = &[(
     "failed to validate dependent schema for \"algorithm\": value should match only one schema, but matches none",
     "`public_key` or `jwks_uri` is required with this `algorithm`",
 )];
 
-/// Place and sentence of a text in APISIX's words, which begins with the way to a field.
+/// Splits a text in APISIX's words, which begins with the path to a field, into place and message.
 pub fn unfolded(text: &str) -> (String, String) {
     const FAILED: &str = "\" validation failed: ";
     let (mut place, mut rest) = (String::new(), text);
@@ -413,7 +412,7 @@ pub fn unfolded(text: &str) -> (String, String) {
     if let Some((_, sentence)) = OWN.iter().find(|(own, _)| *own == rest) {
         return (place, (*sentence).to_owned());
     }
-    // Some name the place at the end.
+    // Some texts have the place at the end.
     if let Some((sentence, at)) = rest.strip_suffix(')').and_then(|rest| rest.rsplit_once(" (at "))
         && !at.contains(' ')
     {
@@ -431,7 +430,7 @@ mod tests {
     use super::*;
     use crate::wording::Schema;
 
-    /// All mistakes of a value, one a line.
+    /// Checks all mistakes of a value, one per line.
     #[track_caller]
     fn check(schema: &Value, value: &Value, expected: &[&str]) {
         let schema = Schema::compile(schema).unwrap();
@@ -463,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn the_branch_that_is_meant_says_why() {
+    fn the_intended_branch_reports_its_failure() {
         let kind = |name: &str, field: &str| {
             json!({
                 "properties": {"kind": {"enum": [name]}, field: {"type": "integer", "minimum": 1}},
@@ -487,7 +486,7 @@ mod tests {
         );
     }
 
-    /// Branches within branches are tried before one of them says why.
+    /// Nested branches are tried before a failure is reported.
     #[test]
     fn inner_branches_refuse() {
         let inner = json!({"anyOf": [{"type": "integer"}, {"type": "boolean"}]});
@@ -512,7 +511,7 @@ mod tests {
         check(&closed, &json!({"path": "/"}), &["path: unknown field `path` (did you mean `uri`?)"]);
         let open = json!({"properties": {"uri": {"type": "string"}}, "required": ["uri"]});
         check(&open, &json!({"path": "/"}), &["path: unknown field `path` (did you mean `uri`?)"]);
-        // It is nothing that stops a value which lacks nothing.
+        // An unknown field is not an error if no required field is missing.
         check(&open, &json!({"path": "/", "uri": "/"}), &[]);
     }
 

@@ -1,4 +1,4 @@
-//! What the writer of a value that was refused may do about it.
+//! Remedies for invalid values.
 
 use serde_json::Value;
 
@@ -8,15 +8,15 @@ use crate::forms;
 use crate::problem::closest;
 use crate::synonyms::{Nearest, common, nearest_field};
 
-/// Nothing is written behind a key, as YAML allows.
+/// Returns the remedy for a key without a value, which YAML allows.
 pub(super) fn of_null(value: &Value) -> Option<String> {
-    value.is_null().then(|| "nothing stands behind the key: write a value, or remove it".to_owned())
+    value.is_null().then(|| "the key has no value: write a value, or remove the key".to_owned())
 }
 
-/// The most names that a remedy lists.
+/// Maximum number of names that a remedy lists.
 pub(super) const MOST_NAMES: usize = 8;
 
-/// No field is called so; those that exist are.
+/// Returns the remedy for an unknown field, with the fields that exist.
 pub(super) fn of_unknown(name: &str, known: &[&str]) -> String {
     match nearest_field(name, known) {
         Some(Nearest::Field(name)) => format!("did you mean `{name}`?"),
@@ -55,7 +55,7 @@ pub(super) fn of_format(name: &str) -> Option<String> {
     forms::of_format(name).map(|form| form.hint.to_owned())
 }
 
-/// The types that branches take, of which the value has none.
+/// Returns the types that branches accept, if the value has another type.
 pub(super) fn of_types(nodes: &[Node], branches: &[NodeId]) -> Option<String> {
     let names = branches.iter().flat_map(|id| match &nodes[*id].types {
         Types::Any => Vec::new(),
@@ -65,7 +65,7 @@ pub(super) fn of_types(nodes: &[Node], branches: &[NodeId]) -> Option<String> {
     Some(format!("expected {}", listed(names.map(str::to_owned), "or")))
 }
 
-/// Several branches may have been meant: the fields that some lack least of, or a known form.
+/// Returns the remedy where several branches are possible: the missing fields of the closest branches, or a known form.
 pub(super) fn of_branches(nodes: &[Node], branches: &[NodeId], value: &Value) -> Option<String> {
     let form = |id: &NodeId| of_pattern(nodes[*id].string.as_ref()?.pattern.as_ref()?.source());
     let lacking = branches.iter().map(|id| lacking(&nodes[*id], value));
@@ -75,34 +75,34 @@ pub(super) fn of_branches(nodes: &[Node], branches: &[NodeId], value: &Value) ->
     Some(format!("add {}", listed(choices.map(|names| listed(names.into_iter().map(code), "and")), "or")))
 }
 
-/// The fields that a schema wants and a value does not have.
+/// Returns the fields that a schema requires and a value lacks.
 pub(super) fn lacking<'n>(node: &'n Node, value: &Value) -> Vec<&'n str> {
     required(node).filter(|name| value.get(name).is_none()).collect()
 }
 
-/// How many of the fields that a schema wants a value has.
+/// Returns how many of the fields that a schema requires a value has.
 pub(super) fn present(node: &Node, value: &Value) -> usize {
     required(node).filter(|name| value.get(name).is_some()).count()
 }
 
-/// The first field that one branch wants and the other does not.
+/// Returns the first field that one branch requires and the other does not.
 pub(super) fn own<'n>(node: &'n Node, other: &Node) -> Option<&'n str> {
     required(node).find(|name| !required(other).any(|theirs| theirs == *name))
 }
 
-/// Two branches match, of which only one may: these are the fields that they want.
+/// Returns the fields of two matching branches of which only one may match.
 pub(super) fn of_several(both: [&str; 2]) -> Option<String> {
     Some(keep_one(both))
 }
 
-/// The fields of a value that must not be together.
+/// Returns the fields of a value that must not occur together.
 pub(super) fn excluded<'n>(nodes: &'n [Node], id: NodeId, value: &Value) -> Vec<&'n str> {
     let branches = nodes[id].any_of.as_ref().map_or(&[][..], |any| &any.branches);
     let all_there = |id: &&NodeId| required(&nodes[**id]).all(|name| value.get(name).is_some());
     required(&nodes[*branches.iter().find(all_there).unwrap_or(&id)]).collect()
 }
 
-/// The value matches a schema that it must not match.
+/// Returns the remedy for a value that matches a forbidden schema.
 pub(super) fn of_excluded(nodes: &[Node], id: NodeId, value: &Value) -> Option<String> {
     let names = excluded(nodes, id, value);
     match names[..] {
@@ -127,7 +127,7 @@ pub(super) fn code(name: &str) -> String {
     format!("`{name}`")
 }
 
-/// `a, b or c`, each once.
+/// Formats `a, b or c`, each item once.
 pub(super) fn listed(items: impl Iterator<Item = String>, word: &str) -> String {
     let mut all: Vec<String> = Vec::new();
     items.for_each(|item| {

@@ -1,19 +1,19 @@
-//! What changes where a value comes from somebody whom nobody trusts.
+//! Rules for values from an untrusted sender.
 
 use std::cell::Cell;
 
 use serde_json::Value;
 
-/// Bytes of text that count as one step: so many are searched in about the time of a step.
+/// Bytes of text that cost one step: searching them takes about the time of a step.
 const TEXT_OF_A_STEP: usize = 64;
 
-/// Bytes that a failure shows of a text that it found.
+/// Maximum number of bytes of the value that a failure shows.
 const SHOWN: usize = 128;
 
-/// Bytes of the text of a failure.
+/// Maximum number of bytes of a failure.
 const MOST_TEXT: usize = 1024;
 
-/// The steps that the sender of a value has left.
+/// The remaining steps for an untrusted value.
 #[derive(Debug)]
 pub(super) struct Stranger(Cell<Option<u64>>);
 
@@ -22,30 +22,30 @@ impl Stranger {
         Stranger(Cell::new(Some(most_steps)))
     }
 
-    /// Takes steps; false if there were not so many.
+    /// Takes steps. Returns false if too few are left.
     pub(super) fn spend(&self, steps: usize) -> bool {
         self.0.set(self.0.get().and_then(|left| left.checked_sub(steps as u64)));
         self.0.get().is_some()
     }
 
-    /// Nothing goes on from here.
+    /// Uses up all steps, which ends the check.
     pub(super) fn exhaust(&self) {
         self.0.set(None);
     }
 
-    /// Whether some schema was not applied to its end, so that no verdict counts: under a `not` a
-    /// failure would let the value in.
+    /// Returns whether some schema was not fully applied, so that no verdict counts. Under a `not` a failure would
+    /// accept the value.
     pub(super) fn is_exhausted(&self) -> bool {
         self.0.get().is_none()
     }
 }
 
-/// The steps that a text costs where it is searched.
+/// Returns the cost in steps of searching a text.
 pub(super) fn of_text(text: &str) -> usize {
     text.len() / TEXT_OF_A_STEP
 }
 
-/// The steps that it takes to copy or compare a value.
+/// Returns the cost in steps of copying or comparing a value.
 pub(super) fn of_value(value: &Value) -> usize {
     1 + match value {
         Value::String(text) => of_text(text),
@@ -55,12 +55,12 @@ pub(super) fn of_value(value: &Value) -> usize {
     }
 }
 
-/// What a failure shows of a text.
+/// Returns the part of a text that a failure shows.
 pub(super) fn shown(text: &str) -> &str {
     start(text, SHOWN)
 }
 
-/// The text of a failure without what would only send a stranger's own words back.
+/// Shortens the text of a failure, so that it does not send the client's own text back.
 pub(super) fn cut(mut text: String) -> String {
     if text.len() > MOST_TEXT {
         text.truncate(start(&text, MOST_TEXT).len());
@@ -69,7 +69,7 @@ pub(super) fn cut(mut text: String) -> String {
     text
 }
 
-/// The characters within the first bytes of a text.
+/// Returns the whole characters within the first bytes of a text.
 fn start(text: &str, most: usize) -> &str {
     let end = (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
     &text[..end.unwrap_or(0)]
@@ -118,7 +118,7 @@ mod tests {
         assert!(text.len() <= MOST_TEXT + '…'.len_utf8() && text.ends_with('…'), "{text}");
     }
 
-    /// Objects within objects, each in a member `c`.
+    /// Returns nested objects, each in a member `c`.
     fn nested(levels: usize) -> Value {
         (0..levels).fold(json!({}), |inner, _| json!({ "c": inner }))
     }
@@ -134,9 +134,9 @@ mod tests {
         assert_eq!(outcome(&otherwise, &nested(100), 10_000), ENDED);
     }
 
-    /// A `not` around a schema that finds something at any depth is no way in for what lies too deep.
+    /// A `not` around a schema that matches at any depth must not accept values nested too deeply.
     #[test]
-    fn what_cannot_be_looked_at_is_refused() {
+    fn values_nested_too_deeply_are_refused() {
         let found = json!({"anyOf": [{"required": ["bad"]}, {"required": ["c"], "properties": {"c": {"$ref": "#/not"}}}]});
         let schema = json!({"not": found});
         let mut value = json!({"bad": 1});

@@ -1,12 +1,10 @@
-//! Members of a value that nobody reads: what no part of the schema names, and what only a part
-//! names that does not apply.
+//! Finds fields without effect: unknown fields, and fields of a schema part that does not apply.
 //!
-//! APISIX's schemas leave most objects open, so that a misspelt field is taken and its default is
-//! in force. They are shown to clients as they are; that they are closed is derived here. An object
-//! is closed if some part of its schema names properties, or forbids others, and no part says that there may
-//! be others.
-//! The parts are the schema itself, `allOf`, `anyOf`, `oneOf`, `if`, `then`, `else` and
-//! `dependencies`: what any of them names is known.
+//! APISIX's schemas leave most objects open: a misspelt field is accepted and the default applies. Clients see the
+//! schemas unchanged; this module derives which objects are closed. An object is closed if some part of its schema
+//! names or forbids properties, and no part allows others.
+//! The parts are the schema itself, `allOf`, `anyOf`, `oneOf`, `if`, `then`, `else` and `dependencies`. A name in any
+//! part is known.
 
 use std::borrow::Cow;
 
@@ -17,21 +15,21 @@ use super::walk::{Place, Walk};
 use super::{Schema, remedy};
 use crate::problem::{Problem, element, join, member};
 
-/// Why nobody reads a field.
+/// The reason why a field has no effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Why {
-    /// No such field; these are the ones that exist there.
+    /// The field does not exist; these fields do.
     Unknown(Vec<String>),
-    /// It exists, but not together with what else the object says.
+    /// The field exists, but has no effect with the object's other fields.
     Idle,
-    /// It exists for compatibility only; this is why it does nothing.
+    /// The field exists for compatibility only; the reason for that.
     Inert(String),
 }
 
-/// A field that nobody reads.
+/// A field without effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unread {
-    /// Pointer of the object that has it, from the value that was looked at; empty for that value.
+    /// Pointer of its object, relative to the checked value; empty for that value.
     pub object: String,
     /// Its name.
     pub name: String,
@@ -40,32 +38,32 @@ pub struct Unread {
 }
 
 impl Unread {
-    /// A member of the outermost object that does not exist; `known` are those that do.
+    /// Creates an unknown field of the outermost object. `known` are the fields that exist.
     #[must_use]
     pub fn unknown(name: &str, known: Vec<String>) -> Unread {
         Unread { object: String::new(), name: name.to_owned(), why: Why::Unknown(known) }
     }
 
-    /// Its pointer.
+    /// Returns its pointer.
     #[must_use]
     pub fn pointer(&self) -> String {
         member(&self.object, &self.name)
     }
 
-    /// The same field, seen from further outside.
+    /// Prefixes the pointer with `outer`.
     #[must_use]
     pub fn within(mut self, outer: &str) -> Unread {
         self.object = join(outer, &self.object);
         self
     }
 
-    /// Whether there is no such field at all.
+    /// Returns whether the field does not exist.
     #[must_use]
     pub fn is_unknown(&self) -> bool {
         matches!(self.why, Why::Unknown(_))
     }
 
-    /// The remedy.
+    /// Returns the remedy.
     #[must_use]
     pub fn remedy(&self) -> String {
         match &self.why {
@@ -73,26 +71,26 @@ impl Unread {
                 let known: Vec<&str> = known.iter().map(String::as_str).collect();
                 remedy::of_unknown(&self.name, &known)
             }
-            Why::Idle => "remove it, or write what it belongs to".to_owned(),
+            Why::Idle => "remove it, or add the field that it belongs to".to_owned(),
             Why::Inert(_) => "remove it".to_owned(),
         }
     }
 
-    /// The refusal in one sentence, for where a text is all that can be answered.
+    /// Returns the error in one sentence, for responses that consist of a text.
     #[must_use]
     pub fn sentence(&self) -> String {
         let place = if self.object.is_empty() { String::new() } else { format!(" at {}", self.object) };
         format!("unknown field `{}`{place}: {}", self.name, self.remedy())
     }
 
-    /// As an error of a document.
+    /// Returns the field as an error.
     #[must_use]
     pub fn refused(&self) -> Problem {
         let message = format!("unknown field `{}`", self.name);
         Problem::new(self.pointer(), "unknown_key", message).hint(self.remedy())
     }
 
-    /// As something that stops nothing.
+    /// Returns the field as a warning.
     #[must_use]
     pub fn ignored(&self) -> Problem {
         let (code, message) = match &self.why {
@@ -104,16 +102,16 @@ impl Unread {
     }
 }
 
-/// One schema that describes a value.
+/// One schema that applies to a value.
 #[derive(Debug, Clone, Copy)]
 struct Part {
     node: NodeId,
-    /// Whether it is in force, as opposed to a branch that is not taken.
+    /// Whether it applies; false for a branch that is not taken.
     applies: bool,
 }
 
-/// Everything in `value` that nobody reads; `also` are names that are known in the outermost object.
-/// The schema accepts `value`.
+/// Returns all fields without effect in a `value` that the schema accepts. `also` are names that are known in the
+/// outermost object.
 pub(super) fn unread(schema: &Schema, value: &Value, also: &[&str]) -> Vec<Unread> {
     let filled = schema.filled(value).unwrap_or(Cow::Borrowed(value));
     let mut search = Search { nodes: &schema.nodes, found: Vec::new(), also };
@@ -128,7 +126,7 @@ struct Search<'s> {
 }
 
 impl<'s> Search<'s> {
-    /// `filled` is `value` with its defaults, which decide over conditions.
+    /// Checks one value. `filled` is the value with defaults, which conditions use.
     fn value(&mut self, parts: &[Part], value: &Value, filled: &Value, place: &str) {
         let parts = self.expanded(parts, filled);
         match value {
@@ -144,7 +142,7 @@ impl<'s> Search<'s> {
         }
     }
 
-    /// With all schemas that describe the same value. They do not go in circles, see
+    /// Returns the parts with all schemas that describe the same value. They cannot form a cycle, see
     /// [`super::compile`].
     fn expanded(&self, parts: &[Part], value: &Value) -> Vec<Part> {
         let mut all = Vec::new();
@@ -196,7 +194,7 @@ impl<'s> Search<'s> {
                 }
                 continue;
             }
-            // Tools write defaults out, which is no mistake wherever it is.
+            // Tools write defaults out, which is never a mistake.
             let is_default =
                 of_member.iter().any(|part| self.nodes[part.node].default.as_deref() == Some(value));
             let inert = of_member.iter().find_map(|part| self.nodes[part.node].inert.clone());
@@ -232,8 +230,7 @@ impl<'s> Search<'s> {
     }
 }
 
-/// The schemas that one part has for a member: of its name, of the patterns that it matches, or of
-/// what else there may be.
+/// Returns the schemas of one part for a member: by its name, by matching patterns, or for other members.
 fn described(rules: &ObjectRules, name: &str, applies: bool) -> Vec<Part> {
     let named = rules.properties.iter().filter(|property| property.name == name).map(|found| found.node);
     let patterns = rules.patterns.iter().filter(|(pattern, _)| pattern.is_match(name)).map(|(_, id)| *id);
@@ -260,7 +257,7 @@ fn dependencies(object: &ObjectRules) -> impl Iterator<Item = (&str, &Dependency
     named.chain(object.dependencies.iter().map(|(name, dependency)| (name.as_str(), dependency)))
 }
 
-/// Whether the schema describes objects with members: a branch for another type says nothing of them.
+/// Returns whether the schema describes objects with members. A branch for another type does not.
 fn takes_objects(node: &Node) -> bool {
     let takes = |kind: &JsonType| matches!(kind, JsonType::Object | JsonType::Table);
     match &node.types {
@@ -276,7 +273,7 @@ mod tests {
 
     use super::*;
 
-    /// Every field that nobody reads, as it is told.
+    /// Checks the reported fields of a value.
     #[track_caller]
     fn check(schema: &Value, value: &Value, expected: &[&str]) {
         let schema = Schema::compile(schema).unwrap();
@@ -288,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_properties_is_closed() {
+    fn a_schema_that_names_properties_is_closed() {
         let schema = json!({"type": "object", "properties": {
             "count": {"type": "integer"},
             "free": {"type": "object"},
@@ -324,7 +321,7 @@ mod tests {
         let value = json!({"all": 1, "of_all": 1, "one": 1, "other": 1, "dependent": 1, "then": 1});
         check(&schema, &value, &[]);
         check(&schema, &json!({"all": 1, "els": 1}), &["unknown field `els`: did you mean `else`?"]);
-        // A branch for another type says nothing of objects.
+        // A branch for another type does not describe objects.
         let nodes = json!({"anyOf": [
             {"type": "object", "patternProperties": {".*": {"type": "integer"}}},
             {"type": "array", "items": named("host")},
@@ -334,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_without_effect_is_told_unless_it_is_a_default() {
+    fn a_field_without_effect_is_reported_unless_it_is_a_default() {
         let schema = json!({
             "properties": {
                 "policy": {"enum": ["local", "redis"], "default": "local"},
@@ -345,7 +342,7 @@ mod tests {
         });
         check(&schema, &json!({"policy": "redis", "redis_host": "h", "old": 7}), &[]);
         let expected = [
-            "redis_host: `redis_host` has no effect here (remove it, or write what it belongs to)",
+            "redis_host: `redis_host` has no effect here (remove it, or add the field that it belongs to)",
             "old: `old` has no effect: there is no pool (remove it)",
         ];
         check(&schema, &json!({"redis_host": "h", "redis_port": 6379, "old": 8}), &expected);

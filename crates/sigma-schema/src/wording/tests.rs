@@ -1,4 +1,4 @@
-//! Every text of a failure, what defaults do, and what is no schema.
+//! Tests of all failure texts, of defaults, and of invalid schemas.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -9,27 +9,27 @@ fn compiled(schema: &Value) -> Schema {
     Schema::compile(schema).unwrap_or_else(|error| panic!("{schema}: {error}"))
 }
 
-/// A text of a file in the words of the Admin API, where types have Lua's names.
+/// Turns the text of a file into the words of the Admin API, which has Lua's type names.
 pub fn of_lua(text: &str) -> String {
     [("got null", "got userdata"), ("got array", "got table"), ("got object", "got table")]
         .into_iter()
         .fold(text.to_owned(), |text, (json, lua)| text.replace(json, lua))
 }
 
-/// `expected` is the text of the failure; empty if there is none.
+/// `expected` is the text of the failure; empty for success.
 #[track_caller]
 fn check(schema: &Value, value: &Value, expected: &str) {
     let schema_of_it = compiled(schema);
     let outcome = schema_of_it.check(value).err().unwrap_or_default();
     assert_eq!(outcome, expected, "{value} against {schema}");
-    // All problems begin with the one that a check ends with.
+    // The first problem is also the end of the check's text.
     let problems = schema_of_it.problems(value);
     let first = problems.first().map(|problem| problem.message.as_str());
     assert_eq!(first.is_none(), expected.is_empty(), "{value} against {schema}: {problems:?}");
     assert!(first.is_none_or(|text| expected.ends_with(&of_lua(text))), "{expected}: {problems:?}");
 }
 
-/// Every problem of a value: its place, its text and its remedy.
+/// Each row is a problem: place, text and remedy.
 #[test]
 fn all_problems_have_a_place_and_most_a_remedy() {
     let id = json!({"anyOf": [
@@ -75,7 +75,7 @@ fn all_problems_have_a_place_and_most_a_remedy() {
         "kind: matches none of the enum values (did you mean `plain`?)",
         "port: expected 11 to be at most 9",
         "list[0][\"a b\"]: wrong type: expected boolean, got number",
-        "list[1][\"a b\"]: wrong type: expected boolean, got null (nothing stands behind the key: write a value, or remove it)",
+        "list[1][\"a b\"]: wrong type: expected boolean, got null (the key has no value: write a value, or remove the key)",
         "list[2][\"a b\"]: wrong type: expected boolean, got number",
         "list: expected unique items but items 1 and 3 are equal (remove one)",
         "property \"name\" is required (add `name`)",
@@ -93,7 +93,7 @@ fn all_problems_have_a_place_and_most_a_remedy() {
     assert_eq!(all(then), expected_of_then);
 }
 
-/// One row for each cause in the Admin API's table of texts, and what satisfies the same schema.
+/// Each row: a schema, an invalid value, its text in the Admin API, and a valid value.
 #[test]
 fn the_table_of_texts() {
     let long = json!({"minLength": 2, "maxLength": 3});
@@ -319,7 +319,7 @@ fn examples_of_the_admin_api() {
     }
 }
 
-/// Texts that the descriptions of resources and plugins give for their own schemas.
+/// Texts that the documentation of resources and plugins shows for their schemas.
 #[test]
 fn examples_of_resources() {
     let id = json!({"anyOf": [
@@ -442,7 +442,7 @@ fn defaults() {
         json!({"d": [{}, {"e": 0}], "b": []}),
         &json!({"a": 1, "b": {"c": [2]}, "d": [{"e": 3}, {"e": 0}], "f": f}),
     );
-    // Refused, so untouched.
+    // A refused value is not changed.
     fills(&nested, json!({"a": "x"}), &json!({"a": "x"}));
     fills(&nested, json!("x"), &json!("x"));
     let map = json!({"patternProperties": {"^x": {"properties": {"y": {"default": 1}}}},
@@ -466,7 +466,7 @@ fn defaults_of_branches() {
         "else": {"properties": {"size": {"default": 2}}},
         "not": {"properties": {"left": {"default": 1}}, "required": ["impossible"]}
     });
-    // A default counts in the condition beside it.
+    // A default counts in a condition of the same object.
     fills(&schema, json!({}), &json!({"policy": "local", "size": 2}));
     fills(
         &schema,
@@ -475,7 +475,7 @@ fn defaults_of_branches() {
     );
     check(&schema, &json!({"policy": "redis"}), "then clause did not match");
     check(&schema, &json!({"impossible": 1}), "value wasn't supposed to match schema");
-    // And for requirements and dependencies.
+    // Also for requirements and dependencies.
     let schema = json!({"properties": {"a": {"default": 1}, "b": {}}, "required": ["a"],
         "dependencies": {"b": ["a"]}});
     fills(&schema, json!({"b": 2}), &json!({"b": 2, "a": 1}));
@@ -513,7 +513,7 @@ fn references_within_a_schema() {
 }
 
 #[test]
-fn tuples_and_what_else_newer_drafts_have() {
+fn tuples_and_keywords_of_newer_drafts() {
     let tuple = json!({"items": [{"type": "string"}, {"type": "integer"}], "additionalItems": false});
     check(&tuple, &json!(["a", 1]), "");
     check(&tuple, &json!(["a", "b"]), "failed to validate item 2: wrong type: expected integer, got string");
@@ -534,7 +534,7 @@ fn tuples_and_what_else_newer_drafts_have() {
 }
 
 #[test]
-fn what_is_no_schema() {
+fn invalid_schemas_are_refused() {
     let cases = [
         (json!(1), "schema at `` must be an object or a boolean"),
         (json!({"type": "text"}), "`/type` must be the name of a JSON type"),
@@ -625,7 +625,7 @@ fn any_schema() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// No schema and no value makes the check panic, and a value filled with defaults still passes.
+    /// No schema and no value makes the check panic, and a value with added defaults still passes.
     #[test]
     fn check_never_panics(schema in any_schema(), value in any_value()) {
         let Ok(compiled) = Schema::compile(&schema) else { return Ok(()) };

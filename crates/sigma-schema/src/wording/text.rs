@@ -1,8 +1,8 @@
-//! How Lua shows values in texts.
+//! Values in texts as Lua formats them.
 
 use serde_json::Value;
 
-/// The name of a value's type in Lua, where JSON null is a `userdata`.
+/// Returns the Lua name of a value's type; JSON null is a `userdata`.
 pub(super) fn lua_type(value: &Value) -> &'static str {
     match value {
         Value::Null => "userdata",
@@ -13,7 +13,7 @@ pub(super) fn lua_type(value: &Value) -> &'static str {
     }
 }
 
-/// The name of a value's type in a file.
+/// Returns the name of a value's type in a file.
 pub(super) fn json_type(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -23,8 +23,8 @@ pub(super) fn json_type(value: &Value) -> &'static str {
     }
 }
 
-/// `text` in double quotes as LuaJIT's `%q` writes it: a backslash before `"`, `\` and newline, other
-/// control characters as decimal codes.
+/// Returns `text` in double quotes as LuaJIT's `%q` writes it: a backslash before `"`, `\` and newline, other control
+/// characters as decimal codes.
 pub(super) fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
@@ -34,7 +34,7 @@ pub(super) fn quoted(text: &str) -> String {
             '"' | '\\' | '\n' => out.extend(['\\', char]),
             _ if char.is_ascii_control() => {
                 let code = u32::from(char);
-                // A digit behind a short code would be read as part of it.
+                // A digit after a short code would be read as part of it.
                 let full = rest.peek().is_some_and(char::is_ascii_digit);
                 out.push_str(&if full { format!("\\{code:03}") } else { format!("\\{code}") });
             }

@@ -1,5 +1,5 @@
-//! `unevaluatedProperties` and `unevaluatedItems` of draft 2020-12: what no other keyword beside them has looked at,
-//! also not within the schemas that apply to the same value.
+//! `unevaluatedProperties` and `unevaluatedItems` of draft 2020-12: members that no other keyword of the schema
+//! evaluates, including inner schemas for the same value.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -9,13 +9,13 @@ use serde_json::Value;
 use super::node::{Additional, Dependency, Items, Node, NodeId, ObjectRules, Unevaluated};
 use super::walk::{MAX_DEPTH, Outcome, Place, Step, Walk, member};
 
-/// What was looked at.
+/// The evaluated members of a value.
 #[derive(Default)]
 struct Seen<'v> {
     properties: HashSet<&'v str>,
     all_properties: bool,
     items: HashSet<usize>,
-    /// Those before this one.
+    /// The number of evaluated items at the start.
     first_items: usize,
 }
 
@@ -54,7 +54,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Adds what a schema that the value satisfies looks at. `is_outermost`: it is the one that asks.
+    /// Adds the members that a matching schema evaluates. `is_outermost`: the schema has the keyword itself.
     fn seen<'v>(
         &self,
         id: NodeId,
@@ -114,7 +114,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The schemas within one that apply to the same value and that it satisfies.
+    /// Returns the inner schemas that apply to the same value and match it.
     fn in_force(&self, node: &Node, value: &Value, at: &Place<'_>) -> Vec<NodeId> {
         let mut found = node.all_of.clone();
         let branches = node.any_of.iter().flat_map(|any| &any.branches).chain(&node.one_of);

@@ -1,8 +1,7 @@
 //! Applies a compiled schema to a value.
 //!
-//! The value is borrowed until a default has to be added; then the objects on the way to it become
-//! owned. A branch of `anyOf`, `oneOf` or `if` works on a borrow of its own, so what a branch that
-//! fails has added vanishes with it.
+//! The value is borrowed until a default is added; then the objects on the path to it become owned. A branch of
+//! `anyOf`, `oneOf` or `if` works on its own borrow. So the additions of a failing branch are lost.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -20,18 +19,18 @@ use super::stranger::{self, Stranger};
 use super::{equality, is_secret_reference, number, remedy, text};
 use crate::problem::Problem;
 
-/// Schemas within schemas on the way to one value. Only a schema that contains itself comes near it;
-/// the number keeps the recursion within a small stack.
+/// Maximum nesting of schemas on the path to one value. Only a recursive schema comes near it; the limit keeps the
+/// recursion within a small stack.
 pub(super) const MAX_DEPTH: usize = 256;
 
 #[derive(Clone, Copy)]
 pub(super) struct Walk<'s> {
     pub(super) nodes: &'s [Node],
-    /// Where the value is none of an operator's: who has sent it, and how many steps are left.
+    /// The remaining steps, if the value is untrusted.
     pub(super) stranger: Option<&'s Stranger>,
-    /// Where failures go if all of them are wanted; otherwise the first one ends the walk.
+    /// The list for all failures. If None, the first failure ends the walk.
     found: Option<&'s RefCell<Vec<Problem>>>,
-    /// Whether those failures have the words of [`plain`], one for each mistake.
+    /// Whether those failures use the messages of [`plain`], one for each mistake.
     pub(super) is_plain: bool,
 }
 
@@ -46,7 +45,7 @@ impl<'s> Walk<'s> {
         Walk { nodes, stranger: Some(stranger), found: None, is_plain: false }
     }
 
-    /// Every failure of a value.
+    /// Returns every failure of a value.
     pub(super) fn problems(
         nodes: &[Node],
         id: NodeId,
@@ -56,12 +55,12 @@ impl<'s> Walk<'s> {
     ) -> Vec<Problem> {
         let found = RefCell::new(Vec::new());
         let walk = Walk { nodes, stranger: None, found: Some(&found), is_plain };
-        // With a place for failures the walk comes to its end.
+        // With a list for failures the walk always completes.
         let _ = walk.node(id, &mut Cow::Borrowed(value), at);
         found.into_inner()
     }
 
-    /// Takes steps of a stranger; the cost of an operator's value does not matter.
+    /// Takes steps of an untrusted value; an operator's value has no limit.
     pub(super) fn spend(&self, steps: impl FnOnce() -> usize) -> Outcome {
         match self.stranger {
             Some(stranger) if !stranger.spend(steps()) => Err(String::new()),
@@ -77,8 +76,8 @@ impl<'s> Walk<'s> {
         is(kind, value, self.empties())
     }
 
-    /// The text for a value of another type. Writers of files read JSON's names; clients of the Admin API
-    /// compare texts with those of Lua.
+    /// Returns the text for a value of the wrong type, with JSON type names for files and Lua type names for the Admin
+    /// API.
     pub(super) fn wrong_type(&self, expected: &str, value: &Value) -> String {
         let found = if self.found.is_some() { text::json_type(value) } else { text::lua_type(value) };
         format!("wrong type: expected {expected}, got {found}")
@@ -92,7 +91,7 @@ impl<'s> Walk<'s> {
         if self.stranger.is_some() { stranger::shown(text) } else { text }
     }
 
-    /// Ends the walk with a text, or notes it with its place and its remedy and goes on.
+    /// Ends the walk with a text, or records it with place and remedy and continues.
     pub(super) fn fail(
         &self,
         at: &Place<'_>,
@@ -107,12 +106,12 @@ impl<'s> Walk<'s> {
         Ok(())
     }
 
-    /// Whether all failures are wanted, in plain words.
+    /// Returns whether all failures are collected, in plain words.
     pub(super) fn collects_plainly(&self) -> bool {
         self.is_plain && self.found.is_some()
     }
 
-    /// As [`Walk::fail`], with other words for the writer of a file.
+    /// Does the same as [`Walk::fail`], with another message for the writer of a file.
     pub(super) fn fail_as(
         &self,
         at: &Place<'_>,
@@ -128,8 +127,8 @@ impl<'s> Walk<'s> {
         self.fail(at, code, message, || hint)
     }
 
-    /// Fails with a text that says nothing of its cause, which is some failure of the schema `id`:
-    /// place and remedy are those of the cause.
+    /// Fails with a text that does not contain its cause, a failure of the schema `id`. Place and remedy are taken from
+    /// the cause.
     pub(super) fn fail_because(&self, at: &Place<'_>, text: &str, id: NodeId, value: &Value) -> Outcome {
         if self.found.is_none() {
             return Err(text.to_owned());
@@ -144,15 +143,14 @@ impl<'s> Walk<'s> {
         self.fail_for(causes)
     }
 
-    /// Fails for other failures.
+    /// Fails with the given failures.
     pub(super) fn fail_for(&self, causes: Vec<Problem>) -> Outcome {
         let Some(found) = self.found else { return Err(String::new()) };
         causes.into_iter().for_each(|cause| add(&mut found.borrow_mut(), cause, self.is_plain));
         Ok(())
     }
 
-    /// Applies one schema. The order of the keywords is that of APISIX and decides which failure is
-    /// reported.
+    /// Applies one schema. The order of the keywords is APISIX's and decides which failure is reported.
     pub(super) fn node(&self, id: NodeId, value: &mut Cow<'_, Value>, at: &Place<'_>) -> Outcome {
         self.spend(|| 1)?;
         if at.depth > MAX_DEPTH {
@@ -218,8 +216,8 @@ impl<'s> Walk<'s> {
         }
     }
 
-    /// Applies the schema of a property or an item, where a reference to a secret stands for a text
-    /// that is not known yet.
+    /// Applies the schema of a property or an item, where a reference to a secret replaces a text that is not known
+    /// yet.
     fn field(&self, id: NodeId, value: &mut Cow<'_, Value>, at: &Place<'_>) -> Outcome {
         let node = &self.nodes[id];
         let may_be_text = matches!(node.types, Types::Any | Types::One(JsonType::String)) && !node.boolean;
@@ -232,7 +230,7 @@ impl<'s> Walk<'s> {
     }
 
     fn object(&self, rules: &ObjectRules, value: &mut Cow<'_, Value>, at: &Place<'_>) -> Outcome {
-        // Only the fields that were written count, not those that defaults add.
+        // Only written fields count, not added defaults.
         let count = value.as_object().map_or(0, Map::len) as u64;
         for property in &rules.properties {
             self.property(property, value, at)?;
@@ -322,7 +320,7 @@ impl<'s> Walk<'s> {
         }
     }
 
-    /// `patternProperties`, `additionalProperties`, `propertyNames`.
+    /// Checks `patternProperties`, `additionalProperties`, `propertyNames`.
     fn other_properties(&self, rules: &ObjectRules, value: &mut Cow<'_, Value>, at: &Place<'_>) -> Outcome {
         let unbound = matches!(rules.additional, Additional::Unsaid | Additional::Anything);
         if unbound && rules.patterns.is_empty() && rules.names.is_none() {
@@ -368,7 +366,7 @@ impl<'s> Walk<'s> {
     }
 
     fn array(&self, rules: &ArrayRules, value: &mut Cow<'_, Value>, at: &Place<'_>) -> Outcome {
-        // An empty object comes here as well.
+        // Also true for an empty object.
         let items = value.as_array().map_or(&[][..], Vec::as_slice);
         let count = items.len() as u64;
         if let Some(min) = rules.min.filter(|min| count < *min) {
@@ -417,7 +415,7 @@ impl<'s> Walk<'s> {
 
     fn contains(&self, contains: &Contains, items: &[Value], at: &Place<'_>) -> Outcome {
         let found = items.iter().filter(|item| self.attempt(contains.node, item, at).is_some());
-        // Whoever wants one wants no more to be looked at.
+        // A count stops as soon as its result is certain.
         let enough = contains.max.map_or(contains.min, |max| max.saturating_add(1));
         let found = found.take(usize::try_from(enough).unwrap_or(usize::MAX)).count() as u64;
         let text = match (contains.min, contains.max) {
@@ -460,7 +458,7 @@ impl<'s> Walk<'s> {
         }
     }
 
-    /// Whether the schema matches; if so, `value` gets its defaults.
+    /// Returns whether the schema matches. If so, `value` gets its defaults.
     pub(super) fn adopt(&self, id: NodeId, value: &mut Cow<'_, Value>, at: &Place<'_>) -> bool {
         match self.attempt(id, value, at) {
             Some(Some(added)) => {
@@ -471,8 +469,8 @@ impl<'s> Walk<'s> {
         }
     }
 
-    /// `None`: the schema does not match. `Some(Some(…))`: it does, and this is the value with its
-    /// defaults.
+    /// Returns `None` if the schema does not match, and `Some(Some(…))` if it matches and adds defaults: the value with
+    /// its defaults.
     pub(super) fn attempt(&self, id: NodeId, value: &Value, at: &Place<'_>) -> Option<Option<Value>> {
         let mut trial = Cow::Borrowed(value);
         Walk { found: None, ..*self }.node(id, &mut trial, &at.same()).ok()?;
@@ -482,7 +480,7 @@ impl<'s> Walk<'s> {
         }
     }
 
-    /// Sets a member of an object, or of the empty array that stands for one.
+    /// Sets a member of an object, or of an empty array used as an object.
     fn set(&self, value: &mut Cow<'_, Value>, name: &str, field: Value) -> Outcome {
         let value = self.owned(value)?;
         if !value.is_object() {
@@ -500,7 +498,7 @@ impl<'s> Walk<'s> {
     }
 }
 
-/// Adds a problem. Several parts of a schema may want the same.
+/// Adds a problem. Several parts of a schema may report the same problem.
 fn add(found: &mut Vec<Problem>, problem: Problem, is_plain: bool) {
     let again = |other: &Problem| {
         other.pointer == problem.pointer
@@ -537,7 +535,8 @@ fn schema_of_item(items: &Items, index: usize) -> Result<Option<NodeId>, String>
     })
 }
 
-/// Whether the value is of the type. To an operator an empty object is an array and an empty array an object.
+/// Returns whether the value has the type. For an operator's value an empty object is also an array and an empty array
+/// an object.
 fn is(kind: JsonType, value: &Value, empties: Empties) -> bool {
     match (kind, value) {
         (JsonType::Object, Value::Object(_))

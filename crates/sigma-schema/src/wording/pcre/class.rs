@@ -5,17 +5,17 @@ use std::str::Chars;
 
 use super::translate::{escape_of, literal, named_set};
 
-/// Characters of `:^xdigit:]`, the longest name of a set in brackets.
+/// Length of `:^xdigit:]`, the longest name of a set in brackets.
 const LONGEST_NAME: usize = 10;
 
 /// One element of a bracket expression.
 enum Item {
     Char(char),
-    /// Something that stands for several characters, as the `regex` crate writes it.
+    /// A set of characters, as the `regex` crate writes it.
     Set(String),
 }
 
-/// The number of bytes of the bracket expression at the start of `source`.
+/// Returns the number of bytes of the bracket expression at the start of `source`.
 pub(super) fn length(source: &str) -> usize {
     let mut chars = source.char_indices().skip(1).peekable();
     if chars.peek().is_some_and(|(_, char)| *char == '^') {
@@ -40,7 +40,7 @@ pub(super) fn length(source: &str) -> usize {
     source.len()
 }
 
-/// Rewrites the bracket expression whose `[` has been taken from `chars`.
+/// Rewrites the bracket expression after its `[`, which is already read from `chars`.
 pub(super) fn translate(chars: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), String> {
     out.push('[');
     if chars.next_if_eq(&'^').is_some() {
@@ -66,7 +66,7 @@ pub(super) fn translate(chars: &mut Peekable<Chars<'_>>, out: &mut String) -> Re
         if ahead.next() != Some('-') || matches!(ahead.next(), None | Some(']')) {
             continue;
         }
-        // A range, unless a set follows, beside which the hyphen is a character.
+        // A range, unless a set follows; then the hyphen is a character.
         chars.next();
         let Some(next) = chars.next() else { continue };
         match self::item(next, chars)? {
@@ -107,7 +107,7 @@ fn item(char: char, chars: &mut Peekable<Chars<'_>>) -> Result<Item, String> {
     }
 }
 
-/// `[:alpha:]` at the start of `source`, which both dialects know.
+/// Returns the `[:alpha:]` at the start of `source`, which both dialects have.
 fn posix(source: &str) -> Option<&str> {
     let inside = source.strip_prefix("[:")?;
     let end = inside.find(":]")?;

@@ -1,4 +1,4 @@
-//! The patterns of APISIX, the syntax of PCRE, and what is refused of it.
+//! Tests of APISIX's patterns, of PCRE syntax, and of unsupported syntax.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn check(source: &str, matches: &[&str], differs: &[&str]) {
     }
 }
 
-/// Every pattern that a schema of APISIX, of its plugins or its discovery settings has.
+/// All patterns in the schemas of APISIX, of its plugins and of its discovery settings.
 #[test]
 fn patterns_of_apisix() {
     check(r"^[a-zA-Z0-9-_.]+$", &["a-b_c.d", "1"], &["", "a b", "a/b", "a\n"]);
@@ -111,7 +111,7 @@ fn look_around_at_the_ends() {
 }
 
 #[test]
-fn what_cannot_be_expressed_is_named() {
+fn unsupported_constructs_are_named() {
     let cases = [
         (r"a(?=b)c", "a look-ahead that does not follow a leading `^`"),
         (r"^(?!a)b|c", "a look-ahead"),

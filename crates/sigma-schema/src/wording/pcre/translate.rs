@@ -1,4 +1,4 @@
-//! From the syntax of PCRE to that of the `regex` crate.
+//! Translates PCRE syntax to the syntax of the `regex` crate.
 
 use std::iter::Peekable;
 use std::str::Chars;
@@ -11,8 +11,7 @@ const SPACE: &str = "\\t\\n\\x0B\\x0C\\r\\x20";
 const HORIZONTAL: &str = "\\t\\x20";
 const VERTICAL: &str = "\\n\\x0B\\x0C\\r";
 
-/// The same expression for the `regex` crate, or the rest of a sentence that says what about the
-/// pattern cannot be expressed.
+/// Returns the same expression for the `regex` crate, or the rest of a sentence about the unsupported construct.
 pub fn translate(pattern: &str) -> Result<String, String> {
     let mut out = String::with_capacity(pattern.len() + 16);
     let mut chars = pattern.chars().peekable();
@@ -33,8 +32,8 @@ pub fn translate(pattern: &str) -> Result<String, String> {
     Ok(out)
 }
 
-/// The signs that may follow a repetition: `?` makes it lazy; `+` would make it possessive, which to the
-/// `regex` crate is another repetition.
+/// Handles the sign after a repetition: `?` makes it lazy. `+` would make it possessive, but the `regex` crate reads it
+/// as another repetition.
 fn repetition_end(chars: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), String> {
     match chars.peek() {
         Some('+') => Err(inexpressible("a possessive repetition")),
@@ -46,7 +45,7 @@ fn repetition_end(chars: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(
     }
 }
 
-/// A `{` is a repetition only if `{n}`, `{n,}` or `{n,m}` follows.
+/// Handles `{`, which is a repetition only if it begins `{n}`, `{n,}` or `{n,m}`.
 fn brace(chars: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), String> {
     let inside: String = chars.clone().take_while(|char| char.is_ascii_digit() || *char == ',').collect();
     let closed = chars.clone().nth(inside.len()) == Some('}');
@@ -94,7 +93,7 @@ fn group(chars: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), String
             Ok(())
         }
         Some('\'') => {
-            // Another way to write (?<name>…).
+            // The same as (?<name>…).
             chars.next();
             chars.next();
             let name: String = chars.by_ref().take_while(|char| *char != '\'').collect();
@@ -109,11 +108,11 @@ fn group(chars: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), String
     }
 }
 
-/// Rewrites what follows a backslash outside brackets.
+/// Rewrites an escape outside brackets.
 fn escape(chars: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), String> {
     let Some(next) = chars.next() else { return Err("ends with a backslash".to_owned()) };
     if let Some(set) = named_set(next, chars)? {
-        // `\p{…}` stands alone, the others become brackets.
+        // `\p{…}` is valid without brackets, other sets need them.
         out.push_str(&set_alone(&set));
         return Ok(());
     }
@@ -131,7 +130,7 @@ fn escape(chars: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), Strin
             }
         }
         'E' => {}
-        // Three octal digits are a character, fewer a group.
+        // Three octal digits are a character code, fewer are a group number.
         '1'..='3' if chars.clone().take(2).filter(|char| ('0'..='7').contains(char)).count() == 2 => {
             out.push_str(&literal(escape_of(next, chars)?));
         }
@@ -142,7 +141,7 @@ fn escape(chars: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), Strin
     Ok(())
 }
 
-/// A set that a letter behind a backslash names, as it is written inside brackets.
+/// Returns the set that an escape such as `\d` means, as it is written inside brackets.
 pub(super) fn named_set(letter: char, chars: &mut Peekable<Chars<'_>>) -> Result<Option<String>, String> {
     let plain = match letter {
         'd' | 'D' => DIGITS,
@@ -177,7 +176,7 @@ fn set_alone(set: &str) -> String {
     }
 }
 
-/// The one character that an escape stands for, inside brackets and outside.
+/// Returns the character that an escape means, inside brackets and outside.
 pub(super) fn escape_of(letter: char, chars: &mut Peekable<Chars<'_>>) -> Result<char, String> {
     Ok(match letter {
         'a' => '\u{7}',
@@ -225,7 +224,7 @@ fn code_point(digits: &str, radix: u32) -> Result<char, String> {
     code.ok_or_else(|| format!("has `{digits}`, which is no character"))
 }
 
-/// A character that means itself, in brackets and outside, with `x` in force and without.
+/// Escapes a character, so that it is a literal in brackets and outside, with and without the flag `x`.
 pub(super) fn literal(char: char) -> String {
     match char {
         'a'..='z' | 'A'..='Z' | '0'..='9' | '_' | '<' | '>' => char.to_string(),
