@@ -1,6 +1,6 @@
-//! Formats of other programs as Sigma's own: the files of the programs that Sigma succeeds, and OpenAPI.
+//! Translates formats of other programs to Sigma's own: the files of Sigma's predecessors, and OpenAPI.
 //!
-//! A document is translated before it is checked, so the check knows none of these formats.
+//! A document is translated before the check, so the check knows only Sigma's own format.
 
 pub mod openapi;
 pub mod seed;

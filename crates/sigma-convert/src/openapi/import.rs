@@ -1,4 +1,4 @@
-//! A configuration made of a document: a route for each operation, and the upstream that its servers name.
+//! Makes a configuration of an OpenAPI document: a route for each operation, and an upstream for its server.
 
 use std::collections::HashSet;
 
@@ -9,37 +9,37 @@ use sigma_schema::openapi::server::base_path;
 use sigma_schema::openapi::template::{Piece, Segment, Template};
 use sigma_schema::openapi::{OpenApi, Operation};
 
-/// What is made besides the routes.
+/// Options of the import.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Wish<'w> {
-    /// The URL of the node, in place of what the document says.
+    /// The URL of the node; replaces the document's server.
     pub upstream: Option<&'w str>,
-    /// The text of the document, if requests are to be validated by it.
+    /// The text of the document, if requests are to be validated against it.
     pub validate: Option<&'w str>,
 }
 
-/// A configuration, and what of the document is not in it.
+/// A configuration, with notes on the parts of the document that it lacks.
 #[derive(Debug)]
 pub struct Imported {
-    /// The configuration, as a file has it.
+    /// The configuration as in a file.
     pub configuration: Value,
     /// Sentences for the operator.
     pub notes: Vec<String>,
 }
 
-/// The node of a document that names none.
+/// The node for a document without servers.
 const SOMEWHERE: &str = "http://127.0.0.1:9000";
 
-/// Longest id of a resource.
+/// Maximum length of a resource id.
 const MOST_ID: usize = 64;
 
-/// The id of what all routes share.
+/// The id of the shared upstream and plugin config.
 const SHARED: &str = "openapi";
 
 /// Makes a configuration of a document.
 ///
 /// # Errors
-/// Returns an error, which is a sentence, if something in the document has no place in one.
+/// Returns a sentence if a part of the document cannot be translated.
 pub fn configuration(document: &OpenApi, wish: Wish<'_>) -> Result<Imported, String> {
     let operations = document.operations()?;
     if operations.is_empty() {
@@ -59,7 +59,7 @@ pub fn configuration(document: &OpenApi, wish: Wish<'_>) -> Result<Imported, Str
     }
     made.insert("routes".to_owned(), Value::Array(routes));
     if let Some(text) = wish.validate {
-        // A `${{` would be read as a variable of the environment.
+        // `${{` would begin an environment variable.
         let spec = text.replace("${{", "$\\u007b{");
         let plugins = json!({"oas-validator": {"spec": spec}});
         made.insert("plugin_configs".to_owned(), json!([{"id": SHARED, "plugins": plugins}]));
@@ -87,7 +87,7 @@ fn route(
     bases.dedup();
     let uri = Uri::of(&template).ok_or_else(|| {
         format!(
-            "the path `{}` has a `*` or begins a segment with `:`, which means something in a route",
+            "the path `{}` has a `*` or begins a segment with `:`, which is special in a route",
             operation.path
         )
     })?;
@@ -101,7 +101,7 @@ fn route(
         route.insert("hosts".to_owned(), json!(hosts));
     }
     if let Some(pattern) = uri.pattern {
-        // Before those that take any text in its place.
+        // Has precedence over routes that accept any text there.
         route.insert("priority".to_owned(), 1.into());
         let bases: Vec<String> = bases.iter().map(|base| regex::escape(base)).collect();
         route.insert("vars".to_owned(), json!([["uri", "~~", format!("^(?:{}){pattern}", bases.join("|"))]]));
@@ -113,11 +113,11 @@ fn route(
     Ok(Value::Object(route))
 }
 
-/// A template as routes have it.
+/// A path template in the syntax of routes.
 struct Uri {
     texts: Vec<String>,
     has_parameters: bool,
-    /// What a path has to match besides, where a segment is more than a parameter.
+    /// An additional pattern for the path, if a segment is more than a parameter.
     pattern: Option<String>,
 }
 
@@ -125,7 +125,7 @@ impl Uri {
     fn of(template: &Template) -> Option<Uri> {
         let is_mixed = |segment: &Segment| matches!(segment, Segment::Pieces(pieces) if pieces.len() > 1);
         let (mut text, mut pattern) = (String::new(), String::new());
-        // Of a template with a mixed segment, what stands before it is enough: the pattern says the rest.
+        // A template with a mixed segment is cut before it; the pattern checks the rest.
         let mut is_cut = false;
         let mut has_parameters = false;
         for (at, segment) in template.0.iter().enumerate() {
@@ -162,20 +162,20 @@ impl Uri {
                 pattern: Some(format!("{pattern}/?$")),
             });
         }
-        // Clients that write the slash at the end mean the same.
+        // Clients may add a slash at the end.
         let texts =
             if text.is_empty() { vec!["/".to_owned()] } else { vec![text.clone(), format!("{text}/")] };
         Some(Uri { texts, has_parameters, pattern: None })
     }
 }
 
-/// The name of a parameter in a route: letters, digits and `_`.
+/// Returns the name of a parameter in a route: letters, digits and `_`.
 fn parameter(name: &str, at: usize) -> String {
     let is_plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     if is_plain { name.to_owned() } else { format!("parameter_{}", at + 1) }
 }
 
-/// The id of an operation's route, which no other one has.
+/// Returns a unique id for an operation's route.
 fn id_of(operation: &Operation<'_>, ids: &mut HashSet<String>) -> String {
     let own = operation.operation.text("operationId").map(str::to_owned);
     let own = own.unwrap_or_else(|| format!("{} {}", operation.method.to_ascii_lowercase(), operation.path));
@@ -199,7 +199,7 @@ fn id_of(operation: &Operation<'_>, ids: &mut HashSet<String>) -> String {
     unique
 }
 
-/// The authority of a URL with a scheme, and whether it is encrypted.
+/// Returns the authority of a URL with a scheme, and whether it uses TLS.
 fn authority(url: &str) -> Option<(&str, bool)> {
     let (scheme, rest) = url.split_once("://")?;
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
@@ -210,7 +210,7 @@ fn authority(url: &str) -> Option<(&str, bool)> {
     }
 }
 
-/// The names by which clients ask for an operation; none if it is served under any.
+/// Returns the host names of an operation; empty if every host is accepted.
 fn hosts(operation: &Operation<'_>) -> Vec<String> {
     let mut names = Vec::new();
     for url in &operation.servers {
@@ -224,7 +224,7 @@ fn hosts(operation: &Operation<'_>) -> Vec<String> {
     names
 }
 
-/// The upstream: what is wished, or the first server.
+/// Returns the upstream: the option's URL, or the first server.
 fn upstream(operations: &[Operation<'_>], wish: Wish<'_>, notes: &mut Vec<String>) -> Result<Value, String> {
     let mut servers: Vec<&str> =
         operations.iter().flat_map(|operation| &operation.servers).map(String::as_str).collect();
@@ -246,7 +246,7 @@ fn upstream(operations: &[Operation<'_>], wish: Wish<'_>, notes: &mut Vec<String
         }
     };
     let (address, is_encrypted) = authority(url)
-        .ok_or_else(|| format!("`{url}` is no URL of a node, such as http://127.0.0.1:9000"))?;
+        .ok_or_else(|| format!("`{url}` is not the URL of a node, such as http://127.0.0.1:9000"))?;
     let (host, port) = split_address(address).map_err(|error| format!("`{url}`: {error}"))?;
     if host.is_empty() {
         return Err(format!("`{url}` has no host"));
@@ -257,14 +257,14 @@ fn upstream(operations: &[Operation<'_>], wish: Wish<'_>, notes: &mut Vec<String
         "scheme": if is_encrypted { "https" } else { "http" },
         "nodes": [{"host": host, "port": port, "weight": 1}],
     });
-    // A node that is known by a name has to be asked by it.
+    // A node with a host name needs it in the Host header.
     if !host.starts_with('[') && host.parse::<std::net::IpAddr>().is_err() {
         upstream["pass_host"] = "node".into();
     }
     Ok(upstream)
 }
 
-/// What of a document says something about requests and is in no route.
+/// Returns notes on the parts that affect requests but are not in any route.
 fn left_out(document: &OpenApi) -> Vec<String> {
     let root = document.root();
     let mut notes = Vec::new();
@@ -272,10 +272,10 @@ fn left_out(document: &OpenApi) -> Vec<String> {
     let names: Vec<&str> = schemes.iter().flat_map(|all| all.members()).map(|(name, _)| name).collect();
     if !names.is_empty() {
         let names = names.join(", ");
-        notes.push(format!("nobody is authenticated: add a plugin for the security schemes {names}"));
+        notes.push(format!("routes have no authentication: add a plugin for the security schemes {names}"));
     }
     if root.value.get("webhooks").is_some() {
-        notes.push("webhooks are requests to others and have no route".to_owned());
+        notes.push("webhooks are requests to other servers and have no route".to_owned());
     }
     notes
 }
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_and_what_is_refused() {
+    fn notes_and_refusals() {
         let root = json!({"openapi": "3.1.0", "paths": {"/a": {"get": {}}}, "webhooks": {},
             "components": {"securitySchemes": {"key": {}, "login": {}}}});
         let imported =
@@ -374,8 +374,8 @@ mod tests {
             imported.notes,
             [
                 "the document names no server, the upstream is http://127.0.0.1:9000: change it",
-                "nobody is authenticated: add a plugin for the security schemes key, login",
-                "webhooks are requests to others and have no route",
+                "routes have no authentication: add a plugin for the security schemes key, login",
+                "webhooks are requests to other servers and have no route",
             ]
         );
         let plugins = &imported.configuration["plugin_configs"][0]["plugins"];
@@ -388,12 +388,12 @@ mod tests {
         refused(
             json!({"/a": {"get": {}}}),
             Some("a:1"),
-            "`a:1` is no URL of a node, such as http://127.0.0.1:9000",
+            "`a:1` is not the URL of a node, such as http://127.0.0.1:9000",
         );
         refused(
             json!({"/a/*": {"get": {}}}),
             None,
-            "the path `/a/*` has a `*` or begins a segment with `:`, which means something in a route",
+            "the path `/a/*` has a `*` or begins a segment with `:`, which is special in a route",
         );
     }
 }

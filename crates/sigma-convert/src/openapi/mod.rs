@@ -1,4 +1,4 @@
-//! OpenAPI: a configuration that is made of a document, and the document of a Protocol Buffers definition.
+//! OpenAPI: makes a configuration of a document, and a document of a Protocol Buffers definition.
 
 pub mod import;
 mod of_proto;

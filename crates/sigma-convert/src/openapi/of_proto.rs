@@ -1,6 +1,7 @@
-//! A definition as a document of OpenAPI: what its annotations `google.api.http` make of HTTP.
+//! Makes an OpenAPI document of a Protocol Buffers definition with `google.api.http` annotations.
 //!
-//! The document says what the plugin `grpc-transcode` takes and answers with the defaults of its `pb_option`.
+//! The document describes the requests and responses of the plugin `grpc-transcode` with the defaults of its
+//! `pb_option`.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -10,24 +11,24 @@ use serde_json::{Map, Value, json};
 use sigma_schema::id::Id;
 use sigma_schema::proto::http_rule::{self, Body, HttpRule, Part};
 
-/// Most operations of a document; Google's largest service has a few thousand.
+/// Maximum number of operations in a document; Google's largest service has a few thousand.
 const MOST_OPERATIONS: usize = 10_000;
 
-/// Most parameters of a document: a short annotation may stand for a message of many fields.
+/// Maximum number of parameters in a document: a short annotation may refer to a message with many fields.
 const MOST_PARAMETERS: usize = 50_000;
 
-/// How many messages within each other have their fields as parameters.
+/// Maximum nesting of messages whose fields become parameters.
 const MOST_LEVELS: usize = 5;
 
-/// The methods of HTTP that a document may have.
+/// The HTTP methods of an OpenAPI document.
 const VERBS: [&str; 8] = ["GET", "PUT", "POST", "DELETE", "OPTIONS", "HEAD", "PATCH", "TRACE"];
 
-/// The document of a definition (OpenAPI 3.0): the annotated methods of all its services. Of a request that two
-/// annotations are of, the first one counts. What OpenAPI cannot say is left out: annotations of any method, and
-/// fields of the query that are lists of messages or maps.
+/// Returns the OpenAPI 3.0 document of a definition: the annotated methods of all its services. If two annotations have
+/// the same request, the first one counts. Features without an OpenAPI equivalent are left out: annotations for any
+/// method, and query fields that are lists of messages or maps.
 ///
 /// # Errors
-/// Returns an error, which is a sentence, if the definition cannot be read or the document would be too large.
+/// Returns a sentence if the definition cannot be read or the document would be too large.
 pub fn openapi(id: &Id, content: &str) -> Result<Value, String> {
     let pool = sigma_schema::proto::pool(content)?;
     let mut document = Document::default();
@@ -39,20 +40,20 @@ pub fn openapi(id: &Id, content: &str) -> Result<Value, String> {
     document.finish(id, &pool)
 }
 
-/// A document that is being made.
+/// A document under construction.
 #[derive(Default)]
 struct Document {
     paths: Map<String, Value>,
-    /// The path of each shape, and the names of its parameters: two paths must not differ in those alone.
+    /// The path of each shape, and the names of its parameters. Two paths must differ in more than these names.
     shapes: BTreeMap<String, (String, Vec<String>)>,
-    /// How often a method was annotated.
+    /// The number of annotations of each method.
     bindings: BTreeMap<String, usize>,
     operations: usize,
     parameters: usize,
     types: Types,
 }
 
-/// The schemas that are referred to.
+/// The referenced schemas.
 #[derive(Default)]
 struct Types {
     known: BTreeMap<String, Option<Value>>,
@@ -62,7 +63,7 @@ struct Types {
 /// A parameter of a path.
 struct Variable {
     name: String,
-    /// The field that it is alone.
+    /// The field, if the parameter is exactly one field.
     field: Option<String>,
     has_rest: bool,
 }
@@ -131,7 +132,7 @@ impl Document {
             "tags": [method.parent_service().full_name()],
             "responses": {
                 "200": self.answer(rule),
-                "default": {"description": "The call has failed, or none was made."},
+                "default": {"description": "The call failed, or was not made."},
             },
         });
         if !parameters.is_empty() {
@@ -143,7 +144,7 @@ impl Document {
         Ok(operation)
     }
 
-    /// The fields of a message that arguments of the query are for.
+    /// Adds query parameters for the fields of a message.
     fn query(
         &mut self,
         message: &MessageDescriptor,
@@ -197,7 +198,7 @@ impl Document {
         };
         let is_stream = rule.method.is_server_streaming();
         let media_type = if is_stream { "application/x-ndjson" } else { "application/json" };
-        let description = if is_stream { "Messages, one in each line." } else { "The message." };
+        let description = if is_stream { "Messages, one per line." } else { "The message." };
         json!({"description": description, "content": {media_type: {"schema": schema}}})
     }
 
@@ -226,7 +227,7 @@ impl Document {
 }
 
 impl Types {
-    /// The schema of a field, as JSON has it.
+    /// Returns the schema of a field in its JSON form.
     fn field(&mut self, field: &FieldDescriptor) -> Value {
         let kind = field.kind();
         match kind.as_message() {
@@ -258,7 +259,7 @@ impl Types {
         let name = desc.full_name();
         if !self.known.contains_key(name) {
             let names: Vec<Value> = desc.values().map(|value| json!(value.name())).collect();
-            // A number is taken as well, and shown where it has no name.
+            // A number is accepted as well, and used where the value has no name.
             let schema =
                 json!({"anyOf": [{"type": "string", "enum": names}, {"type": "integer", "format": "int32"}]});
             self.known.insert(name.to_owned(), Some(schema));
@@ -283,13 +284,13 @@ fn reference(name: &str) -> Value {
     json!({"$ref": format!("#/components/schemas/{name}")})
 }
 
-/// A number with a fraction, or one of those for which JSON has no number.
+/// Returns the schema of a float, which in JSON is a number or a text such as `NaN`.
 fn float(format: &str) -> Value {
     let odd = json!({"type": "string", "enum": ["NaN", "Infinity", "-Infinity"]});
     json!({"anyOf": [{"type": "number", "format": format}, odd]})
 }
 
-/// The schema of a message that has a form of its own in JSON.
+/// Returns the schema of a message with a special JSON form.
 fn well_known(desc: &MessageDescriptor) -> Option<Value> {
     Some(match desc.full_name().strip_prefix("google.protobuf.")? {
         "Timestamp" => json!({"type": "string", "format": "date-time"}),
@@ -299,7 +300,7 @@ fn well_known(desc: &MessageDescriptor) -> Option<Value> {
         "BoolValue" => json!({"type": "boolean"}),
         "Int32Value" => json!({"type": "integer", "format": "int32"}),
         "UInt32Value" => json!({"type": "integer", "minimum": 0, "maximum": u32::MAX}),
-        // Those of 64 bits are texts there.
+        // 64-bit numbers are texts in JSON.
         "Int64Value" | "UInt64Value" => json!({"anyOf": [{"type": "integer"}, {"type": "string"}]}),
         "DoubleValue" => float("double"),
         "FloatValue" => float("float"),
@@ -311,20 +312,20 @@ fn well_known(desc: &MessageDescriptor) -> Option<Value> {
     })
 }
 
-/// Whether a message is one text in JSON, or a number.
+/// Returns whether a message is one text or number in JSON.
 fn is_text(desc: &MessageDescriptor) -> bool {
     let has_parts = ["Struct", "ListValue", "Value", "Any"];
     let name = desc.full_name().strip_prefix("google.protobuf.");
     well_known(desc).is_some() && !name.is_some_and(|name| has_parts.contains(&name))
 }
 
-/// Whether a field is one text in a path.
+/// Returns whether a field is one text in a path.
 fn is_one_text(field: &FieldDescriptor) -> bool {
     let is_part = field.kind().as_message().is_some_and(|desc| !is_text(desc));
     !is_part && !field.is_list() && !field.is_map()
 }
 
-/// The field that a path of names leads to.
+/// Returns the field at a path of names.
 fn field_of(message: &MessageDescriptor, path: &str) -> Option<FieldDescriptor> {
     let (first, rest) = path.split_once('.').unwrap_or((path, ""));
     let field = message.get_field_by_name(first)?;
@@ -334,7 +335,7 @@ fn field_of(message: &MessageDescriptor, path: &str) -> Option<FieldDescriptor> 
     }
 }
 
-/// The path of an annotation, and its parameters.
+/// Returns the path of an annotation and its parameters.
 fn path(rule: &HttpRule) -> (String, Vec<Variable>) {
     let template = &rule.template;
     let (mut path, mut variables) = (String::new(), Vec::<Variable>::new());
@@ -366,7 +367,7 @@ fn path(rule: &HttpRule) -> (String, Vec<Variable>) {
     (path, variables)
 }
 
-/// A path without the names of its parameters.
+/// Returns a path without the names of its parameters.
 fn shape(path: &str) -> String {
     let mut shape = String::new();
     let mut is_name = false;
@@ -380,7 +381,7 @@ fn shape(path: &str) -> String {
     shape
 }
 
-/// A text of a path, in which some letters would mean something.
+/// Encodes the special characters of a path text.
 fn encoded(text: &str) -> String {
     let mut encoded = String::new();
     for letter in text.chars() {
@@ -408,7 +409,7 @@ mod tests {
         openapi(&id, &format!("{HEAD}{definition}")).unwrap()
     }
 
-    /// A document of one service with these methods, whose message refers to itself.
+    /// Returns the document of one service with these methods, whose message refers to itself.
     fn of_methods(methods: &str) -> Value {
         made(&format!(
             "service S {{ {methods} }}
@@ -419,7 +420,7 @@ mod tests {
         ))
     }
 
-    /// Method, path and parameters of each operation, as those who read documents see them.
+    /// Returns method, path and parameters of each operation, as readers of a document see them.
     fn operations(document: &Value) -> Vec<String> {
         let document = OpenApi::of(document.clone()).unwrap();
         let shown = document.operations().unwrap().into_iter().map(|operation| {
@@ -471,8 +472,8 @@ mod tests {
         );
         let of = |name: &str| json!({"$ref": format!("#/components/schemas/{name}")});
         let color = json!({"anyOf": [{"type": "string", "enum": ["RED", "BLUE"]}, {"type": "integer", "format": "int32"}]});
-        let failed = json!({"description": "The call has failed, or none was made."});
-        let lines = json!({"description": "Messages, one in each line.",
+        let failed = json!({"description": "The call failed, or was not made."});
+        let lines = json!({"description": "Messages, one per line.",
             "content": {"application/x-ndjson": {"schema": of("p.M")}}});
         assert_eq!(
             document,
@@ -518,7 +519,7 @@ mod tests {
         );
     }
 
-    /// A configuration can be made of it.
+    /// The import accepts the document.
     #[test]
     fn documents_are_imported() {
         let rules = "get: \"/v1/{name=shelves/*/books/*}:read\" additional_bindings { post: \"/v1/{leaf.on}\" body: \"*\" }";
@@ -532,7 +533,7 @@ mod tests {
         assert_eq!(uris.len(), 2, "{uris:?}");
     }
 
-    /// Every schema can be read, for requests and for answers.
+    /// Every schema compiles, for requests and for responses.
     #[test]
     fn schemas_are_understood() {
         let kinds = "double float int32 int64 uint32 uint64 sint32 sint64 fixed32 fixed64 sfixed32 sfixed64 bool string bytes";

@@ -1,5 +1,4 @@
-//! Configurations of other programs that are not read, recognised so that the answer says what to do
-//! instead of finding every key unknown.
+//! Detects configurations of unsupported programs, so that the error gives a remedy instead of many unknown keys.
 
 use serde_json::{Map, Value};
 
@@ -7,9 +6,9 @@ use sigma_schema::document::Document;
 use sigma_schema::problem::Problem;
 
 struct Foreign {
-    /// Whether a document is one.
+    /// Returns whether a document has this format.
     is: fn(&Map<String, Value>) -> bool,
-    /// Its kind.
+    /// The message with the kind of file.
     message: &'static str,
     /// The remedy.
     hint: &'static str,
@@ -45,7 +44,7 @@ const FORMATS: [Foreign; 4] = [
     },
 ];
 
-/// The one problem of a document that belongs to another program.
+/// Returns the problem for a document of another program.
 pub(crate) fn recognised(document: &Document) -> Option<Problem> {
     let root = document.value.as_object()?;
     let format = FORMATS.iter().find(|format| (format.is)(root))?;

@@ -1,5 +1,5 @@
-//! Reading a source document key by key: every access notes what is wrong with its value, so that
-//! one pass finds all problems.
+//! Reads a source document key by key. Every access records the problems of its value, so that one pass finds all
+//! problems.
 
 use std::ops::RangeInclusive;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use sigma_schema::document::Document;
 use sigma_schema::problem::{Problem, element, member};
 
-/// A value of the source document and where it stands.
+/// A value of the source document with its position.
 #[derive(Debug, Clone)]
 pub(super) struct Place<'d> {
     pub(super) value: &'d Value,
@@ -20,24 +20,24 @@ impl<'d> Place<'d> {
         Place { value: &document.value, pointer: String::new() }
     }
 
-    /// The member `key`; a null counts as absent, as it did in both programs.
+    /// Returns the member `key`. A null counts as absent, as in both programs.
     pub(super) fn get(&self, key: &str) -> Option<Place<'d>> {
         let value = self.value.get(key).filter(|value| !value.is_null())?;
         Some(Place { value, pointer: self.pointer_of(key) })
     }
 
-    /// The pointer of the member `key`, present or not.
+    /// Returns the pointer of the member `key`, present or not.
     pub(super) fn pointer_of(&self, key: &str) -> String {
         member(&self.pointer, key)
     }
 }
 
-/// The meaning that an unknown key had for the original program.
+/// How the original program treated an unknown key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unknown {
-    /// It refused to start.
+    /// The program refused to start.
     Refused,
-    /// It did not look at it.
+    /// The program ignored the key.
     Ignored,
 }
 
@@ -48,7 +48,7 @@ struct Inert {
     times: usize,
 }
 
-/// All that is found while one document is read.
+/// The problems found in one document.
 pub(super) struct Report<'d> {
     document: &'d Document,
     errors: Vec<Problem>,
@@ -61,7 +61,7 @@ impl<'d> Report<'d> {
         Report { document, errors: Vec::new(), warnings: Vec::new(), inert: Vec::new() }
     }
 
-    /// The errors and the warnings.
+    /// Returns the errors and the warnings.
     pub(super) fn finish(mut self) -> (Vec<Problem>, Vec<Problem>) {
         for inert in std::mem::take(&mut self.inert) {
             let times = if inert.times > 1 { format!(" ({} times)", inert.times) } else { String::new() };
@@ -97,7 +97,7 @@ impl<'d> Report<'d> {
         self.document.problem(pointer, code, message).hint(hint)
     }
 
-    /// Notes the members of `at` among `keys` as accepted, without effect.
+    /// Records the members of `at` among `keys` as accepted without effect.
     pub(super) fn inert(&mut self, at: &Place<'_>, keys: &[&str]) {
         for key in keys.iter().filter(|key| at.get(key).is_some()) {
             self.note_inert(at.pointer_of(key));
@@ -149,7 +149,7 @@ impl<'d> Report<'d> {
         self.error(&at.pointer, "type", message, format!("write {expected}"));
     }
 
-    /// The string `key`; numbers and booleans are taken as their text, as Jackson does.
+    /// Returns the string `key`. Numbers and booleans are accepted as their text, as in Jackson.
     pub(super) fn text(&mut self, at: &Place<'_>, key: &str) -> Option<String> {
         let member = at.get(key)?;
         self.as_text(&member)
@@ -167,7 +167,7 @@ impl<'d> Report<'d> {
         }
     }
 
-    /// The non-empty string `key`, which must be there.
+    /// Returns the required, non-empty string `key`.
     pub(super) fn required_text(&mut self, at: &Place<'_>, key: &str) -> Option<String> {
         match at.get(key) {
             Some(member) => {
@@ -189,7 +189,7 @@ impl<'d> Report<'d> {
         self.error(&at.pointer_of(key), "missing", format!("`{key}` is missing"), format!("add `{key}`"));
     }
 
-    /// The whole number `key` within `range`; a string of digits counts, as with Jackson.
+    /// Returns the whole number `key` within `range`. A string of digits is accepted, as in Jackson.
     pub(super) fn number(&mut self, at: &Place<'_>, key: &str, range: RangeInclusive<u64>) -> Option<u64> {
         let member = at.get(key)?;
         let number = match member.value {
@@ -204,7 +204,7 @@ impl<'d> Report<'d> {
         number
     }
 
-    /// The boolean `key`, or `default` if it is absent or wrong.
+    /// Returns the boolean `key`, or `default` if it is absent or invalid.
     pub(super) fn flag(&mut self, at: &Place<'_>, key: &str, default: bool) -> bool {
         let Some(member) = at.get(key) else { return default };
         match member.value {
@@ -218,7 +218,7 @@ impl<'d> Report<'d> {
         }
     }
 
-    /// The object `key`.
+    /// Returns the object `key`.
     pub(super) fn object<'v>(&mut self, at: &Place<'v>, key: &str) -> Option<Place<'v>> {
         let member = at.get(key)?;
         self.is_object(&member).then_some(member)
@@ -241,14 +241,14 @@ impl<'d> Report<'d> {
         items.iter().enumerate().map(place).collect()
     }
 
-    /// The objects in the list `key`.
+    /// Returns the objects in the list `key`.
     pub(super) fn objects<'v>(&mut self, at: &Place<'v>, key: &str) -> Vec<Place<'v>> {
         let mut elements = self.elements(at, key);
         elements.retain(|element| self.is_object(element));
         elements
     }
 
-    /// The strings in the list `key`, with their pointers.
+    /// Returns the strings in the list `key`, with their pointers.
     pub(super) fn texts(&mut self, at: &Place<'_>, key: &str) -> Vec<(String, String)> {
         let elements = self.elements(at, key);
         elements.into_iter().filter_map(|element| Some((self.as_text(&element)?, element.pointer))).collect()

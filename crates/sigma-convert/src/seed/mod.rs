@@ -1,13 +1,11 @@
-//! The seed formats: the configuration of Sigma 0.1.0-alpha and of NiubiX, read as it stands.
+//! The seed formats: configurations of Sigma 0.1.0-alpha and of NiubiX.
 //!
-//! A document of either program is translated once into Sigma's own format (settings, routes,
-//! upstreams) and goes on as if an operator had written that, so nothing behind this folder
-//! knows that the formats exist. Three rules hold for both:
+//! A document of either program is translated once into Sigma's own format (settings, routes, upstreams). All later
+//! steps see only the translated document. Three rules apply to both formats:
 //!
-//! - where the original had a bug, its intent is translated;
-//! - what cannot be translated is said: an error where leaving it out would be unsafe, a warning
-//!   otherwise;
-//! - every problem of a document is reported at once, each with its place and its remedy.
+//! - if the original had a bug, its intent is translated;
+//! - an untranslatable part is an error if ignoring it would be unsafe, otherwise a warning;
+//! - all problems of a document are reported at once, each with its place and its remedy.
 
 mod foreign;
 mod keys;
@@ -30,7 +28,7 @@ use keys::{Place, Report};
 use sigma_schema::document::Document;
 use sigma_schema::problem::Problem;
 
-/// A configuration format of one of the two programs that Sigma succeeds.
+/// A configuration format of one of Sigma's two predecessors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// `sigma.json` of Sigma 0.1.0-alpha.
@@ -40,7 +38,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The usual name of the file.
+    /// Returns the usual name of the file.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -56,10 +54,10 @@ pub const SIGMA_JSON: &str = "sigma.json";
 /// The file of NiubiX.
 pub const NIUBIX_JSON: &str = "niubix.json";
 
-/// Largest `options.json` in bytes: it has a dozen numbers.
+/// Maximum size of `options.json` in bytes; it has a dozen numbers.
 const COMPANION_BYTES: usize = 1 << 20;
 
-/// Recognises a seed format by its content: a top-level `proxy-server` is Sigma's, `apps` NiubiX's.
+/// Detects a seed format by a top-level key: `proxy-server` is Sigma's, `apps` NiubiX's.
 pub fn detect(document: &Document) -> Option<Format> {
     if document.value.get("proxy-server").is_some() {
         Some(Format::Sigma)
@@ -72,11 +70,10 @@ pub fn detect(document: &Document) -> Option<Format> {
 
 /// Translates a document of a seed format into Sigma's own format.
 ///
-/// `options_json` is the document of `-options`, `instances` the number of `-instance`; both
-/// belong to Sigma's command line. Returns the translated document (settings, `routes` and
-/// `upstreams` at the top level) with the warnings, or all errors and warnings together if there
-/// is at least one error. Pointers and lines are those of the document that was given; a problem
-/// in `options_json` says so in its message.
+/// `options_json` is the document of `-options`, `instances` the number of `-instance`; both belong to Sigma's command
+/// line. Returns the translated document (settings, `routes` and `upstreams` at the top level) with the warnings. If
+/// there is at least one error, returns all errors and warnings. Pointers and lines refer to the source document. A
+/// problem in `options_json` says so in its message.
 pub fn translate(
     format: Format,
     document: &Document,
@@ -116,11 +113,11 @@ fn set_workers(target: &mut Map<String, Value>, instances: u16, report: &mut Rep
     }
 }
 
-/// Translates both seed formats before the check. Other files are Sigma's own, or refused with the name of the program
-/// that they are for.
+/// Translates both seed formats before the check. Other files are in Sigma's own format, or refused with the name of
+/// their program.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Seeds<'a> {
-    /// Text of `options.json`, which accompanies the `sigma.json` of 0.1.0-alpha.
+    /// Text of `options.json`, which belongs to the `sigma.json` of 0.1.0-alpha.
     pub companion: Option<&'a str>,
     /// The number of `-instance` on the command line of 0.1.0-alpha.
     pub instances: Option<u16>,
@@ -142,7 +139,7 @@ impl Formats for Seeds<'_> {
     }
 }
 
-/// Whether `text` can be the id of a resource.
+/// Returns whether `text` is a valid resource id.
 fn is_id(text: &str) -> bool {
     (1..=64).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))

@@ -1,7 +1,7 @@
 //! NiubiX 0.0.1: `niubix.json`.
 //!
-//! An app is a route to an upstream of its own, or a stream route if its protocol is `tcp`; apps that listen on
-//! one address share a listener and are told apart by the Host header.
+//! An app becomes a route with its own upstream, or a stream route if its protocol is `tcp`. Apps with the same listen
+//! address share a listener, and the Host header selects the app.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -13,19 +13,19 @@ use super::keys::{Place, Report, Unknown};
 use super::niubix_edge::{self, App, Protocol};
 use sigma_schema::problem::{element, member};
 
-/// Largest request head: line and headers.
+/// Maximum size of a request head: line and headers.
 const REQUEST_HEAD_BYTES: u32 = 8192;
 
-/// Longest request line: a target of 2048 bytes between `DELETE ` and ` HTTP/1.1`.
+/// Maximum length of a request line: a target of 2048 bytes between `DELETE ` and ` HTTP/1.1`.
 const REQUEST_LINE_BYTES: u32 = 7 + 2048 + 9;
 
-/// Fewest open files of a process.
+/// Minimum number of open files of a process.
 const FILES_MIN: u64 = 64;
 
-/// Largest number of milliseconds that is accepted.
+/// Maximum accepted number of milliseconds.
 const MAX_MS: u64 = u32::MAX as u64;
 
-/// Translates the document; what comes back is only used if the report has no errors.
+/// Translates the document. The result is only used if the report has no errors.
 pub(super) fn translate(root: &Place<'_>, report: &mut Report<'_>) -> Map<String, Value> {
     let known = [
         "version",
@@ -54,7 +54,7 @@ pub(super) fn translate(root: &Place<'_>, report: &mut Report<'_>) -> Map<String
     target
 }
 
-/// Settings of the master and its workers.
+/// Returns the settings of the master and its workers.
 fn process(root: &Place<'_>, report: &mut Report<'_>) -> Map<String, Value> {
     let mut target = Map::new();
     let workers = report.number(root, "worker_num", 0..=u64::from(u16::MAX)).unwrap_or(0);
@@ -78,12 +78,12 @@ fn process(root: &Place<'_>, report: &mut Report<'_>) -> Map<String, Value> {
     let level = log_level(root, report);
     if let (Some(directory), Some(level)) = (directory, level) {
         let path = format!("{}/niubix.log", directory.trim_end_matches('/'));
-        let message = format!("log lines go to the one file `{path}`, not to a file a day");
+        let message = format!("log lines go to one file, `{path}`, not to one file per day");
         let hint = "rotate it with the plugin log-rotate (`plugin_attr.log-rotate` in the file that `sigma check --print` shows), or with logrotate";
         report.warn(&root.pointer_of("log_dir"), "approximate", message, hint);
         if master_log.is_some() {
-            let message = format!("the lines of the master go to `{path}` too");
-            let hint = "look for them there; the file that is named here is not written";
+            let message = format!("the master's log lines go to `{path}` too");
+            let hint = "the file named here is not written";
             report.warn(&root.pointer_of("master_log"), "approximate", message, hint);
         }
         target.insert("error_log".into(), json!({"path": path, "level": level}));
@@ -99,7 +99,7 @@ fn process(root: &Place<'_>, report: &mut Report<'_>) -> Map<String, Value> {
     target
 }
 
-/// The most talkative level of the list: levels are ordered here, not a set.
+/// Returns the most verbose level of the list. Levels are ordered in Sigma, not a set.
 fn log_level(root: &Place<'_>, report: &mut Report<'_>) -> Option<&'static str> {
     let text = report.required_text(root, "log_level")?;
     let rank = |word: &str| match word.trim() {
@@ -117,7 +117,7 @@ fn log_level(root: &Place<'_>, report: &mut Report<'_>) -> Option<&'static str> 
         report.error(
             &root.pointer_of("log_level"),
             "type",
-            format!("`{text}` is no list of log levels"),
+            format!("`{text}` is not a list of log levels"),
             hint,
         );
     }
@@ -164,7 +164,7 @@ fn admin(root: &Place<'_>, report: &mut Report<'_>) -> Option<Value> {
     Some(json!({"address": address.to_string(), "allow": allow, "version": version}))
 }
 
-/// The addresses of `:8080`, `1.2.3.4:8080`, `[]:8080` (both families) and `[v6]:8080`; none if it is neither.
+/// Returns the addresses of `:8080`, `1.2.3.4:8080`, `[]:8080` (both families) and `[v6]:8080`; empty if invalid.
 fn parse_listen(text: &str) -> Vec<SocketAddr> {
     let Some((host, port)) = text.rsplit_once(':') else { return Vec::new() };
     let Some(port) = port.parse::<u16>().ok().filter(|port| *port > 0) else { return Vec::new() };
@@ -252,11 +252,11 @@ fn read_app(app: &Place<'_>, index: usize, report: &mut Report<'_>) -> Option<Ap
         backends.iter().map(|backend| backend.node.clone()).collect::<Vec<_>>().into(),
     );
     upstream.insert("retries".into(), 0.into());
-    // NiubiX has a deadline for connecting only; the other two are Sigma's defaults.
+    // NiubiX has only a connect timeout; the other two are Sigma's defaults.
     let mut timeout = json!({"connect": seconds(connect_ms), "send": 60, "read": 60});
     if is_stream {
         upstream.insert("scheme".into(), "tcp".into());
-        // A session idles for as long as a client may.
+        // A session has the idle timeout of a client.
         timeout["read"] = seconds(keepalive_ms);
         if let Some(version) = niubix_edge::proxy_protocol(app, report) {
             upstream.insert("proxy_protocol".into(), version.into());
@@ -288,7 +288,7 @@ fn read_app(app: &Place<'_>, index: usize, report: &mut Report<'_>) -> Option<Ap
     })
 }
 
-/// The configuration of the plugin that leaves fields alone; none if the node is told both.
+/// Returns the configuration of the plugin that omits header fields, or none if the node gets both.
 fn forwarding_headers(app: &Place<'_>, report: &mut Report<'_>) -> Option<Value> {
     let told = [("x-forwarded-for", "x_forwarded_for"), ("x-real-ip", "x_real_ip")];
     let off = told.into_iter().filter(|(key, _)| !report.flag(app, key, true));
@@ -304,7 +304,7 @@ fn listen(app: &Place<'_>, report: &mut Report<'_>) -> Option<Vec<SocketAddr>> {
         report.error(
             &app.pointer_of("listen"),
             "address",
-            format!("`{text}` is no address to listen on"),
+            format!("`{text}` is not an address to listen on"),
             hint,
         );
         return None;
@@ -312,13 +312,13 @@ fn listen(app: &Place<'_>, report: &mut Report<'_>) -> Option<Vec<SocketAddr>> {
     Some(addresses)
 }
 
-/// How backends are checked.
+/// The type of health check.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Checks {
     Http,
-    /// By a connection: sessions have nothing else.
+    /// By a connection, the only check for sessions.
     Connection,
-    /// Not at all: NiubiX asks only backends that speak HTTP.
+    /// No check: NiubiX checks HTTP backends only.
     None,
 }
 
@@ -338,7 +338,7 @@ fn backend_protocol(app: &Place<'_>, is_stream: bool, report: &mut Report<'_>) -
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Weights {
     Read,
-    /// NiubiX looks at weights with `roundrobin` only.
+    /// NiubiX uses weights with `roundrobin` only.
     Equal,
 }
 
@@ -371,7 +371,7 @@ fn balance(app: &Place<'_>, upstream: &mut Map<String, Value>, report: &mut Repo
 struct Check {
     period: u64,
     timeout: u64,
-    /// Empty where a connection is all.
+    /// Empty for a check by connection.
     uri: String,
 }
 
@@ -407,7 +407,7 @@ fn backends(app: &Place<'_>, weights: Weights, checks: Checks, report: &mut Repo
         let check = check(place, checks, report);
         let Some(host) = report.required_text(place, "host") else { continue };
         let Ok(SocketAddr::V4(address)) = host.parse::<SocketAddr>() else {
-            let message = format!("`{host}` is no IPv4 address with a port");
+            let message = format!("`{host}` is not an IPv4 address with a port");
             report.error(&place.pointer_of("host"), "address", message, "write it as 127.0.0.1:8080");
             continue;
         };
@@ -417,7 +417,7 @@ fn backends(app: &Place<'_>, weights: Weights, checks: Checks, report: &mut Repo
             "weight": if down { 0 } else { weight },
         });
         if down {
-            // The weight once the backend is set up again.
+            // The weight after the backend is enabled again.
             node["metadata"] = json!({"down": true, "weight": weight});
         }
         backends.push(Backend { node, check });
@@ -454,7 +454,8 @@ fn check(backend: &Place<'_>, checks: Checks, report: &mut Report<'_>) -> Option
     Some(Check { period, timeout, uri })
 }
 
-/// The check of an upstream. Sigma checks all nodes of an upstream alike, so the first backend's counts.
+/// Returns the check of an upstream. All nodes of an upstream have the same check in Sigma, so the first backend's
+/// counts.
 fn active_check(
     app: &Place<'_>,
     backends: &[Backend],
@@ -464,15 +465,14 @@ fn active_check(
     let (index, check) =
         backends.iter().enumerate().find_map(|(index, backend)| Some((index, backend.check.as_ref()?)))?;
     if checks == Checks::None {
-        let message =
-            "health checks are accepted, without effect: they are made with `backend_protocol` http only";
+        let message = "health checks are accepted, without effect: they need `backend_protocol` http";
         let hint = "write http, or remove the checks";
         report.warn(&app.pointer_of("backend_protocol"), "without_effect", message, hint);
         return None;
     }
     if backends.iter().any(|backend| backend.check.as_ref() != Some(check)) {
         let message = format!(
-            "all backends of an app are checked alike: with {} each {} ms, as backend {index} says",
+            "all backends of an app get the same health check: {} every {} ms, as of backend {index}",
             if checks == Checks::Http { format!("GET {}", check.uri) } else { "a connection".to_owned() },
             check.period
         );
@@ -485,7 +485,7 @@ fn active_check(
     }
     let interval = check.period.div_ceil(1000);
     if interval * 1000 != check.period {
-        let message = format!("health checks are made each {interval} s, not each {} ms", check.period);
+        let message = format!("health checks run every {interval} s, not every {} ms", check.period);
         let pointer = member(&element(&app.pointer_of("backends"), index), "health_check_period");
         report.warn(&pointer, "approximate", message, "write whole seconds");
     }
@@ -497,7 +497,7 @@ fn active_check(
             "unhealthy": {"interval": interval, "tcp_failures": 1, "timeouts": 1},
         }));
     }
-    // Any answer in time counts as healthy, whatever its status.
+    // Any response in time counts as healthy, whatever its status.
     Some(json!({
         "type": "http",
         "http_path": check.uri,
@@ -507,7 +507,7 @@ fn active_check(
     }))
 }
 
-/// The final status codes in use (IANA's registry, and nginx's 499).
+/// Returns the final status codes in use (IANA's registry, and nginx's 499).
 fn answer_statuses() -> Vec<u16> {
     let ranges =
         [200..=208, 226..=226, 300..=308, 400..=418, 421..=426, 428..=429, 431..=431, 451..=451, 499..=511];
@@ -518,15 +518,15 @@ fn seconds(ms: u64) -> Value {
     if ms.is_multiple_of(1000) { (ms / 1000).into() } else { json!(ms as f64 / 1000.0) }
 }
 
-/// Deadlines are those of the process: the largest of all apps.
+/// Timeouts are settings of the process: the largest value of all apps.
 fn timeouts(apps: &[App], report: &mut Report<'_>) -> Map<String, Value> {
-    // Sessions have theirs in their upstream.
+    // The timeouts of sessions are in their upstream.
     let of_requests = || apps.iter().filter(|app| app.protocol != Protocol::Tcp);
     let mut largest = |key: &str, of: fn(&App) -> u64| {
         let max = of_requests().map(of).max();
         if let Some(app) = of_requests().find(|app| Some(of(app)) != max) {
             let message = format!(
-                "`{key}` is one for the process: the largest, {} ms, holds for all apps",
+                "`{key}` is one setting of the process: the largest, {} ms, applies to all apps",
                 max.unwrap_or(0)
             );
             report.warn(&member(&app.pointer, key), "approximate", message, "give all apps the same value");

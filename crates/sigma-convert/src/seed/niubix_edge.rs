@@ -1,7 +1,7 @@
-//! What the apps of `niubix.json` are to their clients: listeners, routes and stream routes.
+//! The client side of the apps of `niubix.json`: listeners, routes and stream routes.
 //!
-//! NiubiX 0.0.1 serves `http`; `https` and `tcp` are on its roadmap, and what its users can expect of them is
-//! served here. Certificates have the names that nginx gives them, as the balancing has.
+//! NiubiX 0.0.1 serves `http`; `https` and `tcp` are on its roadmap and supported here. Certificate keys have nginx's
+//! names, like the balancing methods.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,7 @@ use super::is_id;
 use super::keys::{Place, Report};
 use sigma_schema::problem::member;
 
-/// Methods that NiubiX forwards; others are answered 405.
+/// Methods that NiubiX forwards; others get 405.
 const METHODS: [&str; 5] = ["GET", "POST", "PUT", "DELETE", "HEAD"];
 
 /// Pending connections per worker.
@@ -23,11 +23,11 @@ pub(super) struct App {
     pub(super) name: String,
     pub(super) listen: Vec<SocketAddr>,
     pub(super) protocol: Protocol,
-    /// Lower-cased; `default` for all hosts without an app. Empty for what has no hosts.
+    /// Lower-cased; `default` for all hosts without an app. Empty for a stream app, which has no host.
     pub(super) http_host: String,
     pub(super) request_head_ms: u64,
     pub(super) keepalive_ms: u64,
-    /// Fields about the client that backends are not told.
+    /// The plugin that omits header fields about the client.
     pub(super) untold: Option<Value>,
     pub(super) upstream: Value,
 }
@@ -37,13 +37,13 @@ impl App {
     pub(super) fn listener(&self) -> String {
         match self.listen.as_slice() {
             [address] => address.to_string(),
-            // `[]:port` is the only text for several addresses.
+            // `[]:port` is the only notation for several addresses.
             addresses => format!("[]:{}", addresses.first().map_or(0, SocketAddr::port)),
         }
     }
 }
 
-/// What an app speaks with its clients.
+/// The protocol between an app and its clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Protocol {
     Http,
@@ -65,7 +65,7 @@ impl Protocol {
     }
 }
 
-/// The protocol of an app, with what belongs to it alone.
+/// Returns the protocol of an app with its options.
 pub(super) fn protocol(app: &Place<'_>, report: &mut Report<'_>) -> Option<Protocol> {
     const FILES: [&str; 2] = ["ssl_certificate", "ssl_certificate_key"];
     let word = report.required_text(app, "protocol")?;
@@ -90,7 +90,7 @@ pub(super) fn protocol(app: &Place<'_>, report: &mut Report<'_>) -> Option<Proto
     Some(if word == "tcp" { Protocol::Tcp } else { Protocol::Http })
 }
 
-/// The version of the PROXY protocol in which backends of sessions are told who the client is.
+/// Returns the version of the PROXY protocol that passes the client's address to the backends of sessions.
 pub(super) fn proxy_protocol(app: &Place<'_>, report: &mut Report<'_>) -> Option<String> {
     let word = report.text(app, "proxy_protocol").filter(|word| !word.is_empty())?;
     if !["v1", "v2"].contains(&word.as_str()) {
@@ -101,8 +101,8 @@ pub(super) fn proxy_protocol(app: &Place<'_>, report: &mut Report<'_>) -> Option
     Some(word)
 }
 
-/// Whatever listens on one address speaks one protocol, and shows one certificate; sessions name no host, so one
-/// app has all of them.
+/// Checks that all apps on one address have one protocol and one certificate. Sessions have no host, so only one app
+/// may use their address.
 pub(super) fn one_address_one_protocol(apps: &[App], report: &mut Report<'_>) {
     for (index, app) in apps.iter().enumerate() {
         let shares = |other: &&App| other.listen.iter().any(|address| app.listen.contains(address));
@@ -142,7 +142,7 @@ pub(super) fn listeners(apps: &[App]) -> Vec<Value> {
             match &app.protocol {
                 Protocol::Http => {}
                 Protocol::Https { cert, key } => {
-                    // NiubiX speaks HTTP/1 alone.
+                    // NiubiX supports HTTP/1 only.
                     listener["tls"] =
                         json!({"alpn": ["http/1.1"], "certificates": [{"cert": cert, "key": key}]});
                 }
@@ -170,7 +170,7 @@ pub(super) fn routes(apps: &[App], report: &mut Report<'_>) -> Vec<Value> {
         let mut route = named(app);
         route.insert("uri".into(), "/*".into());
         route.insert("methods".into(), METHODS.into());
-        // An app alone on its address serves all hosts.
+        // An app that is alone on its address serves all hosts.
         if !alone && app.http_host != "default" {
             route.insert("hosts".into(), json!([app.http_host]));
         } else if app.http_host != "default" {
@@ -186,7 +186,7 @@ pub(super) fn routes(apps: &[App], report: &mut Report<'_>) -> Vec<Value> {
             app.listen.iter().map(SocketAddr::to_string).collect::<Vec<_>>().into(),
         );
         route.insert("upstream_id".into(), app.upstream["id"].clone());
-        // Bytes are passed on as they are, an upgrade among them.
+        // Bytes are forwarded unchanged, including upgrades.
         route.insert("enable_websocket".into(), true.into());
         if let Some(untold) = &app.untold {
             route.insert("plugins".into(), json!({"forwarded-fields": untold}));
@@ -196,7 +196,7 @@ pub(super) fn routes(apps: &[App], report: &mut Report<'_>) -> Vec<Value> {
     routes
 }
 
-/// Sessions are told apart by the address that they came to; one address comes before all addresses of a port.
+/// Returns stream routes that match the local address. A single address comes before the wildcard address of a port.
 pub(super) fn stream_routes(apps: &[App]) -> Vec<Value> {
     let mut routes = Vec::new();
     for app in apps.iter().filter(|app| app.protocol == Protocol::Tcp) {

@@ -1,4 +1,4 @@
-//! The far side of `sigma.json`: proxy passes, the upstreams that they name, and `rewrite-path`.
+//! The upstream side of `sigma.json`: proxy passes, their upstreams, and `rewrite-path`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::keys::{Place, Report, Unknown};
 use super::{is_id, rewrite};
 
-/// Nodes of each upstream by its id, as `(host, port)`. `scheme` is how all of them are asked.
+/// Returns the nodes of each upstream by its id, as `(host, port)`. `scheme` applies to all of them.
 pub(super) fn upstreams(
     root: &Place<'_>,
     scheme: &str,
@@ -37,7 +37,8 @@ pub(super) fn upstreams(
                 }
             }
             if scheme == "http" && text.starts_with("https://") {
-                let message = format!("the scheme of `{text}` has no effect: the node is asked in cleartext");
+                let message =
+                    format!("the scheme of `{text}` has no effect: requests to the node are cleartext");
                 report.warn(
                     &pointer,
                     "without_effect",
@@ -85,27 +86,27 @@ fn parse_node(text: &str) -> Result<(String, u16), &'static str> {
         },
     };
     if host.is_empty() || !host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) {
-        return Err("that is no host name and no IPv4 address");
+        return Err("the host is neither a name nor an IPv4 address");
     }
     Ok((host.to_owned(), port))
 }
 
-/// Requests that wait for a connection: in Vert.x as many as come.
+/// Maximum number of requests that wait for a connection; Vert.x has no limit.
 const QUEUE_LENGTH: u32 = 100_000;
 
-/// Vert.x waits so long to connect unless it is told otherwise.
+/// The default connect timeout of Vert.x.
 const CONNECT_TIMEOUT_S: u32 = 60;
 
-/// How all nodes are asked.
+/// Settings of connections to nodes.
 pub(super) struct Client {
     pub(super) scheme: &'static str,
     /// Connections per node.
     pub(super) pool_size: u64,
-    /// That number was written.
+    /// Whether the file sets this number.
     pub(super) is_bounded: bool,
 }
 
-/// A proxy pass: an upstream, and how the path changes on the way.
+/// A proxy pass: an upstream, and a rewrite of the path.
 pub(super) struct Pass {
     pub(super) id: String,
     name: String,
@@ -126,12 +127,12 @@ impl Pass {
             "keepalive_pool": {"size": client.pool_size},
         });
         if client.is_bounded {
-            // A request takes a connection. One that finds none waits, in Vert.x as long as for a connection.
+            // A request needs a connection, or waits for one. Vert.x has the same timeout for both.
             let queue = json!({"length": QUEUE_LENGTH, "timeout": CONNECT_TIMEOUT_S});
             upstream["limits"] = json!({"max_requests_per_node": client.pool_size, "queue": queue});
         }
         if client.scheme == "https" {
-            // Vert.x verifies certificates and names unless it is told otherwise.
+            // Vert.x verifies certificates and names by default.
             upstream["scheme"] = client.scheme.into();
             upstream["tls"] = json!({"verify": true});
         }
@@ -139,7 +140,7 @@ impl Pass {
     }
 }
 
-/// Proxy passes by their id; none for one whose fault has been reported.
+/// Returns proxy passes by their id; none for one whose error is already reported.
 pub(super) fn proxy_passes(
     root: &Place<'_>,
     upstreams: &BTreeMap<String, Vec<(String, u16)>>,

@@ -1,20 +1,20 @@
-//! `rewrite-path`: a Java regular expression and replacement, said in the dialect of the `regex` crate.
+//! `rewrite-path`: translates a Java regular expression and replacement to the dialect of the `regex` crate.
 
 use regex::Regex;
 
-/// Checks that the Java pattern means the same here, and compiles it.
+/// Compiles a Java pattern if it has the same meaning here.
 pub(super) fn pattern(java: &str) -> Result<Regex, String> {
     if has_possessive(java) {
         return Err("possessive quantifiers (`*+`, `++`, `?+`) are not supported".into());
     }
-    // The crate's error draws the pattern over several lines; its last line is the reason.
+    // The crate's error draws the pattern over several lines; the last line is the reason.
     Regex::new(java).map_err(|error| {
         let text = error.to_string();
         text.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned()
     })
 }
 
-/// Whether a quantifier is followed by `+`; the `regex` crate would take that for a second quantifier.
+/// Returns whether a quantifier is followed by `+`. The `regex` crate would read that as a second quantifier.
 fn has_possessive(java: &str) -> bool {
     let mut previous = ' ';
     let mut class_depth = 0_u32;
@@ -38,7 +38,7 @@ fn has_possessive(java: &str) -> bool {
 
 /// Translates the replacement of Java's `Matcher.replaceAll`: `$1`, `${name}`, `\` before a literal.
 ///
-/// The sequence `$\` stands for `$`, as in the original, so that `$\{name}` is `${name}`.
+/// The sequence `$\` means `$`, as in the original, so that `$\{name}` is `${name}`.
 pub(super) fn replacement(java: &str, regex: &Regex) -> Result<String, String> {
     let java = java.replace("$\\", "$");
     let mut result = String::with_capacity(java.len());
@@ -48,7 +48,7 @@ pub(super) fn replacement(java: &str, regex: &Regex) -> Result<String, String> {
             '\\' => match rest.next() {
                 Some(literal) => push_literal(&mut result, literal),
                 None => {
-                    return Err("`\\` at the end stands before nothing; write `\\\\` for a backslash".into());
+                    return Err("`\\` at the end escapes nothing; write `\\\\` for a backslash".into());
                 }
             },
             '$' if rest.next_if_eq(&'{').is_some() => {
@@ -79,7 +79,7 @@ fn push_literal(result: &mut String, literal: char) {
     result.push(literal);
 }
 
-/// Java takes further digits into the number only while such a group exists.
+/// Java adds further digits to the number only while such a group exists.
 fn group_number(rest: &mut std::iter::Peekable<std::str::Chars<'_>>, regex: &Regex) -> Result<usize, String> {
     let digit = |char: &char| char.to_digit(10).map(|digit| digit as usize);
     let Some(mut number) = rest.peek().and_then(digit) else {

@@ -1,10 +1,10 @@
-//! `plugin` of a router of `sigma.json`: what browsers are told.
+//! `plugin` of a router of `sigma.json`: response headers for browsers.
 
 use serde_json::{Map, Value, json};
 
 use super::keys::{Place, Report, Unknown};
 
-/// The plugins of a router's routes, in Sigma's format.
+/// Returns the plugins of a router's routes in Sigma's format.
 pub(super) fn translate(plugin: &Place<'_>, report: &mut Report<'_>) -> Map<String, Value> {
     report.unknown(
         plugin,
@@ -40,7 +40,7 @@ pub(super) fn translate(plugin: &Place<'_>, report: &mut Report<'_>) -> Map<Stri
     plugins
 }
 
-/// The member `key`, if it is enabled.
+/// Returns the member `key` if it is enabled.
 fn enabled<'v>(plugin: &Place<'v>, key: &str, report: &mut Report<'_>) -> Option<Place<'v>> {
     let member = report.object(plugin, key)?;
     report.flag(&member, "enable", false).then_some(member)
@@ -60,7 +60,7 @@ fn translate_cors(cors: &Place<'_>, report: &mut Report<'_>) -> Option<Value> {
             !scheme.is_empty() && scheme.bytes().all(is_word) && !host.is_empty() && !host.contains(',')
         });
         if origin != "*" && !is_origin {
-            let message = format!("`{origin}` is no origin");
+            let message = format!("`{origin}` is not an origin");
             report.error(&pointer, "type", message, "write `*`, or an origin such as https://example.com");
             return None;
         }
@@ -69,12 +69,12 @@ fn translate_cors(cors: &Place<'_>, report: &mut Report<'_>) -> Option<Value> {
     let all = origins.is_empty() || origins.iter().any(|origin| origin == "*");
     if !all {
         let message =
-            "the upstream answers other origins too, and browsers withhold what it says: there is no 403";
+            "requests from other origins reach the upstream and get no 403; browsers hide the response";
         report.warn(
             &cors.pointer_of("allow-origins"),
             "approximate",
             message,
-            "nothing, if browsers are what matters",
+            "no change is needed if all clients are browsers",
         );
     }
     let methods = report.texts(cors, "allow-methods");
@@ -85,14 +85,14 @@ fn translate_cors(cors: &Place<'_>, report: &mut Report<'_>) -> Option<Value> {
             (true, false) => "*".to_owned(),
             (false, _) => origins.join(","),
         },
-        // Without a list there are those that need no permission; the same holds for fields.
+        // Defaults of an empty list: methods that need no permission. The same applies to header fields.
         "allow_methods": if methods.is_empty() { "GET,HEAD,POST".to_owned() } else { methods.join(",") },
         "allow_headers": "Accept",
         "allow_credential": credentials
     }))
 }
 
-/// Words of a policy that stand in quotes.
+/// Policy words that need quotes.
 const QUOTED: [&str; 4] = ["none", "self", "unsafe-inline", "unsafe-eval"];
 
 fn translate_csp(csp: &Place<'_>, report: &mut Report<'_>) -> Option<Value> {

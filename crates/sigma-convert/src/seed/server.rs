@@ -1,25 +1,25 @@
-//! `proxy-server` of `sigma.json`: its listeners, and what each of them does beside routing.
+//! `proxy-server` of `sigma.json`: its listeners, and their features besides routing.
 
 use serde_json::{Map, Value, json};
 
 use super::keys::{Place, Report, Unknown};
 
-/// A listener that is in force.
+/// An enabled listener.
 pub(super) struct Listener {
     pub(super) id: Option<String>,
     port: Option<u64>,
-    /// Certificate and key; none for cleartext.
+    /// Files of certificate and key; none for cleartext.
     tls: Option<(String, String)>,
     /// `gzip` as a plugin's configuration.
     pub(super) gzip: Option<Value>,
-    /// `static-resources` as a plugin's configuration, and where it stands.
+    /// `static-resources` as a plugin's configuration, with its pointer.
     pub(super) static_files: Option<(Value, String)>,
-    /// All requests are sent to https.
+    /// Whether all requests are redirected to https.
     pub(super) redirects: bool,
 }
 
 impl Listener {
-    /// The listener in Sigma's format.
+    /// Returns the listener in Sigma's format.
     pub(super) fn written(&self) -> Value {
         let mut listener = json!({"address": format!("0.0.0.0:{}", self.port.unwrap_or_default())});
         if let Some(id) = &self.id {
@@ -31,7 +31,7 @@ impl Listener {
         listener
     }
 
-    /// The route that answers everything on a listener that redirects.
+    /// Returns the route that answers all requests of a redirecting listener.
     pub(super) fn redirect(&self) -> Map<String, Value> {
         let mut route = Map::new();
         route.insert("name".into(), "http-redirect-https".into());
@@ -45,7 +45,7 @@ impl Listener {
     }
 }
 
-/// The listeners, that of `http` first.
+/// Returns the listeners, `http` first.
 pub(super) fn listeners(root: &Place<'_>, redirects: bool, report: &mut Report<'_>) -> Vec<Listener> {
     let Some(server) = report.object(root, "proxy-server") else { return Vec::new() };
     report.unknown(&server, &["http", "https"], Unknown::Refused);
@@ -89,7 +89,7 @@ fn https(server: &Place<'_>, report: &mut Report<'_>) -> Option<Listener> {
     Some(Listener { id, port, tls, gzip, static_files, redirects: false })
 }
 
-/// The files with certificate and key.
+/// Returns the files of certificate and key.
 fn pem(https: &Place<'_>, report: &mut Report<'_>) -> Option<(String, String)> {
     let wrong = |report: &mut Report<'_>, pointer: String| {
         let message = "SSL config error, must config SSL, SSL type, SSL KeyPath and SSL certPath!";
@@ -112,14 +112,14 @@ fn pem(https: &Place<'_>, report: &mut Report<'_>) -> Option<(String, String)> {
     }
 }
 
-/// `gzip` and `static-resources` of a listener.
+/// Returns `gzip` and `static-resources` of a listener.
 fn plugins(listener: &Place<'_>, report: &mut Report<'_>) -> (Option<Value>, Option<(Value, String)>) {
     let Some(plugin) = report.object(listener, "plugin") else { return (None, None) };
     report.unknown(&plugin, &["gzip", "static-resources"], Unknown::Ignored);
     (gzip(&plugin, report), static_files(&plugin, report))
 }
 
-/// The memory level that zlib has unless it is told otherwise, and always has here.
+/// The default memory level of zlib, and the fixed one here.
 const MEMORY_LEVEL: u64 = 8;
 
 fn gzip(plugin: &Place<'_>, report: &mut Report<'_>) -> Option<Value> {
@@ -166,7 +166,7 @@ fn static_files(plugin: &Place<'_>, report: &mut Report<'_>) -> Option<(Value, S
     }
     let root = report.required_text(&files, "root-path")?;
     if !root.starts_with('/') {
-        let message = format!("`root-path` `{root}` is no absolute path");
+        let message = format!("`root-path` `{root}` is not an absolute path");
         report.error(&files.pointer_of("root-path"), "path", message, "begin it with a slash");
         return None;
     }

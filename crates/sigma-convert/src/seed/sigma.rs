@@ -1,8 +1,7 @@
-//! Sigma 0.1.0-alpha: `sigma.json` and the `options.json` beside it.
+//! Sigma 0.1.0-alpha: `sigma.json` and its `options.json`.
 //!
-//! One listener or two, routers bound to them by id, routes tried in their order, proxy passes that name
-//! an upstream and may rewrite the path. Each proxy pass becomes an upstream of its own, since
-//! each counts its round robin for itself.
+//! The file has one or two listeners, routers bound to them by id, routes tried in order, and proxy passes that name an
+//! upstream and may rewrite the path. Each proxy pass becomes its own upstream, because each has its own round robin.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,16 +13,16 @@ use super::server::Listener;
 use super::{is_id, router_plugin, server, vertx};
 use sigma_schema::forms::METHODS;
 
-/// `Server` of the original.
+/// The `Server` header of the original.
 const SERVER_HEADER: &str = "SIGMA/0.1.0-alpha";
 
-/// Where the original wrote access lines, relative to the working directory.
+/// The access log of the original, relative to the working directory.
 const ACCESS_LOG: &str = "log/access.log";
 
-/// The original's access line.
+/// The access log format of the original.
 const ACCESS_FORMAT: &str = "$remote_addr:$remote_port - [$time_iso8601] \"$request\" $status \"${request_time_ms}ms\" $body_bytes_sent \"$http_user_agent\" \"$http_referer\" \"$http_x_forwarded_for\"";
 
-/// Connections per node unless `max-pool-size-per-server` says otherwise.
+/// Connections per node if `max-pool-size-per-server` is absent.
 const DEFAULT_POOL_SIZE: u64 = 20;
 
 /// Keys of `VertxOptions`.
@@ -55,7 +54,7 @@ const OPTIONS: [&str; 25] = [
     "clusterHost",
 ];
 
-/// Translates the document; what comes back is only used if the report has no errors.
+/// Translates the document. The result is only used if the report has no errors.
 pub(super) fn translate(root: &Place<'_>, report: &mut Report<'_>) -> Map<String, Value> {
     let known = ["proxy-server", "proxy-client", "router", "proxy-pass", "upstream", "plugins"];
     report.unknown(root, &known, Unknown::Refused);
@@ -93,7 +92,7 @@ pub(super) fn translate(root: &Place<'_>, report: &mut Report<'_>) -> Map<String
     target
 }
 
-/// Reads `options.json`: settings of the Vert.x runtime, none of which has a counterpart.
+/// Reads `options.json`, the settings of the Vert.x runtime. Sigma has no counterpart for any of them.
 pub(super) fn options(root: &Place<'_>, report: &mut Report<'_>) {
     let Some(members) = root.value.as_object() else {
         report.error(
@@ -124,20 +123,20 @@ fn proxy_client(root: &Place<'_>, report: &mut Report<'_>) -> Client {
     let scheme = if report.flag(&client, "ssl", false) { "https" } else { "http" };
     let pool_size = report.number(&client, "max-pool-size-per-server", 1..=u64::from(u32::MAX));
     if pool_size.is_some() {
-        let message = "`max-pool-size-per-server` bounds the connections to a node that are in use; idle ones that \
+        let message = "`max-pool-size-per-server` limits the connections to a node that are in use; idle ones that \
             each worker keeps come on top";
-        let hint = "lower `keepalive_pool.size` of the upstream where a node counts them all";
+        let hint = "lower `keepalive_pool.size` of the upstream if a node limits them all";
         report.warn(&client.pointer_of("max-pool-size-per-server"), "approximate", message, hint);
     }
     Client { scheme, pool_size: pool_size.unwrap_or(DEFAULT_POOL_SIZE), is_bounded: pool_size.is_some() }
 }
 
-/// What `plugins` says of the whole process.
+/// The settings of `plugins` for the whole process.
 #[derive(Default)]
 struct Plugins {
-    /// The listener `http` only redirects.
+    /// Whether the listener `http` only redirects.
     redirects: bool,
-    /// Access lines are written.
+    /// Whether an access log is written.
     logs: bool,
 }
 
@@ -150,13 +149,13 @@ fn plugins(root: &Place<'_>, report: &mut Report<'_>) -> Plugins {
     }
 }
 
-/// A route that is in force, in the order of the document.
+/// An enabled route, in the order of the document.
 struct Route {
     pointer: String,
-    /// The members that stand on their own.
+    /// The members that need no context.
     written: Map<String, Value>,
     matching: vertx::Entry,
-    /// A host pattern as Vert.x reads it: `*` anywhere stands for any text.
+    /// A host pattern as Vert.x reads it: `*` at any position matches any text.
     virtual_host: Option<String>,
     listener: Option<String>,
     /// Plugins of its router.
@@ -164,9 +163,9 @@ struct Route {
     answer: Answer,
 }
 
-/// Where a route's answers come from.
+/// The source of a route's responses.
 enum Answer {
-    /// A proxy pass, and where it is named.
+    /// A proxy pass, and the pointer to its id.
     Pass(String, String),
     /// The route's plugins.
     Plugins,
@@ -181,7 +180,7 @@ impl Route {
     }
 }
 
-/// The routers of the listener, taken together.
+/// The routers of the listener, merged.
 struct Routers {
     routes: Vec<Route>,
     trusts_forwarding: bool,
@@ -191,7 +190,7 @@ fn routers(root: &Place<'_>, listeners: &[Listener], report: &mut Report<'_>) ->
     let mut routes = Vec::new();
     let mut forwarding: Vec<(String, &'static str)> = Vec::new();
     let mut served = BTreeSet::new();
-    // Without its id a listener serves all routers: the error is that of the missing id alone.
+    // A listener without an id serves all routers, so that only the missing id is an error.
     let all = listeners.iter().any(|listener| listener.id.is_none());
     for router in report.objects(root, "router") {
         let known = [
@@ -214,7 +213,7 @@ fn routers(root: &Place<'_>, listeners: &[Listener], report: &mut Report<'_>) ->
         let is_known = all || listeners.iter().any(|listener| listener.id.as_ref() == Some(&server_id));
         if enabled && !is_known {
             let message = format!(
-                "the router serves `{server_id}`, which no listener in force is called: it is left out"
+                "the router serves `{server_id}`, but no enabled listener has this id: the router is left out"
             );
             let hint = "give `proxy-server-id` the id of `proxy-server.http`, or disable the router";
             report.warn(&router.pointer_of("proxy-server-id"), "reference", message, hint);
@@ -251,13 +250,13 @@ fn routers(root: &Place<'_>, listeners: &[Listener], report: &mut Report<'_>) ->
     Routers { routes, trusts_forwarding: trusts_forwarding(&forwarding, report) }
 }
 
-/// The files of a listener, asked for after all its routes.
+/// Returns the route for the files of a listener, which comes after all its routes.
 fn static_route(listener: &Listener) -> Option<Route> {
     let (conf, pointer) = listener.static_files.as_ref()?;
     let mut written = Map::new();
     written.insert("name".into(), "static-resources".into());
     written.insert("methods".into(), json!(["GET", "HEAD"]));
-    // The path is Vert.x' own text for a prefix.
+    // Vert.x's own notation for a prefix.
     let path = vertx::Path::parse("/static/*").ok()?;
     Some(Route {
         pointer: pointer.clone(),
@@ -288,12 +287,13 @@ fn allow_forward(router: &Place<'_>, report: &mut Report<'_>) -> &'static str {
     }
 }
 
-/// Trust is one setting of the process: where routers differ, the one that believes less wins.
+/// Returns whether forwarding headers are trusted, one setting for the process. If routers differ, the stricter value
+/// wins.
 fn trusts_forwarding(routers: &[(String, &'static str)], report: &mut Report<'_>) -> bool {
     let trusts = |word: &str| matches!(word, "X_FORWARD" | "ALL");
     for (pointer, word) in routers {
         if *word == "FORWARD" {
-            let message = "forwarding headers are believed all or not at all: with FORWARD, none is believed";
+            let message = "forwarding headers are trusted all or not at all: with FORWARD, none is trusted";
             report.warn(
                 pointer,
                 "approximate",
@@ -305,7 +305,7 @@ fn trusts_forwarding(routers: &[(String, &'static str)], report: &mut Report<'_>
     let trusting: Vec<&String> =
         routers.iter().filter(|(_, word)| trusts(word)).map(|(pointer, _)| pointer).collect();
     if let Some(pointer) = trusting.first().filter(|_| trusting.len() < routers.len()) {
-        let message = "routers of one listener differ in `allow-forward`: no forwarding header is believed";
+        let message = "routers of one listener differ in `allow-forward`: no forwarding header is trusted";
         report.warn(pointer, "approximate", message, "give all routers the same `allow-forward`");
         return false;
     }
@@ -333,7 +333,7 @@ fn read_route(
     let methods = allow_method(route, report);
     let media = |key, report: &mut Report<'_>| -> Vec<String> {
         let types = report.texts(route, key).into_iter().map(|(text, _)| text.trim().to_ascii_lowercase());
-        // A subtype alone stands for any type with it.
+        // A subtype without type matches any type.
         types.map(|text| if text.contains('/') { text } else { format!("*/{text}") }).collect()
     };
     let (consumes, produces) = (media("consumes", report), media("produces", report));
@@ -374,7 +374,7 @@ fn allow_method(route: &Place<'_>, report: &mut Report<'_>) -> Vec<String> {
     for (name, pointer) in report.texts(route, "allow-method") {
         let method = name.to_ascii_uppercase();
         if !METHODS.contains(&method.as_str()) {
-            let message = format!("`{name}` is no method that a route can name; it is dropped");
+            let message = format!("`{name}` is not a method of routes; it is dropped");
             report.warn(&pointer, "unknown_method", message, format!("one of {}", METHODS.join(", ")));
         } else if !methods.contains(&method) {
             methods.push(method);
@@ -383,7 +383,7 @@ fn allow_method(route: &Place<'_>, report: &mut Report<'_>) -> Vec<String> {
     methods
 }
 
-/// The routes of one listener. `ids` are those that are taken.
+/// Writes the routes of one listener. `ids` are the ids already in use.
 fn write_routes(
     routes: &[&Route],
     passes: &BTreeMap<String, Option<Pass>>,
@@ -411,7 +411,7 @@ fn write_routes(
             vertx::Placing::Under(uri, regex) => (vec![uri], Some(regex)),
             vertx::Placing::Unreachable(by) => {
                 let message = format!(
-                    "the route is never chosen: {} before it takes all its requests; it is left out",
+                    "the route never matches: {} before it matches all its requests; it is left out",
                     routes[by].pointer
                 );
                 report.warn(&route.pointer, "shadowed", message, "move it before the other, or remove it");
@@ -429,7 +429,7 @@ fn write_routes(
             Ok([uri]) => target.insert("uri".into(), uri.into()),
             Err(uris) => target.insert("uris".into(), uris.into()),
         };
-        // Vert.x tries routes in the order of the list.
+        // Vert.x tries routes in list order.
         target.insert("priority".into(), (routes.len() - index).into());
         place_route(&mut target, route, path_regex, listener);
         let preflight = preflight(&target, route);
@@ -449,7 +449,7 @@ fn write_routes(
     written
 }
 
-/// Host, path and listener of a route.
+/// Sets host, path and listener of a route.
 fn place_route(
     target: &mut Map<String, Value>,
     route: &Route,
@@ -471,8 +471,8 @@ fn place_route(
     }
 }
 
-/// CORS stood before the conditions of a route: a route beside it answers the preflights that the
-/// route itself does not take.
+/// Returns a route for preflight requests. In the original, CORS came before the conditions of a route, so this route
+/// answers the preflights that the route itself does not match.
 fn preflight(target: &Map<String, Value>, route: &Route) -> Option<Map<String, Value>> {
     let cors = route.plugins.get("cors").filter(|_| route.matching.conditional)?;
     let mut preflight = target.clone();
@@ -485,13 +485,13 @@ fn preflight(target: &Map<String, Value>, route: &Route) -> Option<Map<String, V
     Some(preflight)
 }
 
-/// How a host pattern is said in Sigma's format.
+/// A host pattern in Sigma's format.
 enum HostCondition {
     Pattern(String),
     Regex(String),
 }
 
-/// Sigma's host patterns have a star at the beginning only.
+/// Translates a host pattern. Sigma's patterns allow a star at the beginning only.
 fn host_condition(virtual_host: &str) -> HostCondition {
     if !virtual_host.strip_prefix('*').unwrap_or(virtual_host).contains('*') {
         return HostCondition::Pattern(virtual_host.to_owned());

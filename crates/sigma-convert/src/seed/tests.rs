@@ -1,5 +1,5 @@
-//! Golden files: `<name>.json` is translated to `<name>.expected.json`, its warnings stand in
-//! `<name>.warnings`. `SIGMA_BLESS=1` writes them anew.
+//! Golden files: `<name>.json` is translated to `<name>.expected.json` with the warnings in `<name>.warnings`.
+//! `SIGMA_BLESS=1` rewrites them.
 
 use std::path::{Path, PathBuf};
 
@@ -7,8 +7,7 @@ use super::*;
 use sigma_config::{ParseOptions, parse};
 use sigma_schema::plugins::{PluginRefusal, PluginSchemas, PluginScope};
 
-/// Takes the plugins that translations name; whether they take their configurations is for the
-/// tests of the whole program.
+/// Accepts the plugins that translations use. Tests of the whole program check their configurations.
 struct Named;
 
 impl PluginSchemas for Named {
@@ -97,7 +96,7 @@ fn seed_documents_pass_the_whole_way() {
         let options = ParseOptions { formats: &Seeds::default(), plugins: &Named, ..ParseOptions::default() };
         let checked = parse(text, &options).unwrap_or_else(|problems| panic!("{problems:?}"));
         assert!(!checked.config.resources.routes.is_empty());
-        // Once through text, since JSON does not tell 1.0 from 1.
+        // Serialised once, since JSON does not distinguish 1.0 from 1.
         let again = parse(&checked.normalized().to_string(), &options).unwrap();
         let third = parse(&again.normalized().to_string(), &options).unwrap();
         assert_eq!(third.config, again.config);
@@ -105,7 +104,7 @@ fn seed_documents_pass_the_whole_way() {
 }
 
 #[test]
-fn formats_are_told_apart_by_content() {
+fn formats_are_detected_by_content() {
     let check = |text: &str, expected: Option<Format>| assert_eq!(detect(&read(text)), expected, "{text}");
     check(r#"{"proxy-server": {}}"#, Some(Format::Sigma));
     check(r#"{"apps": []}"#, Some(Format::Niubix));
@@ -189,12 +188,12 @@ fn errors_of_sigma_name_line_and_remedy() {
     let cors = r#""plugin": {"cors": {"enable": true, "allow-origins": ["example.com"]}}, "id": "router-1""#;
     check(
         &[("\"id\": \"router-1\"", cors)],
-        &["router[0].plugin.cors.allow-origins[0]: `example.com` is no origin"],
+        &["router[0].plugin.cors.allow-origins[0]: `example.com` is not an origin"],
     );
     let files = r#""plugin": {"static-resources": {"enable": true, "root-path": "www"}}, "port": 80"#;
     check(
         &[("\"port\": 80", files)],
-        &["proxy-server.http.plugin.static-resources.root-path: `root-path` `www` is no absolute path"],
+        &["proxy-server.http.plugin.static-resources.root-path: `root-path` `www` is not an absolute path"],
     );
     check(
         &[("\"id\": \"router-1\"", "\"allow-forward\": \"SOME\"")],
@@ -247,7 +246,7 @@ fn errors_of_niubix_name_line_and_remedy() {
         &[("127.0.0.1:8080", "localhost:8080"), ("\"/x\"", "\"x\"")],
         &[
             "apps[0].backends[0].health_check_uri: a health check needs",
-            "apps[0].backends[0].host: `localhost:8080` is no IPv4 address with a port",
+            "apps[0].backends[0].host: `localhost:8080` is not an IPv4 address with a port",
         ],
     );
     check(
@@ -261,7 +260,7 @@ fn errors_of_niubix_name_line_and_remedy() {
     check(
         &[(":8081", "8081"), ("roundrobin", "fastest")],
         &[
-            "apps[0].listen: `8081` is no address",
+            "apps[0].listen: `8081` is not an address",
             "apps[0].balance_policy: `balance_policy` cannot be `fastest`",
         ],
     );

@@ -1,9 +1,9 @@
-//! Paths of Vert.x's router, and how its order (first match in the list) is kept in Sigma's.
+//! Path patterns of Vert.x's router, and how its order (first match in the list) is kept in Sigma's router.
 //!
-//! Sigma's router looks an exact path up first and then prefixes from the longest to the shortest;
-//! `priority` only orders routes under one prefix. Where a route stands in the
-//! list before a narrower one that fits the same requests, the narrower one is therefore put
-//! under the prefix of the wider one, with its own path as a condition.
+//! Sigma's router tries an exact path first, and then prefixes from the longest to the shortest. `priority` only orders
+//! routes with the same prefix. If a wide route comes before a narrower one that matches the same requests, the
+//! narrower one must not match first. So the narrower route gets the prefix of the wider one, with its own path as a
+//! condition.
 
 use regex::Regex;
 
@@ -12,39 +12,39 @@ use regex::Regex;
 pub(super) struct Path {
     /// The text before the first parameter or star.
     literal: String,
-    /// All paths that fit, if the pattern has neither parameter nor star.
+    /// All matching paths, if the pattern has neither parameter nor star.
     exact: Vec<String>,
-    /// The pattern ends with its literal text and a `*`.
+    /// Whether the pattern is literal text with a `*` at the end.
     plain_prefix: bool,
-    /// Patterns of Sigma's router with the same meaning, if it has any.
+    /// Equivalent patterns of Sigma's router, if any.
     native: Vec<String>,
     /// The whole pattern.
     regex: Regex,
 }
 
-/// The conditions of a route besides its path.
+/// The conditions of a route in addition to its path.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) path: Path,
     /// The host pattern of the route's router, lower-cased; none for any host.
     pub(super) host: Option<String>,
-    /// The route asks for methods or media types too.
+    /// Whether the route also has conditions on methods or media types.
     pub(super) conditional: bool,
 }
 
-/// How a route is written in Sigma's format.
+/// How a route is expressed in Sigma's format.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Placing {
-    /// By its own patterns.
+    /// As its own patterns.
     Native(Vec<String>),
-    /// By a wider pattern, with a regular expression on the path.
+    /// As a wider pattern, with a regular expression on the path.
     Under(String, String),
-    /// Never chosen: the route with this index takes all its requests.
+    /// The route never matches: the route with this index matches all its requests.
     Unreachable(usize),
 }
 
 impl Path {
-    /// Parses a pattern; the error says what is wrong with it.
+    /// Parses a pattern. The error describes the fault.
     pub(super) fn parse(pattern: &str) -> Result<Path, String> {
         if !pattern.starts_with('/') {
             return Err(format!("the path `{pattern}` does not begin with `/`"));
@@ -66,7 +66,7 @@ impl Path {
         let is_literal = literal.len() == body.len();
         let exact = match (prefix || parameters > 0, optional_slash) {
             (true, _) => Vec::new(),
-            // Without a slash at its end, a path of Vert.x fits with and without one.
+            // Without a trailing slash, a Vert.x path matches with and without one.
             (false, true) => vec![body.to_owned(), format!("{body}/")],
             (false, false) => vec![body.to_owned()],
         };
@@ -79,7 +79,7 @@ impl Path {
         Ok(Path { literal: literal.to_owned(), exact, plain_prefix: is_literal && prefix, native, regex })
     }
 
-    /// Where Sigma's router finds the pattern: the longer, the earlier; exact paths before all.
+    /// Returns the precedence in Sigma's router: longer patterns first, exact paths before all.
     fn key(&self) -> usize {
         if self.is_exact() && !self.native.is_empty() { usize::MAX } else { self.literal.len() }
     }
@@ -88,7 +88,7 @@ impl Path {
         !self.exact.is_empty()
     }
 
-    /// Whether some path may fit both; may say yes too often, never no.
+    /// Returns whether some path may match both patterns. The result may be a wrong yes, never a wrong no.
     fn meets(&self, other: &Path) -> bool {
         match (self.is_exact(), other.is_exact()) {
             (true, true) => self.exact.iter().any(|path| other.exact.contains(path)),
@@ -100,7 +100,8 @@ impl Path {
         }
     }
 
-    /// Whether every path that fits `other` fits this one; may say no too often, never yes.
+    /// Returns whether every path that matches `other` matches this pattern. The result may be a wrong no, never a
+    /// wrong yes.
     fn covers(&self, other: &Path) -> bool {
         if other.is_exact() {
             return other.exact.iter().all(|path| self.regex.is_match(path));
@@ -110,7 +111,7 @@ impl Path {
     }
 }
 
-/// The pattern as a regular expression without anchors, and its number of parameters.
+/// Returns the pattern as a regular expression without anchors, and its number of parameters.
 fn regex_source(body: &str) -> (String, usize) {
     let mut source = String::new();
     let mut parameters = 0;
@@ -139,8 +140,8 @@ fn parameter_name(text: &str) -> &str {
     &text[..end]
 }
 
-/// Whether Sigma's router reads the parameters of this pattern as Vert.x does: each a whole
-/// segment, and no text that it would take for regular expression syntax.
+/// Returns whether Sigma's router reads the parameters of this pattern as Vert.x does: each is a whole segment, and the
+/// text has no regular expression syntax.
 fn parameters_are_native(body: &str, prefix: bool) -> bool {
     let is_plain =
         |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_~%".contains(&byte));
@@ -151,7 +152,7 @@ fn parameters_are_native(body: &str, prefix: bool) -> bool {
     (!prefix || body.ends_with('/')) && body.split('/').all(fits)
 }
 
-/// Places routes, given in the order in which Vert.x tries them.
+/// Places routes given in the order in which Vert.x tries them.
 pub(super) fn arrange(entries: &[&Entry]) -> Vec<Placing> {
     let mut keys: Vec<usize> = Vec::with_capacity(entries.len());
     let mut placings: Vec<Placing> = Vec::with_capacity(entries.len());
@@ -268,7 +269,7 @@ mod tests {
             &[("/a/*", Some("*.x"), false), ("/a/b", None, false)],
             &[native(&["/a/*"]), under("/a/*", "^/a/b/?$")],
         );
-        // `/a` fits `/a/` too, which the first route takes.
+        // `/a` also matches `/a/`, which the first route takes.
         check(&[("/a/*", None, false), ("/a", None, false)], &[native(&["/a/*"]), under("/a*", "^/a/?$")]);
     }
 }

@@ -87,7 +87,7 @@ impl Schema {
     /// whole schema.
     ///
     /// # Errors
-    /// Returns the errors of [`Schema::compile`], except those of patterns.
+    /// Returns the errors of [`Schema::compile`], except errors of patterns.
     pub fn of_program(schema: &Value) -> Result<Schema, String> {
         compile::compile(schema, |source| Ok(pcre::Pattern::of_program(source)))
     }

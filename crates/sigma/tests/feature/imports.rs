@@ -73,8 +73,8 @@ fn every_operation_has_its_own_route() {
     let (dir, told) = imported(V3_1, &["--upstream", "http://10.0.0.1:81"]);
     assert_eq!(
         told,
-        "api.yaml: nobody is authenticated: add a plugin for the security schemes key\n\
-         api.yaml: webhooks are requests to others and have no route\n"
+        "api.yaml: routes have no authentication: add a plugin for the security schemes key\n\
+         api.yaml: webhooks are requests to other servers and have no route\n"
     );
     let check = |method: &str, host: &str, path: &str, expected: &str| {
         assert_eq!(route_of(dir.path(), method, host, path), expected, "{method} {host} {path}");
