@@ -1,4 +1,4 @@
-//! Certificates that the gateway orders by itself (RFC 8555).
+//! Certificates that the gateway orders from an ACME authority (RFC 8555).
 
 use std::path::PathBuf;
 
@@ -11,8 +11,7 @@ use crate::rules::acme::{ORDER_TIMEOUT_S, PROPAGATION_TIMEOUT_S, RETRY_MAX_S, RE
 use crate::rules::hosts::is_dns_name;
 use sigma_schema::Confidential;
 
-/// An account elsewhere that the one at the authority is bound to (RFC 8555 §7.3.4); the authority
-/// tells both values.
+/// An external account that the ACME account is bound to (RFC 8555 §7.3.4). The authority provides both values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExternalAccount {
@@ -24,7 +23,7 @@ pub struct ExternalAccount {
     pub hmac_key: Confidential,
 }
 
-/// How an update of a zone is signed (RFC 8945).
+/// The algorithm that signs dynamic updates of a zone (RFC 8945).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum TsigAlgorithm {
     /// HMAC with SHA-256.
@@ -36,27 +35,26 @@ pub enum TsigAlgorithm {
     HmacSha512,
 }
 
-/// A name server that takes records by dynamic update (RFC 2136), signed with a key that it shares with the
-/// gateway (TSIG, RFC 8945).
+/// A name server that accepts dynamic updates (RFC 2136), signed with a shared key (TSIG, RFC 8945).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DnsUpdate {
     /// The primary name server of the zone: an IP address, with a port if it is not 53.
     #[schemars(with = "String")]
     pub server: NameServer,
-    /// The zone that the records are in; unset: the server is asked.
+    /// The zone of the records; unset: the server is asked for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
     /// The name of the key.
     #[schemars(length(min = 1, max = 253))]
     pub key: String,
-    /// How the key signs.
+    /// The algorithm of the key.
     #[serde(default)]
     pub algorithm: TsigAlgorithm,
     /// The key, in base64 as `tsig-keygen` prints it.
     #[schemars(length(min = 1, max = 1024))]
     pub secret: Confidential,
-    /// Seconds that the record may be kept by who has asked for it.
+    /// TTL of the record in seconds.
     #[serde(default = "record_ttl")]
     #[schemars(range(min = 1, max = 86_400))]
     pub ttl: u32,
@@ -66,17 +64,17 @@ fn record_ttl() -> u32 {
     60
 }
 
-/// A program that places records and removes them. It is started without a shell, once for each record and
-/// action, with these variables: `SIGMA_ACME_ACTION` (`present` or `cleanup`), `SIGMA_ACME_DOMAIN` (the name that
-/// is proved, without `*.`), `SIGMA_ACME_RECORD` (where the record belongs, with a dot at its end) and
-/// `SIGMA_ACME_VALUE`. A status other than 0 is a failure.
+/// A program that adds and removes records. It is started without a shell, once for each record and action, with these
+/// variables: `SIGMA_ACME_ACTION` (`present` or `cleanup`), `SIGMA_ACME_DOMAIN` (the name to prove, without `*.`),
+/// `SIGMA_ACME_RECORD` (the name of the record, with a final dot) and `SIGMA_ACME_VALUE`. A status other than 0 is a
+/// failure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DnsHook {
-    /// The program with its arguments; it is named by its whole path.
+    /// The absolute path of the program, and its arguments.
     #[schemars(length(min = 1, max = 64))]
     pub command: Vec<String>,
-    /// Seconds that it has; then it is killed with all that it has started.
+    /// Timeout in seconds; then the program and its child processes are killed.
     #[serde(default = "hook_timeout_s")]
     #[schemars(range(min = 1, max = 3_600))]
     pub timeout_s: u32,
@@ -86,22 +84,22 @@ fn hook_timeout_s() -> u32 {
     60
 }
 
-/// How records come into the DNS that prove names (`dns-01`): by `update` or by `hook`.
+/// How `dns-01` records are added to the DNS: set `update` or `hook`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AcmeDns {
-    /// By dynamic updates.
+    /// Dynamic updates.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub update: Option<DnsUpdate>,
-    /// By a program of yours.
+    /// A program of your own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hook: Option<DnsHook>,
-    /// Name servers that are asked where a record belongs and whether it is there, each an IP address, with a
-    /// port if it is not 53. None: the name servers of the record's zone, which those of `dns.servers` or of
-    /// `/etc/resolv.conf` tell.
+    /// Name servers that are asked for the zone of a record and whether the record exists. Each is an IP address, with
+    /// a port if it is not 53. Empty: the name servers of the record's zone, which are looked up by `dns.servers` or
+    /// `/etc/resolv.conf`.
     #[schemars(with = "Vec<String>", length(max = 16))]
     pub servers: Vec<NameServer>,
-    /// Seconds within which a record has to be seen; then the order has failed.
+    /// Seconds within which a record must be visible; otherwise the order fails.
     #[schemars(range(min = 1, max = 3_600))]
     pub propagation_timeout_s: u32,
 }
@@ -117,34 +115,34 @@ impl Default for AcmeDns {
     }
 }
 
-/// The longest name that a certificate is ordered for in a handshake: a file has its name.
+/// Maximum length of a name on demand, because its files have its name.
 const ON_DEMAND_NAME_MAX: usize = 240;
 
-/// Names whose certificate is ordered when the first client asks for it in a handshake, which waits meanwhile. A
-/// name has to be in `names`, if that has any, and `ask` has to permit it, if that is set.
+/// Names whose certificate is ordered during the first handshake that asks for it; the handshake waits. `names` must
+/// contain the name, if it is set, and `ask` must permit it, if it is set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct OnDemand {
-    /// Names, and wildcards such as `*.example.com` for the names one label below.
+    /// Host names, and wildcards such as `*.example.com` for names one label below.
     #[schemars(length(max = 1_000))]
     pub names: Vec<String>,
-    /// The address of a service of yours, asked as `GET ADDRESS?domain=NAME` before each order. The name is
-    /// permitted if it answers 200, and refused by whatever else happens.
+    /// URL of a service of your own, called as `GET URL?domain=NAME` before each order. Status 200 permits the name;
+    /// any other result refuses it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ask: Option<String>,
-    /// Milliseconds for a question to that service.
+    /// Timeout of a call of that service in milliseconds.
     #[schemars(range(min = 100, max = 60_000))]
     pub ask_timeout_ms: u32,
-    /// Most names that have a certificate in this way.
+    /// Maximum number of names with a certificate on demand.
     #[schemars(range(min = 1, max = 10_000))]
     pub certificates: u32,
-    /// Most names in an hour that an order is begun for. Let's Encrypt allows 300 orders in three hours.
+    /// Maximum number of new orders per hour. Let's Encrypt allows 300 orders in three hours.
     #[schemars(range(min = 1, max = 10_000))]
     pub orders_per_hour: u32,
-    /// Most handshakes that wait at a time; others are refused.
+    /// Maximum number of waiting handshakes; further ones are refused.
     #[schemars(range(min = 1, max = 10_000))]
     pub waiting: u32,
-    /// Milliseconds that a handshake waits; then it is refused, and the order goes on.
+    /// Maximum wait of a handshake in milliseconds; then it is refused, and the order continues.
     #[schemars(range(min = 100, max = 300_000))]
     pub wait_ms: u32,
 }
@@ -164,7 +162,7 @@ impl Default for OnDemand {
 }
 
 impl OnDemand {
-    /// Whether the list has a name, which is in lower case; without a list each name of a host with a dot in it.
+    /// Returns whether the list contains a lower-case name. Without a list every host name with a dot is allowed.
     #[must_use]
     pub fn allows(&self, name: &str) -> bool {
         let below = name.split_once('.').map(|(_, rest)| rest);
@@ -179,52 +177,52 @@ impl OnDemand {
     }
 }
 
-/// The authority that certificates are ordered from, and how. It serves ssls of `type: acme` and listeners with
-/// `tls: auto`; see docs/certificates.md. Read once, at the start.
+/// The authority that issues certificates, and the settings of orders. It serves ssls of `type: acme` and listeners
+/// with `tls: auto`; see docs/certificates.md. Read once, at the start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Acme {
-    /// The address of the authority's directory; the default is Let's Encrypt.
+    /// URL of the authority's directory; the default is Let's Encrypt.
     pub directory: String,
-    /// That you agree to the authority's terms of service: nothing is ordered before it is true.
+    /// You agree to the authority's terms of service. Orders need `true`.
     pub terms_agreed: bool,
-    /// Where the authority writes to when something is wrong with the account.
+    /// Address for messages of the authority about the account.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub email: Option<String>,
-    /// An account elsewhere, for authorities that ask for one.
+    /// An external account, for authorities that require one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub external_account: Option<ExternalAccount>,
-    /// The kind of the keys of certificates.
+    /// The type of certificate keys.
     pub key_type: CertificateKey,
-    /// How names are proved.
+    /// The challenge type that proves names.
     pub challenge: AcmeChallenge,
-    /// How records come into the DNS that prove names, for `dns-01`.
+    /// How `dns-01` records are added to the DNS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dns: Option<AcmeDns>,
     /// Names whose certificate is ordered when the first client asks for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_demand: Option<OnDemand>,
-    /// The folder that keeps the account, certificates, their keys, and what failed when. Made if it is
-    /// not there; nobody else may read what is in it.
+    /// Folder for the account, certificates, private keys and failed orders. It is created if missing and must not be
+    /// readable by other users.
     pub storage: PathBuf,
-    /// File of authorities (PEM) that may vouch for the directory's own TLS; unset: those of the system.
+    /// PEM file with CA certificates for the directory's own TLS; unset: the system's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca: Option<PathBuf>,
-    /// Milliseconds for one call of the authority.
+    /// Timeout of one call of the authority in milliseconds.
     #[schemars(range(min = 100, max = 300_000))]
     pub call_timeout_ms: u32,
-    /// Seconds for a whole order; then it has failed.
+    /// Maximum duration of an order in seconds; then it fails.
     #[schemars(range(min = 5, max = 3_600))]
     pub order_timeout_s: u32,
-    /// With an etcd, of whose gateways one orders for all: seconds after which another one takes that over when it
-    /// has died. It is no setting elsewhere.
+    /// With an etcd, one gateway orders certificates for all: seconds after its death until another one takes over. Not
+    /// allowed without an etcd.
     #[schemars(range(min = 3, max = 300))]
     pub lease_s: u32,
-    /// Seconds after which an order that failed is repeated; twice as many after each further failure. The
-    /// default stays below the five failures that Let's Encrypt allows in an hour.
+    /// Seconds until a failed order is repeated; the pause doubles with each further failure. The default stays below
+    /// the five failures per hour that Let's Encrypt allows.
     #[schemars(range(min = 1, max = 86_400))]
     pub retry_s: u32,
-    /// The most seconds between two attempts, but for what the authority itself asks for.
+    /// Maximum pause in seconds between two attempts, unless the authority asks for a longer one.
     #[schemars(range(min = 1, max = 604_800))]
     pub retry_max_s: u32,
 }
@@ -252,7 +250,7 @@ impl Default for Acme {
 }
 
 impl Acme {
-    /// Why no certificate can be ordered for an ssl of type acme that has passed its check; None if one can.
+    /// Returns why no certificate can be ordered for a valid ssl of type acme, or None if it can.
     #[must_use]
     pub fn refusal(&self, ssl: &Ssl) -> Option<String> {
         let challenge = ssl.acme.as_ref().and_then(|own| own.challenge).unwrap_or(self.challenge);

@@ -29,7 +29,7 @@ pub struct Surroundings<'a> {
     pub plugins: &'a dyn PluginSchemas,
     /// The treatment of fields that do not exist.
     pub unknown: UnknownFields,
-    /// How routes are chosen.
+    /// The router.
     pub router: RouterKind,
     /// The time in Unix seconds; 0 if it does not matter.
     pub now: i64,

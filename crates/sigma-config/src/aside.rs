@@ -1,4 +1,4 @@
-//! Items of a file that are kept out of service, so that one of them does not stop all the others.
+//! Items of a file that are set aside because they are invalid, so that the other items can serve.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,10 @@ use crate::{check, stored};
 use sigma_schema::document::Document;
 use sigma_schema::problem::Problem;
 
-/// An item that is not served as it was written: its place is closed if it is known, so that nothing
-/// else takes its requests.
+/// An invalid item that does not serve. If its place is known, it is closed, so that no other item gets its requests.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SetAside {
-    /// Its key; `routes/arr_3` for the third route, if it has no usable id.
+    /// Its key; `routes/arr_3` for the third route, if it has no valid id.
     pub key: ResourceKey,
     /// Its problems.
     pub problems: Vec<Problem>,
@@ -23,7 +22,7 @@ pub struct SetAside {
 }
 
 impl SetAside {
-    /// The items that `errors` lie in; see [`is_in_item`]. None of the errors is left.
+    /// Returns the items that contain `errors`, see [`is_in_item`], and removes these errors.
     pub(crate) fn take(document: &Document, errors: &mut Vec<Problem>) -> Vec<SetAside> {
         let mut taken: BTreeMap<(&'static str, usize), Vec<Problem>> = BTreeMap::new();
         for problem in std::mem::take(errors) {
@@ -37,13 +36,12 @@ impl SetAside {
         taken.collect()
     }
 
-    /// Its section and its index there.
+    /// Returns its section and its index there.
     pub(crate) fn place(&self) -> (&'static str, usize) {
         (self.section, self.index)
     }
 
-    /// Closes its place. Nothing stands there if it cannot be read whom the item is for, or if it is
-    /// for nobody by itself.
+    /// Closes its place, if the item's conditions can be read and the item gets requests by itself.
     pub(crate) fn close(&self, document: &Document, resources: &mut Resources) {
         let value = item(document, self.section, self.index);
         if let Some(outline) = stored::outline(&self.key, value) {
@@ -53,12 +51,12 @@ impl SetAside {
     }
 }
 
-/// Whether a problem lies in an item of a section, and not in a setting or the document as a whole.
+/// Returns whether a problem is in an item of a section, not in a setting or the whole document.
 pub(crate) fn is_in_item(problem: &Problem) -> bool {
     item_of(&problem.pointer).is_some()
 }
 
-/// The section and the index of the item that a pointer leads into.
+/// Returns the section and the index of the item that a pointer leads into.
 fn item_of(pointer: &str) -> Option<(&'static str, usize)> {
     let (section, rest) = pointer.split_once('[')?;
     let section = SECTIONS.into_iter().find(|known| *known == section)?;

@@ -1,17 +1,17 @@
-//! Where calls of operators are written down.
+//! The audit log of operators' calls.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Who called the Admin API and the Control API to change something: a line of JSON for each call, refused ones
-/// included. It holds neither bodies nor queries nor keys.
+/// The log of changes by callers of the Admin API and the Control API: one JSON line per call, including refused calls.
+/// It contains no bodies, queries or keys.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AuditLog {
-    /// `off`, or a file path. The file is readable by its owner and group, and is reopened as the access log is.
+    /// `off`, or a file path. The file is readable by its owner and group, and is reopened like the access log.
     pub path: String,
-    /// Lines of refused calls in one second; more are counted in the next line, so that nobody without a key can
-    /// fill a disk.
+    /// Maximum number of lines for refused calls per second, so that clients without a key cannot fill the disk. The
+    /// next line counts the calls above the limit.
     #[schemars(range(min = 1, max = 10_000))]
     pub refused_per_second: u32,
 }
@@ -23,7 +23,7 @@ impl Default for AuditLog {
 }
 
 impl AuditLog {
-    /// The file, unless it is switched off.
+    /// Returns the file, unless the log is off.
     #[must_use]
     pub fn file(&self) -> Option<&str> {
         (self.path != "off").then_some(&*self.path)

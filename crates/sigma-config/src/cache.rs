@@ -1,38 +1,38 @@
-//! The memory of kept answers.
+//! Settings of the response cache.
 
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The memory in which answers are kept of routes with a `cache`; all workers share it. The plugin proxy-cache has
-/// zones of its own. Read once, at the start.
+/// The response cache of routes with `cache`, shared by all workers. The plugin proxy-cache has its own zones. Read
+/// once, at the start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Cache {
-    /// How much there is, in bytes. What is asked for often stays longest. An answer that takes more than half of a part
-    /// is not kept in memory; there is a part for each 8 MiB, up to 16.
+    /// Size of the memory cache in bytes. Responses that are requested often stay longest. The cache has one part per 8
+    /// MiB, up to 16 parts. A response larger than half a part is not stored in memory.
     #[schemars(range(min = 65_536))]
     pub memory_bytes: u64,
-    /// Where they are kept on a disk as well: over a restart, and where they are too large for memory.
+    /// A disk cache in addition: it survives restarts and stores responses that are too large for memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk: Option<Disk>,
 }
 
-/// A folder for answers. What memory has no room for is read from it, and large bodies are sent from it without being
-/// held in memory. The table of what is there takes `memory_bytes` at most, beside the memory of answers: some 400 bytes
-/// for each.
+/// A folder for responses. Responses that do not fit in memory are read from it; large bodies are sent from it without
+/// a copy in memory. Its index takes up to `memory_bytes` in addition to the memory cache: about 400 bytes per
+/// response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "CacheDisk")]
 pub struct Disk {
-    /// The folder. It is made if it is not there, and is this gateway's alone: nobody else may write to it.
+    /// The folder. It is created if missing and belongs to this gateway alone: no other process may write to it.
     pub path: PathBuf,
-    /// How much of the disk they take, in bytes; those go first that nobody has used for the longest time.
+    /// Maximum size on disk in bytes; the least recently used responses are removed first.
     #[serde(default = "max_bytes")]
     #[schemars(range(min = 1_048_576))]
     pub max_bytes: u64,
-    /// Seconds after which what nobody has used is forgotten, fresh or not.
+    /// Seconds without use after which a response is removed, fresh or not.
     #[serde(default = "inactive")]
     #[schemars(range(min = 1))]
     pub inactive: u32,

@@ -5,20 +5,20 @@ use serde::{Deserialize, Serialize};
 
 use sigma_schema::described::without_defaults;
 
-/// Health checks: at least one of the three.
+/// Health checks: at least one of the three types.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[schemars(
     deny_unknown_fields,
     extend("anyOf" = [{ "required": ["active"] }, { "required": ["passive"] }, { "required": ["agent"] }])
 )]
 pub struct Checks {
-    /// Probes that the gateway sends; unset: none.
+    /// Active checks: probes that the gateway sends; unset: off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active: Option<Active>,
-    /// Judging nodes by the answers to real requests; unset: off.
+    /// Passive checks: judge nodes by their responses to real requests; unset: off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub passive: Option<Passive>,
-    /// Asking an agent on each node for its weight and state; unset: off.
+    /// Agent checks: ask an agent on each node for its weight and state; unset: off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<Agent>,
 }
@@ -32,49 +32,49 @@ pub enum CheckType {
     Http,
     /// An HTTP request over TLS.
     Https,
-    /// Only a connection.
+    /// A TCP connection only.
     Tcp,
-    /// A call of the health service of gRPC (`grpc.health.v1`), in cleartext.
+    /// A call of the gRPC health service (`grpc.health.v1`), in cleartext.
     Grpc,
-    /// The same over TLS.
+    /// A call of the gRPC health service over TLS.
     Grpcs,
 }
 
-/// What passive checks look at.
+/// The signals of passive checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PassiveType {
-    /// Connections and statuses.
+    /// Connections and response statuses.
     #[default]
     Http,
-    /// Connections and statuses.
+    /// Connections and response statuses.
     Https,
-    /// Only connections.
+    /// Connections only.
     Tcp,
 }
 
-/// Probes that the gateway sends.
+/// Active checks: probes that the gateway sends.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Active {
     /// The protocol of a probe.
     #[serde(rename = "type")]
     pub kind: CheckType,
-    /// Seconds for one probe.
+    /// Timeout of a probe in seconds.
     #[schemars(extend("exclusiveMinimum" = 0))]
     pub timeout: f64,
-    /// Probes at the same time.
+    /// Maximum number of concurrent probes.
     #[schemars(range(min = 1))]
     pub concurrency: u32,
     /// Host header of a probe; unset: the node's host.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<sigma_schema::forms::HostPattern>")]
     pub host: Option<String>,
-    /// Port to probe; unset: the node's.
+    /// Port to probe; unset: the port of the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub port: Option<u16>,
-    /// The service that a probe of `type: grpc` asks for; empty: the server as a whole.
+    /// The service name in a probe of `type: grpc`; empty: the whole server.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub grpc_service: Option<String>,
@@ -85,36 +85,35 @@ pub struct Active {
     pub http_path: String,
     /// Body of a probe; a non-empty one adds Content-Length.
     pub http_req_body: String,
-    /// A text that must stand in the first 64 KiB of the body of an answer that counts as success; unset:
-    /// the body is not read.
+    /// A text that the first 64 KiB of a successful response body must contain; unset: the body is not read.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub http_expected_body: Option<String>,
     /// With `https` and `grpcs`: whether the certificate of a node must be valid.
     pub https_verify_certificate: bool,
-    /// Further header lines of a probe, each `Name: value`.
+    /// Additional header lines of a probe, each `Name: value`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1))]
     pub req_headers: Vec<String>,
-    /// Each interval is longer by a random part, up to so many percent, so that probes of many gateways
-    /// and nodes do not come together.
+    /// Random addition to each interval, up to this percentage, so that probes of many gateways and nodes are spread
+    /// out.
     #[serde(skip_serializing_if = "is_zero")]
     #[schemars(range(max = 100))]
     pub interval_jitter_percent: u8,
-    /// Seconds between probes of a node whose state is about to turn, because probes failed that did so
-    /// before, or the other way round; unset: as in its state.
+    /// Seconds between probes of a node whose state is about to change, after the first probe with another result;
+    /// unset: the interval of its state.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("exclusiveMinimum" = 0))]
     pub fast_interval: Option<f64>,
-    /// Seconds between probes of healthy nodes while the upstream has had no request for so long; unset: as
-    /// with requests.
+    /// Seconds between probes of healthy nodes when the upstream had no request for this long; unset: the normal
+    /// interval.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub no_traffic_interval: Option<u32>,
-    /// When a node counts as healthy again; unset: healthy nodes are not probed (interval 0).
+    /// When a node becomes healthy; unset: healthy nodes are not probed (interval 0).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub healthy: Option<ActiveHealthy>,
-    /// When a node counts as unhealthy; unset: unhealthy nodes are not probed (interval 0).
+    /// When a node becomes unhealthy; unset: unhealthy nodes are not probed (interval 0).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unhealthy: Option<ActiveUnhealthy>,
 }
@@ -149,14 +148,14 @@ fn is_zero(n: &u8) -> bool {
 }
 
 impl Active {
-    /// The thresholds for becoming healthy: as written, or the defaults with interval 0, which
-    /// means that nodes in that state are not probed.
+    /// Returns the thresholds for becoming healthy: as written, or the defaults with interval 0, which means that nodes
+    /// in this state are not probed.
     #[must_use]
     pub fn healthy(&self) -> ActiveHealthy {
         self.healthy.clone().unwrap_or(ActiveHealthy { interval: 0, ..ActiveHealthy::default() })
     }
 
-    /// The thresholds for becoming unhealthy, in the same way.
+    /// Returns the thresholds for becoming unhealthy, with the same rule.
     #[must_use]
     pub fn unhealthy(&self) -> ActiveUnhealthy {
         self.unhealthy.clone().unwrap_or(ActiveUnhealthy { interval: 0, ..ActiveUnhealthy::default() })
@@ -173,7 +172,7 @@ pub struct ActiveHealthy {
     /// Statuses that count as success.
     #[schemars(length(min = 1), inner(range(min = 200, max = 599)), extend("uniqueItems" = true))]
     pub http_statuses: Vec<u16>,
-    /// Successes in a row that make a node healthy.
+    /// Consecutive successes that make a node healthy.
     #[schemars(range(min = 1, max = 254))]
     pub successes: u8,
 }
@@ -191,7 +190,7 @@ pub struct ActiveUnhealthy {
     /// Seconds between probes of an unhealthy node.
     #[schemars(range(min = 1))]
     pub interval: u32,
-    /// Statuses that count as failure.
+    /// Statuses that count as a failure.
     #[schemars(length(min = 1), inner(range(min = 200, max = 599)), extend("uniqueItems" = true))]
     pub http_statuses: Vec<u16>,
     /// HTTP failures that make a node unhealthy.
@@ -217,33 +216,33 @@ impl Default for ActiveUnhealthy {
     }
 }
 
-/// Judging nodes by the answers to real requests.
+/// Passive checks: nodes are judged by their responses to real requests.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(transform = without_defaults("healthy unhealthy"))]
 pub struct Passive {
-    /// Whether answers are judged, or only connections.
+    /// Whether responses are judged, or only connections.
     #[serde(rename = "type")]
     pub kind: PassiveType,
-    /// Seconds after which an unhealthy node gets requests again, where no probe would find out that it is
-    /// healthy; the first failure then makes it unhealthy once more. Unset: 10.
+    /// Seconds after which an unhealthy node gets requests again, if no active check probes it. The first failure then
+    /// makes it unhealthy again. Unset: 10.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("exclusiveMinimum" = 0), range(max = 86_400))]
     pub fail_timeout: Option<f64>,
-    /// When a node counts as healthy again.
+    /// When a node becomes healthy again.
     pub healthy: PassiveHealthy,
-    /// When a node counts as unhealthy.
+    /// When a node becomes unhealthy.
     pub unhealthy: PassiveUnhealthy,
 }
 
-/// When answers make a node healthy. A threshold of 0 turns its counter off.
+/// When responses make a node healthy. A threshold of 0 disables its counter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct PassiveHealthy {
     /// Statuses that count as success.
     #[schemars(length(min = 1), inner(range(min = 200, max = 599)), extend("uniqueItems" = true))]
     pub http_statuses: Vec<u16>,
-    /// Successes in a row that make a node healthy.
+    /// Consecutive successes that make a node healthy.
     #[schemars(range(min = 0, max = 254))]
     pub successes: u8,
 }
@@ -255,11 +254,11 @@ impl Default for PassiveHealthy {
     }
 }
 
-/// When answers make a node unhealthy. A threshold of 0 turns its counter off.
+/// When responses make a node unhealthy. A threshold of 0 disables its counter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct PassiveUnhealthy {
-    /// Statuses that count as failure.
+    /// Statuses that count as a failure.
     #[schemars(length(min = 1), inner(range(min = 200, max = 599)), extend("uniqueItems" = true))]
     pub http_statuses: Vec<u16>,
     /// Connection failures that make a node unhealthy.
@@ -284,24 +283,24 @@ impl Default for PassiveUnhealthy {
     }
 }
 
-/// Asking an agent on each node, in the words of HAProxy's agent-check: one line such as `75%`, `weight:30`,
-/// `drain`, `maint`, `ready`, `up`, `down`, `maxconn:30`, which takes the place of `limits.max_requests_per_node`.
-/// An agent that cannot be asked changes nothing.
+/// Agent checks: ask an agent on each node, in the format of HAProxy's agent-check. It sends one line such as `75%`,
+/// `weight:30`, `drain`, `maint`, `ready`, `up`, `down`, or `maxconn:30`, which replaces
+/// `limits.max_requests_per_node`. An unreachable agent changes nothing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct Agent {
     /// Port of the agent, on the address of the node.
     #[schemars(range(min = 1))]
     pub port: u16,
-    /// Seconds between two questions.
+    /// Seconds between two calls.
     #[serde(default = "two_seconds")]
     #[schemars(extend("exclusiveMinimum" = 0), range(max = 86_400))]
     pub interval: f64,
-    /// Seconds for one question.
+    /// Timeout of one call in seconds.
     #[serde(default = "one_second")]
     #[schemars(extend("exclusiveMinimum" = 0), range(max = 3600))]
     pub timeout: f64,
-    /// What is sent first; a line end, where one is needed, is part of it.
+    /// Text that is sent first, including a line end if the agent needs one.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
     pub send: String,

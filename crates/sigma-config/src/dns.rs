@@ -1,4 +1,4 @@
-//! How names of nodes are resolved.
+//! Settings of the DNS resolver.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -7,24 +7,24 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The port of name servers.
+/// The default port of name servers.
 const PORT: u16 = 53;
 
-/// How names of nodes are resolved. `servers` and `ipv6` are read once, at the start.
+/// The resolver for node names. `servers` and `ipv6` are read once, at the start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Dns {
-    /// Name servers that are asked, each an IP address, with a port if it is not 53 (APISIX:
-    /// `dns_resolver`). None: those of `/etc/resolv.conf`.
+    /// Name servers, each an IP address, with a port if it is not 53 (APISIX: `dns_resolver`). Empty: the servers of
+    /// `/etc/resolv.conf`.
     #[schemars(with = "Vec<String>")]
     pub servers: Vec<NameServer>,
-    /// Whether IPv6 addresses of names are asked for. Those that this machine has no route to are left
-    /// out in any case, as long as the name has another address.
+    /// Whether names are also resolved to IPv6 addresses. Addresses without a route from this machine are ignored if
+    /// the name has another address.
     pub ipv6: bool,
-    /// How long a start waits for names, a reload of the file, and a change by NiubiX's admin calls. An
-    /// upstream whose names are not resolved then answers 503 until they are.
+    /// Milliseconds that a start, a file reload or an admin call of NiubiX waits for names. An upstream with unresolved
+    /// names responds 503 until they are resolved.
     pub start_wait_ms: u32,
-    /// The same for a change of the store; the changes after it wait as long.
+    /// Milliseconds that a change of the store waits for names; later changes wait for it.
     pub change_wait_ms: u32,
 }
 
@@ -34,7 +34,7 @@ impl Default for Dns {
     }
 }
 
-/// The address of a name server; port 53 unless named.
+/// The address of a name server, with port 53 by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NameServer(pub SocketAddr);
 

@@ -1,37 +1,37 @@
-//! Who is told when a node goes out or comes back.
+//! Notifications when a node becomes unhealthy or healthy.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Who is told, beside the error log, when a checked node goes out or comes back. Read once, at the start.
+/// Notifications, besides the error log, when a checked node becomes unhealthy or healthy. Read once, at the start.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct HealthEvents {
-    /// A service that is told by HTTP.
+    /// A service that gets notifications over HTTP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub webhook: Option<Webhook>,
 }
 
-/// A service that is told by `POST` with a JSON object: `events` is a list of what has happened.
+/// A webhook: a `POST` request with a JSON object whose `events` is a list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Webhook {
-    /// Where it is.
+    /// The URL.
     #[schemars(regex(pattern = "^https?://[^/]"))]
     pub url: String,
-    /// How long one call may take.
+    /// Timeout of one call in milliseconds.
     #[serde(default = "five_seconds")]
     #[schemars(range(min = 1))]
     pub timeout_ms: u32,
-    /// How often a call is repeated that has failed or was answered by another status than 200 to 299.
+    /// How often a failed call is repeated; a status other than 200 to 299 is a failure.
     #[serde(default = "three")]
     #[schemars(range(max = 100))]
     pub retries: u32,
-    /// The pause before the first repetition; each further one is twice as long, up to a minute.
+    /// Pause before the first retry in milliseconds; it doubles with each further retry, up to a minute.
     #[serde(default = "one_second")]
     #[schemars(range(min = 1))]
     pub retry_delay_ms: u32,
-    /// Events that may wait for the service; what is more is dropped, and the error log says so.
+    /// Maximum number of queued events; further events are dropped and logged.
     #[serde(default = "thousand")]
     #[schemars(range(min = 1, max = 100_000))]
     pub queue: u32,

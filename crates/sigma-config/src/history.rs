@@ -1,27 +1,27 @@
-//! What is kept of changes of the configuration.
+//! The history of the configuration.
 
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What is kept of changes of the configuration: who changed what, when, and how it was before. It stands in the file
-/// `history.redb` beside the store, and each gateway on an etcd keeps what it saw. Oldest versions go first, at
-/// whichever limit is reached first.
+/// The history of the configuration: the author, time and former value of each change. It is in the file `history.redb`
+/// next to the store, and each gateway on an etcd keeps the changes that it saw. The oldest versions are removed when
+/// the first limit is reached.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct History {
-    /// Versions that are kept; 0 for no history at all.
+    /// Maximum number of versions; 0 for no history.
     #[schemars(range(max = 1_000_000))]
     pub keep: u32,
-    /// Days that they are kept.
+    /// Maximum age of versions in days.
     #[schemars(range(min = 1, max = 36_500))]
     pub days: u32,
-    /// Bytes that the former values of objects may take. A change that takes more by itself is kept without them.
+    /// Maximum size of the former values in bytes. A change that is larger is kept without them.
     #[schemars(range(min = 65_536))]
     pub bytes: u64,
-    /// The folder of the file; default: that of the store. Without a store and without this, the history is in memory
-    /// and ends with the process; none is kept of a file with more than 10,000 routes, upstreams and consumers.
+    /// The folder of the file; default: the folder of the store. If neither is set, the history is in memory and ends
+    /// with the process. Then a file with more than 10,000 routes, upstreams and consumers has no history.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
 }

@@ -1,34 +1,33 @@
-//! What moves bytes between workers and their connections.
+//! I/O of workers.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What moves bytes between a worker and its connections.
+/// How a worker reads from and writes to its connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Io {
-    /// io_uring where the kernel has it and permits it (Linux 6.1), epoll elsewhere; the log tells.
+    /// io_uring if the kernel supports and permits it (Linux 6.1), otherwise epoll; the log says which.
     Auto,
-    /// A system call for each read and write, when epoll says that a socket is ready.
+    /// A system call for each read and write, when epoll reports a ready socket.
     #[default]
     Epoll,
-    /// As `auto`, and a warning where it is epoll.
+    /// Like `auto`, with a warning if epoll is used.
     IoUring,
 }
 
-/// Sizes of io_uring, for each worker. They bound no peer: where they do not suffice, a worker
-/// makes more system calls.
+/// Sizes of io_uring for each worker. They do not limit peers: if they are too small, a worker makes more system calls.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct IoUring {
-    /// Operations that one system call submits. The kernel keeps 512 bytes for each.
+    /// Operations per system call. The kernel takes 512 bytes for each.
     #[schemars(range(min = 1, max = 32_768))]
     pub entries: u32,
-    /// Buffers that the connections of a worker receive into, rounded up to a power of two. They are
-    /// taken while bytes wait to be read.
+    /// Number of receive buffers of a worker, rounded up to a power of two. A buffer is in use while its bytes are not
+    /// yet read.
     #[schemars(range(min = 1, max = 32_768))]
     pub buffers: u16,
-    /// Bytes of each buffer. Most heads should fit; memory is taken as it is used.
+    /// Size of a buffer in bytes. Most request heads should fit; memory is allocated on use.
     #[schemars(range(min = 512, max = 1_048_576))]
     pub buffer_bytes: u32,
 }

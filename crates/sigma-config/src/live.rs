@@ -1,17 +1,17 @@
-//! How much of the live traffic the dashboard is told.
+//! Limits of the dashboard's live traffic.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How many rows a worker counts for the dashboard in a second, while somebody looks. What is beyond counts in the
-/// total alone, as unlisted. A row takes some 300 bytes in each worker, and for a minute in the control thread.
+/// Maximum number of rows that a worker counts per second while the dashboard is open. Traffic beyond it counts in the
+/// total only, as unlisted. A row takes about 300 bytes in each worker, and for a minute in the control thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Live {
-    /// Most routes.
+    /// Maximum number of routes.
     #[schemars(range(min = 1, max = 100_000))]
     pub routes: u32,
-    /// Most nodes.
+    /// Maximum number of nodes.
     #[schemars(range(min = 1, max = 100_000))]
     pub nodes: u32,
 }

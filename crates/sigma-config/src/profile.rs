@@ -1,4 +1,4 @@
-//! Profiles: sets of defaults. A profile changes defaults only; what a file or an object says wins.
+//! Profiles: sets of defaults. A profile changes defaults only; a value in a file or an object has precedence.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,38 +8,38 @@ use serde_json::{Map, Value};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Profile {
-    /// For a gateway that the Internet reaches. `docs/edge-profile.md` lists the defaults and their prices.
+    /// For a gateway on the Internet. `docs/edge-profile.md` lists the defaults and their costs.
     Edge,
 }
 
-/// The place of a default.
+/// The setting or field with a default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DefaultOf {
     /// A setting of the process, e.g. `limits.request_body_bytes`.
     Setting(&'static str),
     /// A field of each upstream: of objects, within routes and services, and within plugins.
     Upstream(&'static str),
-    /// A plugin, and a field of its configuration on routes, services and the like.
+    /// A plugin, and a field of its configuration on routes, services and so on.
     Plugin(&'static str, &'static str),
 }
 
 /// One default of a profile.
 #[derive(Debug, Clone, Copy)]
 pub struct ProfileDefault {
-    /// The place that has it.
+    /// The setting or field.
     pub of: DefaultOf,
     /// The value, as JSON.
     pub value: &'static str,
     /// The default without a profile, as the documentation shows it.
     pub otherwise: &'static str,
-    /// The reason, and what it costs: one sentence each.
+    /// The reason and the cost, one sentence each.
     pub price: &'static str,
 }
 
-/// The field of upstreams that decides over the verification of nodes.
+/// The upstream field that decides whether nodes are verified.
 const VERIFY: DefaultOf = DefaultOf::Upstream("tls.verify");
 
-/// The defaults of `edge`. To add one is to add a line here, and `cargo xtask docs`.
+/// The defaults of `edge`. After a change run `cargo xtask docs`.
 const EDGE: &[ProfileDefault] = &[
     ProfileDefault {
         of: DefaultOf::Setting("limits.connections_per_address"),
@@ -168,7 +168,7 @@ const EDGE: &[ProfileDefault] = &[
 ];
 
 impl Profile {
-    /// The defaults of the profile.
+    /// Returns the defaults of the profile.
     #[must_use]
     pub fn defaults(self) -> &'static [ProfileDefault] {
         match self {
@@ -176,12 +176,12 @@ impl Profile {
         }
     }
 
-    /// The profile that a document names. The schema refuses any other word.
+    /// Returns the profile that a document names. The schema refuses unknown names.
     pub(crate) fn of_document(root: &Map<String, Value>) -> Option<Profile> {
         root.get("profile").and_then(|word| Profile::deserialize(word).ok())
     }
 
-    /// Writes the defaults of settings into a document, where it says nothing of them.
+    /// Writes the defaults of settings into a document where they are absent.
     pub(crate) fn fill_settings(self, root: &mut Map<String, Value>) {
         for default in self.defaults() {
             if let DefaultOf::Setting(path) = default.of {
@@ -190,7 +190,7 @@ impl Profile {
         }
     }
 
-    /// Writes the defaults of a plugin into a configuration of it, where that says nothing of them.
+    /// Writes the defaults of a plugin into its configuration where they are absent.
     pub fn fill_plugin(self, name: &str, conf: &mut Value) {
         let Some(conf) = conf.as_object_mut() else { return };
         for default in self.defaults() {
@@ -202,14 +202,15 @@ impl Profile {
         }
     }
 
-    /// Whether nodes whose upstream says nothing of it must have a valid certificate.
+    /// Returns whether the profile's default requires valid certificates of nodes.
     #[must_use]
     pub fn verifies_nodes(self) -> bool {
         self.defaults().iter().any(|default| default.of == VERIFY && default.value == "true")
     }
 }
 
-/// Sets the member at a path, unless it is there. What is no object on the way stays, and the schema refuses it.
+/// Sets the member at a path unless it exists. A value on the path that is not an object stays, and the schema refuses
+/// it.
 fn fill(object: &mut Map<String, Value>, path: &str, value: &'static str) {
     match path.split_once('.') {
         Some((first, rest)) => {
@@ -219,14 +220,14 @@ fn fill(object: &mut Map<String, Value>, path: &str, value: &'static str) {
             }
         }
         None if !object.contains_key(path) => {
-            // A test parses all values.
+            // All values are valid: a test parses them.
             object.insert(path.to_owned(), serde_json::from_str(value).unwrap_or_default());
         }
         None => {}
     }
 }
 
-/// The page about the profile `edge`, in Markdown.
+/// Returns the page about the profile `edge` in Markdown.
 #[must_use]
 pub fn edge_markdown() -> String {
     let mut out = String::from(

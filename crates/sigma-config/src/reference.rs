@@ -1,35 +1,35 @@
-//! Texts that stand for a secret kept elsewhere: `$secret://vault/1/path/key`, `$env://NAME/field`.
+//! References to secrets stored elsewhere: `$secret://vault/1/path/key`, `$env://NAME/field`.
 //!
-//! Only their form is known here. The control plane looks up the secrets.
+//! This module only parses them. The control plane looks up the secrets.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::resources::SecretProvider;
 
-/// A text that stands for a secret.
+/// A reference to a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SecretRef<'a> {
     /// A secret of a secret manager.
     Secret {
         /// The kind of secret manager.
         provider: SecretProvider,
-        /// The identity of the access, without the manager: `1` of `vault/1`.
+        /// The id of the manager's configuration, without the manager: `1` of `vault/1`.
         id: &'a str,
-        /// The path that the manager is asked for; has at least one segment.
+        /// The path of the secret in the manager; at least one segment.
         key: &'a str,
     },
     /// An environment variable.
     Env {
         /// Its name.
         name: &'a str,
-        /// The member of the JSON object that it holds; unset: the whole value.
+        /// The member of the JSON object in the variable; unset: the whole value.
         field: Option<&'a str>,
     },
 }
 
 impl<'a> SecretRef<'a> {
-    /// Reads a reference; None for any other text, and for a reference that names nothing.
+    /// Parses a reference. Returns None for any other text, and for an incomplete reference.
     #[must_use]
     pub fn parse(text: &'a str) -> Option<SecretRef<'a>> {
         if let Some(path) = text.strip_prefix("$secret://") {
@@ -47,33 +47,32 @@ impl<'a> SecretRef<'a> {
     }
 }
 
-/// Whether a text begins like a reference. APISIX then checks nothing else of it.
+/// Returns whether a text begins like a reference. APISIX then does not check the rest.
 #[must_use]
 pub fn is_reference(text: &str) -> bool {
     sigma_schema::wording::is_secret_reference(text)
 }
 
-/// The text behind `$env://`, in any case.
+/// Returns the text after `$env://`, in any case.
 fn strip_env(text: &str) -> Option<&str> {
     const PREFIX: &str = "$env://";
     let head = text.get(..PREFIX.len())?;
     head.eq_ignore_ascii_case(PREFIX).then(|| &text[PREFIX.len()..])
 }
 
-/// How secrets are looked up that `$secret://` references stand for. Read once, at the start.
+/// The lookup of secrets for `$secret://` references. Read once, at the start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SecretLookup {
-    /// Pause between two rounds in which all references are looked up again, so that a secret that
-    /// changed at its manager comes into force; it differs by a tenth at random. A round asks only for
-    /// what `keep_ms` or `keep_failure_ms` have run out for.
+    /// Milliseconds between two rounds, with a random difference of a tenth. A round looks up all references whose
+    /// `keep_ms` or `keep_failure_ms` has passed, so that a secret changed at its manager takes effect.
     #[schemars(range(min = 10))]
     pub refresh_ms: u32,
-    /// How long the answer of a secret manager is kept before it is asked again.
+    /// Milliseconds that a response of a secret manager is kept until it is asked again.
     pub keep_ms: u32,
-    /// The same for a refusal, and for no answer.
+    /// Milliseconds that an error, or a missing response, is kept until the manager is asked again.
     pub keep_failure_ms: u32,
-    /// Time for one answer.
+    /// Timeout of one response in milliseconds.
     #[schemars(range(min = 1))]
     pub timeout_ms: u32,
 }

@@ -1,4 +1,4 @@
-//! Process settings: what one `sigma` process is, as opposed to what it serves (`resources`).
+//! Process settings: the configuration of a `sigma` process, as opposed to its resources (`resources`).
 //!
 //! Every field carries its default and unit; `docs/configuration.md` is generated from here.
 
@@ -85,89 +85,90 @@ impl<'de> Deserialize<'de> for Workers {
     }
 }
 
-/// A limit on everything that a peer can make grow.
+/// Limits on input from peers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Longest request line in bytes; longer is answered 414. 8 KiB is what browsers and CDNs keep to.
+    /// Maximum length of a request line in bytes; a longer one gets 414. Browsers and CDNs stay below 8 KiB.
     pub request_line_bytes: u32,
-    /// Largest request head (line and headers) in bytes; larger is answered 431.
+    /// Maximum size of a request head (line and headers) in bytes; a larger one gets 431.
     pub request_head_bytes: u32,
-    /// Most header fields in a request; more is answered 431.
+    /// Maximum number of header fields in a request; more get 431.
     pub request_headers: u16,
-    /// Largest request body in bytes, 0 for no limit; larger is answered 413, chunked bodies included.
+    /// Maximum size of a request body in bytes, 0 for no limit; a larger one gets 413, chunked bodies included.
     #[schemars(extend("maximum" = u64::MAX))]
     pub request_body_bytes: u64,
-    /// Largest response head of an upstream in bytes; larger is answered 502.
+    /// Maximum size of an upstream's response head in bytes; a larger one causes 502.
     pub response_head_bytes: u32,
-    /// Most header fields in an upstream's response.
+    /// Maximum number of header fields in an upstream's response.
     pub response_headers: u16,
-    /// Open downstream connections per worker; at the limit accepting pauses.
+    /// Maximum number of open downstream connections per worker; at the limit accepting pauses.
     pub connections_per_worker: u32,
-    /// Open downstream connections of one address, over all workers and listeners; more are closed at once. A network of
-    /// IPv6 (/64) is one address. Peers in `trusted_addresses`, which bring the connections of others, are not counted,
-    /// nor are those over Unix sockets. 0: no limit. Unset: 4,096, where neither loopback addresses nor
-    /// peers that send a PROXY header are counted. That is 64 connections for each of the 64 customers that share an
-    /// address of a provider.
+    /// Maximum number of open downstream connections per client address, over all workers and listeners; further ones
+    /// are closed at once. An IPv6 /64 network counts as one address. Not counted: Unix sockets, and peers in
+    /// `trusted_addresses`, which forward connections of others. 0: no limit. Unset: 4,096, and loopback addresses and
+    /// peers that send a PROXY header are not counted either. This default is 64 connections for each of 64 customers
+    /// behind one provider address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections_per_address: Option<u32>,
-    /// Whether loopback addresses count for `connections_per_address` and for the limits of sessions over UDP by address
-    /// and network. A proxy or a health check of this machine has such an address, and no peer on the network. Unset:
-    /// for connections they count where `connections_per_address` is set, for sessions over UDP always.
+    /// Whether loopback addresses count for `connections_per_address` and for the limits of UDP sessions by address and
+    /// network. Only local proxies and health checks have such an address, never a peer on the network. Unset: they
+    /// count for connections if `connections_per_address` is set, and always for UDP sessions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count_loopback: Option<bool>,
-    /// Requests on one downstream connection before it is closed.
+    /// Maximum number of requests on one downstream connection; then it is closed.
     pub keepalive_requests: u32,
-    /// Bytes held per exchange and direction between the two sides.
+    /// Buffer size in bytes per exchange and direction.
     pub exchange_buffer_bytes: u32,
-    /// Largest request body kept for a retry of an idempotent request; larger bodies are not retried once sent.
+    /// Maximum size in bytes of a request body kept for a retry of an idempotent request; a request with a larger body
+    /// is not retried once it was sent.
     pub retry_body_bytes: u32,
-    /// Most bytes of a request body that conditions of routes look at (`post_arg.…`, `graphql_…`); a longer one is answered
-    /// 413. A body is read before there is a route only where such a condition decides, and is held in memory.
+    /// Maximum size in bytes of a request body for route conditions on it (`post_arg.…`, `graphql_…`); a longer one
+    /// gets 413. The body is buffered before routing only if such a condition decides.
     pub routing_body_bytes: u32,
-    /// Bytes that a worker may hold for clients at a time: heads, bodies that plugins read, responses that wait for their
-    /// clients. Above half of it the connections that hold most lose the requests that make no progress. Bodies have three
-    /// quarters of it, and requests all of it; what comes beyond that is refused, with a 503 `memory_limit_reached` or, in
-    /// HTTP/2, with REFUSED_STREAM. Unset: a quarter of the memory that the process may have (of its cgroup or of the
-    /// machine), divided by the workers, and at least 32 MiB.
+    /// Maximum memory in bytes that a worker holds for clients: request heads, bodies that plugins read, responses that
+    /// wait for their clients. Above half of it, the connections that hold the most lose their requests without
+    /// progress. Bodies may take three quarters of it, requests all of it. Requests beyond that get 503
+    /// `memory_limit_reached`, or REFUSED_STREAM in HTTP/2. Unset: a quarter of the memory of the cgroup or machine,
+    /// divided by the workers, and at least 32 MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1_048_576))]
     pub held_bytes_per_worker: Option<u64>,
-    /// Times that one request may come through this gateway, 0 for no limit; one more is answered 508.
-    /// Nobody nests listeners as deep as the default. Counted by `CDN-Loop` (RFC 8586), which nodes on
-    /// a port that this gateway listens on are sent, and by `Via`, if it is set.
+    /// Number of times that one request may come through this gateway, 0 for no limit; one more gets 508. The default
+    /// is far above any real nesting of listeners. Counted by `CDN-Loop` (RFC 8586), which is sent to nodes on a port
+    /// of this gateway, and by `Via`, if it is set.
     pub loop_passes: u16,
-    /// Most bytes of a session that plugins of stream routes may look at before a node has them.
+    /// Maximum number of bytes of a session that plugins of stream routes may read before a node gets them.
     #[schemars(range(min = 512))]
     pub stream_preread_bytes: u32,
-    /// Open sessions over UDP per worker. Each holds a descriptor and a port of this machine, of which there are
-    /// 28,000 towards one node by default. All workers together have a quarter of the descriptors that clients may
-    /// have. At the limit a session without a reply gives way to a new one; without such a session the datagram is
-    /// dropped.
+    /// Maximum number of open UDP sessions per worker. Each holds a descriptor and a local port; towards one node there
+    /// are 28,000 ports by default. All workers together use up to a quarter of the descriptors for clients. At the
+    /// limit a session without a reply is replaced by a new one; without such a session the datagram is dropped.
     #[schemars(range(min = 1))]
     pub stream_udp_sessions_per_worker: u32,
-    /// The same for one source address, 0 for no limit: a fifth of a worker's sessions, which is more than the clients
-    /// behind one address translator have. It is never more than three quarters of what the worker may have. Peers in
-    /// `trusted_addresses` are not counted.
+    /// Maximum number of UDP sessions per source address and worker, 0 for no limit. The default, a fifth of a worker's
+    /// sessions, is more than the clients behind one NAT address need. It is never more than three quarters of the
+    /// worker's limit. Peers in `trusted_addresses` are not counted.
     pub stream_udp_sessions_per_address: u32,
-    /// The same for one source network (/24 of IPv4, /64 of IPv6), 0 for no limit: two fifths of a worker's sessions,
-    /// so that one network leaves room for others. It is never more than seven eighths of what the worker may have.
+    /// Maximum number of UDP sessions per source network (/24 of IPv4, /64 of IPv6) and worker, 0 for no limit. The
+    /// default, two fifths of a worker's sessions, leaves room for other networks. It is never more than seven eighths
+    /// of the worker's limit.
     pub stream_udp_sessions_per_network: u32,
-    /// Largest datagram in bytes that sessions over UDP pass on; larger ones are dropped. The default is the
-    /// largest that there is (RFC 768, over IPv4).
+    /// Maximum size in bytes of a datagram that UDP sessions forward; larger ones are dropped. The default is the
+    /// maximum of UDP over IPv4 (RFC 768).
     #[schemars(range(min = 512, max = 65_507))]
     pub stream_udp_datagram_bytes: u32,
-    /// Datagrams of a client that may wait for its session: for plugins, for a node, for room on the way to
-    /// it. Further ones are dropped.
+    /// Maximum number of datagrams that wait for one session: for plugins, a node, or a full socket. Further ones are
+    /// dropped.
     #[schemars(range(min = 1))]
     pub stream_udp_waiting_datagrams: u32,
-    /// Bytes that may wait so for one session. One datagram always may.
+    /// Maximum number of bytes that wait for one session. One datagram may always wait.
     pub stream_udp_waiting_bytes: u32,
-    /// Bytes that may wait so for all sessions of a worker.
+    /// Maximum number of bytes that wait for all sessions of a worker.
     pub stream_udp_waiting_bytes_per_worker: u32,
 }
 
-/// `connections_per_address` where it is unset.
+/// The default of `connections_per_address`.
 pub const DEFAULT_CONNECTIONS_PER_ADDRESS: u32 = 4_096;
 
 impl Default for Limits {
@@ -200,7 +201,7 @@ impl Default for Limits {
     }
 }
 
-/// Where access lines go and how they look.
+/// Destination and format of access log lines.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AccessLog {
@@ -208,28 +209,28 @@ pub struct AccessLog {
     pub path: String,
     /// nginx-style text with `$variables`, or the word `json`.
     pub format: String,
-    /// The same for sessions of `stream_routes`, text with variables of sessions; unset: they are not logged.
+    /// Format of lines for sessions of `stream_routes`, with variables of sessions; unset: they are not logged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream_format: Option<String>,
-    /// Conditions on variables, as `vars` of routes has them: only exchanges for which they hold have a line.
+    /// Conditions on variables, as in `vars` of routes: only matching exchanges are logged.
     #[serde(rename = "if", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Vec<serde_json::Value>>")]
     pub condition: Option<Expr>,
-    /// The same for sessions, with their variables.
+    /// Conditions for sessions, with their variables.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Vec<serde_json::Value>>")]
     pub stream_if: Option<Expr>,
-    /// Of so many exchanges or sessions that could have a line one has it, chosen at random.
+    /// Log one in this number of exchanges or sessions, chosen at random.
     #[schemars(range(min = 1))]
     pub sample_one_in: u32,
-    /// Whether all that end with a fault, or with a status from 500 on, have one nevertheless.
+    /// Whether exchanges with a fault, or with a status of 500 and above, are always logged.
     pub sample_errors: bool,
-    /// Whether lines show credentials: `Authorization`, cookies, and what the plugins of a route read as one, such as
-    /// the argument `apikey`. Unset: `***` takes their place.
+    /// Whether lines show credentials: `Authorization`, cookies, and credentials of the route's plugins, such as the
+    /// argument `apikey`. Off: they are replaced by `***`.
     pub log_credentials: bool,
-    /// Bytes buffered per worker before a line is handed to the writer.
+    /// Buffer size in bytes per worker; a full buffer is written.
     pub buffer_bytes: u32,
-    /// Longest time that a line stays in the buffer.
+    /// Maximum time in milliseconds that a line stays in the buffer.
     pub flush_ms: u32,
 }
 
@@ -254,7 +255,7 @@ impl Default for AccessLog {
 }
 
 impl AccessLog {
-    /// Whether what ended is in the sample, by chance or as an error.
+    /// Returns whether an exchange is logged, by chance or as an error.
     pub fn samples(&self, is_error: bool, random: impl FnOnce() -> u64) -> bool {
         self.sample_one_in <= 1
             || (is_error && self.sample_errors)
@@ -268,8 +269,8 @@ impl AccessLog {
 pub struct ErrorLog {
     /// `stderr` or a file path.
     pub path: String,
-    /// `error`, `warn`, `info`, `debug`, `trace`, or a tracing filter such as `warn,sigma_upstream=debug`.
-    /// `warn` also tells of starts, reloads and stops.
+    /// `error`, `warn`, `info`, `debug`, `trace`, or a tracing filter such as `warn,sigma_upstream=debug`. `warn` also
+    /// logs starts, reloads and stops.
     pub level: String,
 }
 
@@ -279,11 +280,11 @@ impl Default for ErrorLog {
     }
 }
 
-/// The words for how much the error log tells.
+/// The levels of the error log.
 pub const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// The first part of a level that is none: not one of [`LEVELS`], nor one after the name of a part of
-/// the program. A word that is no level would count as such a name, and silence all the others.
+/// Returns the first invalid part of a level: neither one of [`LEVELS`], nor one after a module name. An unknown word
+/// would count as a module name, and silence all other modules.
 pub(crate) fn wrong_directive(level: &str) -> Option<&str> {
     let is_level = |word: &str| LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word));
     let is_part = |name: &str| {
@@ -296,7 +297,7 @@ pub(crate) fn wrong_directive(level: &str) -> Option<&str> {
     level.split(',').map(str::trim).find(wrong)
 }
 
-/// How routes are chosen.
+/// The router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RouterKind {
@@ -309,15 +310,15 @@ pub enum RouterKind {
     RadixtreeUriWithParameter,
 }
 
-/// Encryption of secret fields in the store, as APISIX does it: plugins name those fields; private keys and
-/// `session_affinity.secret` of upstreams are among them.
+/// Encryption of secret fields in the store, as in APISIX. Plugins define their secret fields; private keys and
+/// `session_affinity.secret` of upstreams are always among them.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DataEncryption {
-    /// Encrypt what is written. Private keys of certificates are encrypted in any case.
+    /// Encrypt fields when they are written. Private keys of certificates are always encrypted.
     pub enable: bool,
-    /// Keys of 16 bytes (AES-128) or 32 (AES-256): the first one encrypts, all decrypt. The default
-    /// ones are those of APISIX, which everyone knows: choose your own.
+    /// Keys of 16 bytes (AES-128) or 32 (AES-256): the first key encrypts, all keys decrypt. The default keys are
+    /// APISIX's and public: choose your own.
     pub keyring: Vec<String>,
 }
 
@@ -339,143 +340,141 @@ impl fmt::Debug for DataEncryption {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// Defaults for the place of this gateway; see `docs/edge-profile.md`. A change needs a restart.
+    /// A set of defaults for where this gateway runs; see `docs/edge-profile.md`. A change needs a restart.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<crate::profile::Profile>,
     /// Worker threads: a number or `auto`.
     #[schemars(with = "WorkersForm")]
     pub workers: Workers,
-    /// Pin worker i to the i-th CPU that this process may use.
+    /// Bind worker i to the i-th CPU that this process may use.
     pub pin_workers: bool,
-    /// What moves bytes between workers and their connections: `epoll`, `io_uring` or `auto`.
+    /// The I/O interface of workers: `epoll`, `io_uring` or `auto`.
     pub io: crate::io::Io,
-    /// Sizes of io_uring, if that moves them.
+    /// Sizes of io_uring, if it is used.
     pub io_uring: crate::io::IoUring,
-    /// Where downstream connections are accepted; default `0.0.0.0:9080` and `[::]:9080`.
+    /// Addresses for client connections; default `0.0.0.0:9080` and `[::]:9080`.
     pub listeners: Vec<Listener>,
-    /// Limits on what peers may send.
+    /// Limits on input from peers.
     pub limits: Limits,
-    /// HTTP/2, towards clients and upstreams.
+    /// HTTP/2 to clients and upstreams.
     pub http2: Http2,
-    /// TLS of the whole process; whether a listener has it, its own `tls` says.
+    /// TLS settings of the process; `tls` of a listener enables TLS there.
     pub tls: crate::tls::Tls,
-    /// Certificates that the gateway orders by itself; off unless named.
+    /// Automatic certificates (ACME); off unless set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub acme: Option<crate::acme::Acme>,
-    /// Deadlines.
+    /// Timeouts.
     pub timeouts: Timeouts,
     /// Router settings.
     pub router: Router,
-    /// Peers (IP or CIDR) whose X-Forwarded-* and Forwarded headers are believed.
+    /// Peers (IP or CIDR) whose X-Forwarded-* and Forwarded headers are trusted.
     #[schemars(with = "Vec<CidrText>")]
     pub trusted_addresses: sigma_schema::cidr::CidrSet,
-    /// Where peers in `trusted_addresses` tell the client's address; unset: nowhere, the peer is the client unless the
-    /// plugin real-ip says otherwise.
+    /// The header field with the client's address in requests of peers in `trusted_addresses`; unset: the peer is the
+    /// client, unless the plugin real-ip is used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_address: Option<ClientAddress>,
-    /// What is refused while resources run out.
+    /// Refuses requests before resources run out.
     pub load_shedding: LoadShedding,
-    /// Access log; the short form is just its path.
+    /// Access log; the short form is only its path.
     pub access_log: AccessLog,
     /// Error log.
     pub error_log: ErrorLog,
-    /// Limits and callers of the listeners for operators.
+    /// Limits and callers of listeners for operators.
     pub operators: Operators,
-    /// Status listener; off unless named.
+    /// Status listener; off unless set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<Status>,
-    /// Where resources are kept that change while the gateway runs. With the Admin API on, the
-    /// default is an embedded store in `./data`.
+    /// The store for resources that change while the gateway runs. With the Admin API on, the default is an embedded
+    /// store in `./data`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store: Option<crate::store::Store>,
-    /// The Admin API; off unless named.
+    /// The Admin API; off unless set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admin: Option<Admin>,
-    /// The Control API; off unless named.
+    /// The Control API; off unless set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub control: Option<Control>,
-    /// NiubiX's admin calls; off unless named.
+    /// NiubiX's admin calls; off unless set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub niubix_admin: Option<NiubixAdmin>,
-    /// The plugins that may be used, by name; unset: all of this build.
+    /// The enabled plugins, by name; unset: all plugins of this build.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plugins: Option<Vec<crate::resources::EnabledPlugin>>,
-    /// The plugins that stream routes may use, by name; unset: those that `plugins` marks with `stream`, or all of
-    /// this build if that is unset too.
+    /// The plugins enabled for stream routes, by name; unset: the plugins that `plugins` marks with `stream`, or all
+    /// plugins of this build if that is unset too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream_plugins: Option<Vec<String>>,
-    /// Settings of plugins that hold for the whole process, by plugin name.
+    /// Process-wide settings of plugins, by plugin name.
     #[serde(skip_serializing_if = "serde_json::Map::is_empty")]
     pub plugin_attr: serde_json::Map<String, serde_json::Value>,
     /// Leniency for configurations that come from APISIX.
     pub compat: Compat,
     /// Encryption of secret fields in the store.
     pub data_encryption: DataEncryption,
-    /// Where upstreams with a `service_name` find their nodes.
+    /// Registries in which upstreams with a `service_name` find their nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub discovery: Option<crate::discovery::Discovery>,
-    /// How secrets are looked up.
+    /// Lookup of secrets.
     pub secret_lookup: crate::reference::SecretLookup,
-    /// How names of nodes are resolved.
+    /// The resolver for node names.
     pub dns: crate::dns::Dns,
-    /// Who is told when a node goes out or comes back.
+    /// Notifications when a node becomes unhealthy or healthy.
     pub health_events: crate::health_events::HealthEvents,
-    /// Where what is known of nodes lasts over a restart.
+    /// The file that keeps the state of nodes over a restart.
     pub health_file: crate::health_file::HealthFile,
-    /// Calls of operators that change something, one line each.
+    /// Log of operators' changes, one line per call.
     pub audit_log: crate::audit_log::AuditLog,
-    /// What is kept of changes of the configuration.
+    /// The history of the configuration.
     pub history: crate::history::History,
-    /// What gateways on one etcd tell each other of nodes; unset: nothing.
+    /// Sharing of node health between gateways on one etcd; unset: off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub health_sharing: Option<crate::health_sharing::HealthSharing>,
-    /// What this gateway is called, and what it tells the others of its store.
+    /// The id of this gateway, and its registration in the store.
     pub members: crate::members::Members,
-    /// The memory of kept answers.
+    /// The response cache.
     pub cache: crate::cache::Cache,
-    /// How much of the live traffic the dashboard is told.
+    /// Limits of the dashboard's live traffic.
     pub live: crate::live::Live,
-    /// Who may look at exchanges while they run, and at how many.
+    /// Taps, which show exchanges of a running gateway.
     pub tap: crate::tap::Tap,
-    /// Databases that tell where a client is.
+    /// GeoIP databases.
     pub geoip: crate::geoip::GeoIp,
-    /// The zone that this gateway is in, for upstreams with `zone_aware`; unset: they are served without
-    /// regard to zones.
+    /// The zone of this gateway, for upstreams with `zone_aware`; unset: zones are ignored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
-    /// File that the process id is written to. It is locked while the process runs: a second gateway with the same file
-    /// does not start. Unset: a file in `$RUNTIME_DIRECTORY`, `/run/sigma` or `$XDG_RUNTIME_DIR/sigma`, if there is one
-    /// of these.
+    /// The file with the process id. It is locked while the process runs: a second gateway with the same file does not
+    /// start. Unset: a file in `$RUNTIME_DIRECTORY`, `/run/sigma` or `$XDG_RUNTIME_DIR/sigma`, if one of them exists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid_file: Option<PathBuf>,
-    /// How the process itself runs, and how another one takes its place.
+    /// Settings of the process: supervision, upgrades and privileges.
     pub process: crate::process::Process,
-    /// Value of the `Server` header on answers that the gateway makes itself and on forwarded ones without one; empty for none.
+    /// Value of the `Server` header on the gateway's own responses, and on forwarded responses without one; empty for
+    /// no header.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_header: Option<String>,
-    /// When `X-APISIX-Upstream-Status` tells the client what the nodes answered.
+    /// When responses have `X-APISIX-Upstream-Status` with the status of the nodes.
     pub upstream_status_header: UpstreamStatusHeader,
-    /// Which clients see why a request failed: `reason` and `detail` of error bodies, the message of gRPC, and
-    /// `X-APISIX-Upstream-Status`. Logs have the reason in any case.
+    /// Which clients see why a request failed: `reason` and `detail` of error bodies, the gRPC message, and
+    /// `X-APISIX-Upstream-Status`. Logs always have the reason.
     pub show_reason: ShowReason,
-    /// Forms that are taken although the strict grammar refuses them.
+    /// Forms that are accepted although the strict grammar refuses them.
     pub tolerate: Tolerate,
-    /// The name that this gateway gives itself in `Via`, which requests and answers get then; unset, as
-    /// in APISIX: none.
+    /// The name of this gateway in `Via`, which is then added to requests and responses; unset, as in APISIX: no `Via`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub via: Option<ViaName>,
-    /// The name that this gateway gives itself in `Proxy-Status` (RFC 9209), which the answers that it makes itself get
-    /// then: it says what went wrong where. Unset: none.
+    /// The name of this gateway in `Proxy-Status` (RFC 9209), which is then added to the gateway's own responses and
+    /// names the error and where it occurred. Unset: no `Proxy-Status`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proxy_status: Option<ViaName>,
-    /// Tells clients in `Server-Timing` how many milliseconds passed until the head of the answer (`total`), and for how
-    /// many of them nodes were waited for (`upstream`). Clients learn from it how the gateway is built.
+    /// Add `Server-Timing` to responses: milliseconds until the response head (`total`), and the part spent waiting for
+    /// nodes (`upstream`). It reveals the structure of the gateway to clients.
     pub server_timing: bool,
-    /// Header fields of requests with an underscore in their name. Those that some servers take for
-    /// a field which the gateway sets (`X_Forwarded_For`) are dropped in any case.
+    /// Request header fields with an underscore in their name. Fields that some servers confuse with one of the
+    /// gateway's own (`X_Forwarded_For`) are always dropped.
     pub underscores_in_headers: Underscores,
     /// Request fields that are removed, in any spelling (`X_Forwarded_Prefix`), unless a peer in `trusted_addresses`
-    /// sends them.
+    /// sent them.
     pub untrusted_fields: UntrustedFields,
 }
 
@@ -483,21 +482,21 @@ pub struct Settings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Underscores {
-    /// They pass (APISIX's setting of nginx's `underscores_in_headers`).
+    /// They are forwarded (APISIX's setting of nginx's `underscores_in_headers`).
     #[default]
     Keep,
     /// They are dropped.
     Drop,
 }
 
-/// When an answer tells what the nodes of the upstream answered.
+/// When a response has the status of the upstream's nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum UpstreamStatusHeader {
-    /// When the last of them failed: 5xx, or no answer.
+    /// If the last node failed: 5xx, or no response.
     #[default]
     Errors,
-    /// Whenever there was one (APISIX: `show_upstream_status_in_response_header`).
+    /// Whenever a node responded (APISIX: `show_upstream_status_in_response_header`).
     Always,
     /// Never.
     Never,
@@ -507,13 +506,13 @@ pub enum UpstreamStatusHeader {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ShowReason {
-    /// All.
+    /// All clients.
     #[default]
     Always,
-    /// None.
+    /// No client.
     Never,
-    /// Those with a loopback, private or link-local address, and those of Unix sockets. A load balancer in front belongs
-    /// into `trusted_addresses`, or else its address counts for all of its clients.
+    /// Clients with a loopback, private or link-local address, and Unix sockets. Add a load balancer in front to
+    /// `trusted_addresses`; otherwise its address counts for all of its clients.
     Internal,
 }
 

@@ -1,4 +1,4 @@
-//! Settings of the store that resources live in when they are changed while the gateway runs.
+//! Settings of the store for resources that change while the gateway runs.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// Where the store is.
+/// The location of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum StoreKind {
@@ -18,25 +18,25 @@ pub enum StoreKind {
     Etcd,
 }
 
-/// The access that the gateway has to an etcd.
+/// The access of the gateway to an etcd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StoreAccess {
     /// Read and write.
     #[default]
     ReadWrite,
-    /// Only read, as a data plane does.
+    /// Read only, as for a data plane.
     ReadOnly,
 }
 
-/// TLS to etcd. Paths are of PEM files.
+/// TLS to etcd. All paths are PEM files.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct StoreTls {
-    /// Authorities that etcd's certificate may come from; those of the system unless named.
+    /// The CA certificates for etcd; unset: the system's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca: Option<PathBuf>,
-    /// Certificate that the gateway shows.
+    /// The client certificate of the gateway.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cert: Option<PathBuf>,
     /// Private key of `cert`.
@@ -53,13 +53,13 @@ pub struct StoreTls {
 pub struct Store {
     /// `embedded` or `etcd`.
     pub kind: StoreKind,
-    /// Directory of the embedded store, or of the local copy that a gateway starts from while etcd is away.
+    /// Directory of the embedded store, or of the local copy that a gateway starts from while etcd is unavailable.
     pub path: PathBuf,
     /// Members of the etcd cluster, `http://host:port` or `https://host:port`.
     pub endpoints: Vec<String>,
-    /// The beginning of all keys in etcd.
+    /// The prefix of all keys in etcd.
     pub prefix: String,
-    /// User of etcd.
+    /// The etcd user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// Password of `user`.
@@ -68,19 +68,21 @@ pub struct Store {
     /// TLS to etcd, for `https` endpoints.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<StoreTls>,
-    /// `read_only` for a gateway that takes its configuration from etcd and never writes there.
+    /// `read_only` for a gateway that reads its configuration from etcd and never writes.
     pub access: StoreAccess,
-    /// Longest time for one request to etcd, in milliseconds.
+    /// Timeout of one request to etcd in milliseconds.
     #[schemars(range(min = 100))]
     pub timeout_ms: u32,
-    /// A watch without a sign of life for this long is replaced.
+    /// Milliseconds without a sign of life after which a watch is replaced.
     #[schemars(range(min = 100))]
     pub watch_timeout_ms: u32,
-    /// Pause after etcd has refused the gateway; up to half of it is added at random.
+    /// Pause in milliseconds after etcd has refused the gateway; up to half of it is added at random.
     pub resync_delay_ms: u32,
-    /// How often the keys that are known are compared with those in etcd, in milliseconds; up to half of it is added at random, 0 for never. A difference, which a change that got lost would leave, is repaired by reading everything. The keys of 100,000 routes are some 6 MB each time.
+    /// Milliseconds between two comparisons of the known keys with those in etcd; up to half of it is added at random,
+    /// 0 for never. After a difference, which a lost change would leave, everything is read again. The keys of 100,000
+    /// routes take about 6 MB each time.
     pub compare_interval_ms: u32,
-    /// Further attempts to reach etcd at start, before the local copy is used.
+    /// Number of further attempts to reach etcd at the start, before the local copy is used.
     pub startup_retry: u16,
 }
 
@@ -104,7 +106,7 @@ impl Default for Store {
     }
 }
 
-/// The password must not reach a log.
+/// The password must not appear in a log.
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Store")
@@ -118,7 +120,7 @@ impl fmt::Debug for Store {
     }
 }
 
-/// A rule across fields that does not hold.
+/// A violated rule across fields.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Breach {
     /// The field.
@@ -127,7 +129,7 @@ pub(crate) struct Breach {
     pub(crate) hint: &'static str,
 }
 
-/// Settings of a store that do not go together.
+/// Returns the contradictory settings of a store.
 pub(crate) fn breaches(store: &Map<String, Value>) -> Vec<Breach> {
     let mut found = Vec::new();
     let mut breach = |field, message: String, hint| found.push(Breach { field, message, hint });
@@ -139,7 +141,7 @@ pub(crate) fn breaches(store: &Map<String, Value>) -> Vec<Breach> {
         .flatten()
         .filter_map(Value::as_str)
         .collect();
-    // The schema tells of a kind that does not exist.
+    // The schema reports an unknown kind.
     let embedded = Value::from("embedded");
     let kind = store.get("kind").unwrap_or(&embedded);
     if *kind != "embedded" && *kind != "etcd" {
@@ -148,7 +150,7 @@ pub(crate) fn breaches(store: &Map<String, Value>) -> Vec<Breach> {
     if *kind == embedded {
         let defaults = serde_json::to_value(Store::default()).unwrap_or_default();
         for field in ["endpoints", "prefix", "user", "password", "tls", "access"] {
-            // The full form names every default, so a default says nothing.
+            // The full form has all defaults, so a default has no meaning here.
             if store.get(field).is_some_and(|value| defaults.get(field) != Some(value)) {
                 let message = format!("`{field}` belongs to an etcd, and this store is embedded");
                 breach(field, message, "set `kind: etcd`, or remove it");
@@ -175,7 +177,7 @@ pub(crate) fn breaches(store: &Map<String, Value>) -> Vec<Breach> {
     if tls.is_some_and(|tls| tls.contains_key("cert") != tls.contains_key("key")) {
         breach("tls", "`cert` and `key` belong together".into(), "name both, or neither");
     }
-    // Each comparison has etcd walk over all keys.
+    // Each comparison makes etcd read all keys.
     let interval = store.get("compare_interval_ms").and_then(Value::as_u64);
     if let Some(interval @ 1..1_000) = interval {
         let message = format!("keys would be compared every {interval} ms, and etcd do little else");

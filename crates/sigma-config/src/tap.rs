@@ -1,29 +1,30 @@
-//! What operators may see of exchanges while they run.
+//! Taps, which show exchanges to operators.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Taps: `sigma ctl tap` shows exchanges of a running gateway as they end, secrets masked, to keys of the role
-/// `admin`. Without a tap nothing is copied. Read once, at the start.
+/// Taps: `sigma ctl tap` shows exchanges of a running gateway as they end, with secrets masked. It needs a key of the
+/// role `admin`. Without an open tap nothing is copied. Read once, at the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tap {
-    /// Taps that may be open at once; 0 for none at all. Each one costs workers the copy of what it sees.
+    /// Maximum number of open taps; 0 for none. Each one costs workers a copy of the exchanges that it shows.
     #[schemars(range(max = 64))]
     pub taps: u16,
-    /// Also at the Control API, which asks for no key: whoever reaches its address sees exchanges then.
+    /// Whether the Control API has taps too. It needs no key, so every client that reaches its address can see
+    /// exchanges.
     pub control_api: bool,
-    /// Exchanges that wait for the reader of a tap; more are lost and counted.
+    /// Maximum number of exchanges that wait for the reader of a tap; more are dropped and counted.
     #[schemars(range(min = 1, max = 100_000))]
     pub queue: u32,
-    /// Most bytes that are shown of a value.
+    /// Maximum number of bytes that are shown of a value.
     #[schemars(range(min = 16, max = 65_536))]
     pub value_bytes: u32,
-    /// Most bytes that are shown of the fields of one head. With `queue` and `taps` it bounds the memory that
-    /// readers who do not read can take.
+    /// Maximum number of bytes that are shown of the fields of one head. With `queue` and `taps` it limits the memory
+    /// for slow readers.
     #[schemars(range(min = 256, max = 1_048_576))]
     pub head_bytes: u32,
-    /// Seconds after which a tap ends by itself.
+    /// Maximum duration of a tap in seconds.
     #[schemars(range(min = 1, max = 86_400))]
     pub seconds: u32,
 }

@@ -1,4 +1,4 @@
-//! TLS and the PROXY protocol at the edge: what a listener is told, and what the process is.
+//! TLS and the PROXY protocol of listeners, and TLS of the process.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use crate::resources::TlsVersion;
 use sigma_schema::cidr::CidrSet;
 use sigma_schema::forms::CidrText;
 
-/// A protocol that clients may agree on above TLS (RFC 7301).
+/// A protocol that clients may negotiate by ALPN (RFC 7301).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum AlpnProtocol {
     /// HTTP/2.
@@ -21,7 +21,7 @@ pub enum AlpnProtocol {
 }
 
 impl AlpnProtocol {
-    /// Its registered name.
+    /// Returns its registered name.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -39,39 +39,38 @@ pub struct CertificateFiles {
     pub cert: PathBuf,
     /// Its private key, in PEM, without a passphrase.
     pub key: PathBuf,
-    /// A stapled OCSP response in DER, sent along with the certificate.
+    /// A file with an OCSP response in DER to staple to the certificate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ocsp: Option<PathBuf>,
 }
 
-/// TLS on a listener; `true` stands for all defaults. Certificates come from `ssls`, by server name. `auto` is
-/// `true`, and orders a certificate for each host of a route that no ssl has.
+/// TLS of a listener; `true` means all defaults. Certificates are selected from `ssls` by server name. `auto` means
+/// `true`, and orders a certificate for each host of a route without an ssl.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ListenerTls {
-    /// The certificates for clients that name no server, or one that no ssl has. The name that a client asks for
-    /// decides, then its kinds of keys, such as RSA and ECDSA. A name that none of them has gets the first.
+    /// Certificates for clients without a server name, or with one that no ssl has. The server name selects the
+    /// certificate, then the supported types of keys, such as RSA and ECDSA. An unknown name gets the first one.
     pub certificates: Vec<CertificateFiles>,
-    /// The gateway orders certificates for the hosts of routes by itself, as `acme` says, where `ssls` have
-    /// none. For routes that stand in a file.
+    /// Order certificates for hosts of routes, as set in `acme`, if no ssl has them. Only for routes in a file.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub auto: bool,
-    /// Versions of TLS. Older ones are not offered, whatever stands here (RFC 8996).
+    /// TLS versions. Older versions than TLS 1.2 are never offered (RFC 8996).
     pub protocols: Vec<TlsVersion>,
-    /// Ciphers, the preferred first: their names in OpenSSL, joined by `:`. A version of TLS of which none is
-    /// named keeps all of its own; unset: all that are on offer.
+    /// Ciphers in order of preference: OpenSSL names joined by `:`. A TLS version without a named cipher keeps all of
+    /// its ciphers; unset: all supported ciphers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ciphers: Option<String>,
-    /// Groups for the key exchange, the preferred first: their names in OpenSSL, joined by `:`, of
-    /// `X25519MLKEM768`, `SecP256r1MLKEM768`, `X25519`, `P-256` and `P-384`; unset: all but the second.
+    /// Groups for the key exchange in order of preference: OpenSSL names joined by `:`, of `X25519MLKEM768`,
+    /// `SecP256r1MLKEM768`, `X25519`, `P-256` and `P-384`; unset: all but the second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub curves: Option<String>,
-    /// Protocols to agree on, the preferred first.
+    /// Protocols to negotiate, in order of preference.
     pub alpn: Vec<AlpnProtocol>,
-    /// Milliseconds for the whole handshake; then the connection is closed.
+    /// Timeout of the whole handshake in milliseconds; then the connection is closed.
     #[schemars(range(min = 1))]
     pub handshake_timeout_ms: u32,
-    /// Largest first message of a client; those of browsers have about 2 KiB.
+    /// Maximum size of a client's first message in bytes; a browser's has about 2 KiB.
     #[schemars(range(min = 512))]
     pub hello_bytes: u32,
 }
@@ -91,19 +90,19 @@ impl Default for ListenerTls {
     }
 }
 
-/// The PROXY protocol (versions 1 and 2) on a listener: a load balancer says whose connection it is.
+/// The PROXY protocol (versions 1 and 2) of a listener: a load balancer sends the address of the client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ListenerProxyProtocol {
-    /// Peers (IP or CIDR) that begin with a header, all of them; Unix sockets always do. From any
-    /// other peer a header is not accepted.
+    /// Peers (IP or CIDR) whose connections all begin with a header; Unix sockets always do. A header from any other
+    /// peer is refused.
     #[schemars(with = "Vec<CidrText>")]
     pub trusted: CidrSet,
-    /// Largest header of version 2 in bytes; its fields may hold certificate names.
+    /// Maximum size of a version 2 header in bytes; it may contain certificate names.
     #[serde(default = "default_header_bytes")]
     #[schemars(range(min = 232))]
     pub header_bytes: u32,
-    /// Milliseconds until the header is complete; then the connection is closed.
+    /// Timeout in milliseconds for the header; then the connection is closed.
     #[serde(default = "default_header_ms")]
     #[schemars(range(min = 1))]
     pub timeout_ms: u32,
@@ -117,50 +116,48 @@ fn default_header_ms() -> u32 {
     5_000
 }
 
-/// How a client saves a handshake when it comes again.
+/// How a returning client resumes its TLS session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SessionResumption {
-    /// Clients keep their session, encrypted under keys that change.
+    /// Clients keep their session, encrypted with rotating keys.
     #[default]
     Tickets,
     /// The gateway keeps sessions in memory.
     Cache,
-    /// Every connection shakes hands in full.
+    /// Every connection makes a full handshake.
     Off,
 }
 
-/// Where the keys of session tickets are.
+/// Where the keys of session tickets are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum TicketPlace {
-    /// In the memory of the process: a restart makes all clients shake hands in full.
+    /// In the memory of the process: after a restart all clients make a full handshake.
     #[default]
     Process,
-    /// In a file in `tls.storage` as well, sealed: they outlive the process.
+    /// Also in an encrypted file in `tls.storage`: they survive a restart.
     File,
-    /// In the store of kind `etcd`, sealed: all gateways on it have the same.
+    /// In the store of kind `etcd`, encrypted: all gateways on it share them.
     Store,
 }
 
-/// Answers of authorities (OCSP) that the gateway fetches and staples to certificates.
+/// OCSP stapling: the gateway fetches OCSP responses and staples them to certificates.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Stapling {
-    /// For all certificates that clients are shown and that name a responder, unless their ssl says otherwise
-    /// (`ocsp_stapling`).
+    /// Staple to all certificates for clients that name a responder, unless their ssl says otherwise (`ocsp_stapling`).
     pub enabled: bool,
-    /// Milliseconds for one answer.
+    /// Timeout of one response in milliseconds.
     #[schemars(range(min = 100, max = 60_000))]
     pub timeout_ms: u32,
-    /// Largest answer in bytes; those of public authorities have about 2 KiB.
+    /// Maximum size of a response in bytes; responses of public authorities have about 2 KiB.
     #[schemars(range(min = 1_024, max = 1_048_576))]
     pub max_bytes: u32,
-    /// Seconds after which a responder is asked again that did not give a good answer; twice as many after each
-    /// further failure.
+    /// Seconds until a failed responder is asked again; the pause doubles with each further failure.
     #[schemars(range(min = 1, max = 86_400))]
     pub retry_s: u32,
-    /// The most seconds between two such attempts.
+    /// Maximum pause in seconds between two such attempts.
     #[schemars(range(min = 1, max = 86_400))]
     pub retry_max_s: u32,
 }
@@ -171,40 +168,39 @@ impl Default for Stapling {
     }
 }
 
-/// TLS of the whole process.
+/// TLS settings of the process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tls {
-    /// The name that a client which gives none is taken to ask for.
+    /// The server name assumed for a client that sends none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fallback_sni: Option<String>,
     /// How sessions are resumed.
     pub resumption: SessionResumption,
-    /// Seconds until tickets are encrypted under a new key; they are good for up to twice as long.
-    /// With a stolen key, connections of that time that were recorded under TLS 1.2 can be read.
+    /// Seconds until tickets use a new key; they are valid for up to twice as long. With a stolen key, an attacker can
+    /// decrypt connections of that time that were recorded under TLS 1.2.
     #[schemars(range(min = 1))]
     pub ticket_rotation_s: u32,
-    /// Where the keys of tickets are. In a file or a store they are sealed under `data_encryption.keyring`, which must
-    /// be one of your own. Read once, at the start.
+    /// Where the keys of tickets are stored. In a file or a store they are encrypted with `data_encryption.keyring`,
+    /// which must be your own. Read once, at the start.
     pub ticket_keys: TicketPlace,
-    /// Sessions in memory, of about 1 KiB each, with `resumption: cache`.
+    /// Maximum number of sessions in memory, about 1 KiB each, with `resumption: cache`.
     #[schemars(range(min = 1))]
     pub cached_sessions: u32,
-    /// Handshakes that a worker is in the middle of, counted from a client's complete first message;
-    /// others wait, and a client that then keeps its handshake waiting for half a second loses its place
-    /// to them. Each takes some 30 KiB.
+    /// Maximum number of handshakes in progress per worker, counted from a client's complete first message. Others
+    /// wait; a client that then pauses its handshake for half a second loses its slot to them. Each takes about 30 KiB.
     #[schemars(range(min = 1))]
     pub handshakes_per_worker: u32,
-    /// Days before a certificate in force expires: at each of them the error log has one warning, and an
-    /// error when it is over. Without any there are only errors.
+    /// Days before a certificate in use expires: on each of these days the error log has one warning, and an error
+    /// after it has expired. Empty: errors only.
     #[schemars(length(max = 16), inner(range(min = 1, max = 3_650)))]
     pub expiry_warning_days: Vec<u32>,
-    /// Answers of authorities that are fetched and stapled to certificates.
+    /// OCSP stapling.
     pub ocsp_stapling: Stapling,
-    /// The folder in which stapled answers, and lists of revoked certificates that were fetched, last over a restart;
-    /// or `off`. Made when there is something to keep. Read once, at the start.
+    /// The folder that keeps fetched OCSP responses and revocation lists over a restart; or `off`. Created when needed.
+    /// Read once, at the start.
     pub storage: PathBuf,
-    /// File of authorities (PEM) that may vouch for upstreams; unset: those of the system.
+    /// PEM file with CA certificates for upstreams; unset: the system's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trusted_certificates: Option<PathBuf>,
 }
@@ -227,7 +223,7 @@ impl Default for Tls {
 }
 
 impl Tls {
-    /// The folder in which what was fetched lasts, unless that is switched off.
+    /// Returns the folder for fetched data, unless it is off.
     #[must_use]
     pub fn folder(&self) -> Option<&PathBuf> {
         (self.storage.as_os_str() != "off").then_some(&self.storage)

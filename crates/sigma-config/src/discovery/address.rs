@@ -9,8 +9,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use sigma_schema::node_address::split_address;
 
-/// `http://host:port` or `https://host:port`, without a path; maybe with a user and a password, which
-/// no log shows.
+/// `http://host:port` or `https://host:port`, without a path, optionally with user and password, which logs do not
+/// show.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RegistryAddress {
     text: Box<str>,
@@ -19,13 +19,13 @@ pub struct RegistryAddress {
 }
 
 impl RegistryAddress {
-    /// Scheme, host and port; neither user nor a slash at the end.
+    /// Returns scheme, host and port, without user and without a slash at the end.
     #[must_use]
     pub fn base(&self) -> &str {
         &self.base
     }
 
-    /// User and password.
+    /// Returns user and password.
     #[must_use]
     pub fn user(&self) -> Option<(&str, &str)> {
         self.user.as_ref().map(|(user, password)| (&**user, &**password))
@@ -36,7 +36,7 @@ impl FromStr for RegistryAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<RegistryAddress, String> {
-        // Not shown: it may hold a password.
+        // The text is not shown, because it may contain a password.
         let wrong = || "an address of a registry is http://host:port or https://host:port".to_owned();
         let (scheme, rest) = text.split_once("://").ok_or_else(wrong)?;
         let scheme = scheme.to_ascii_lowercase();

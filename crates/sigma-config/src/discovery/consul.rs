@@ -1,4 +1,4 @@
-//! Settings of Consul: its services, and its keys.
+//! Settings of Consul services and Consul keys.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,95 +7,93 @@ use std::path::PathBuf;
 use super::RegistryAddress;
 use sigma_schema::Confidential;
 
-/// What APISIX takes for the memory that its workers share.
+/// APISIX's default for the shared memory of its workers.
 pub(super) const SHARED_SIZE: &str = "64m";
 
-/// What services and keys of Consul have in common.
+/// Common settings of Consul services and keys.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ConsulAgents {
-    /// Agents of one cluster, `http://host:port`; the first that answers is asked until it fails.
+    /// Agents of one cluster, `http://host:port`. The gateway uses the first one that responds, until it fails.
     #[schemars(length(min = 1, max = 64))]
     pub servers: Vec<RegistryAddress>,
     /// The ACL token.
     #[serde(default)]
     pub token: Confidential,
-    /// Whether a question waits at Consul until there is something new (blocking queries).
+    /// Whether requests wait at Consul for a change (blocking queries).
     #[serde(default = "yes")]
     pub keepalive: bool,
-    /// Seconds between questions without `keepalive`.
+    /// Seconds between requests without `keepalive`.
     #[serde(default = "fetch_interval")]
     #[schemars(range(min = 1))]
     pub fetch_interval: u32,
     /// Timeouts.
     #[serde(default)]
     pub timeout: ConsulTimeout,
-    /// Weight of nodes that name none; services name none.
+    /// Weight of nodes without a weight; nodes of services never have one.
     #[serde(default = "weight")]
     #[schemars(range(min = 1))]
     pub weight: u32,
-    /// A file of its own for the last good lists; unset: that of `last_good`.
+    /// A separate file for the last good lists; unset: the file of `last_good`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dump: Option<Dump>,
-    /// The node of services without one.
+    /// The node for services without nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_service: Option<DefaultService>,
-    /// Taken from APISIX, without effect.
+    /// Accepted for APISIX, without effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_size: Option<String>,
 }
 
-/// Consul's services. What is asked for are the healthy nodes of the services that upstreams name, and
-/// Consul tells at once when they change.
+/// Services in Consul. The gateway watches the healthy nodes of the services that upstreams name, and gets changes at
+/// once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Consul {
-    /// The agents, and how they are asked.
+    /// The agents, and how they are called.
     #[serde(flatten)]
     pub agents: ConsulAgents,
-    /// Most questions at a time. There are twice as many connections at most, since a question that is given
-    /// one while another is opened leaves that behind; Consul takes 200 from one client
-    /// (`limits.http_max_conns_per_client`). More services than that take turns; then a change is known
-    /// after ten seconds at the latest.
+    /// Maximum number of concurrent requests. Connections may be twice as many, because a request that takes a new
+    /// connection can leave another one idle. Consul accepts 200 per client (`limits.http_max_conns_per_client`). With
+    /// more services the requests take turns; a change is then seen within ten seconds.
     #[serde(default = "max_blocking_queries")]
     #[schemars(range(min = 1))]
     pub max_blocking_queries: u32,
     /// The order of nodes.
     #[serde(default)]
     pub sort_type: SortType,
-    /// Services that no upstream may use; `consul` is one in any case.
+    /// Services that upstreams must not use; `consul` is always one of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skip_services: Vec<String>,
 }
 
-/// Nodes that stand in Consul's keys: `<prefix>/<service>/<host>:<port>`, with a value such as
-/// `{"weight": 1}`. The `service_name` of an upstream is
-/// `http://<host:port of Consul>/v1/kv/<prefix>/<service>/`, as in APISIX, or `<service>`.
+/// Nodes in Consul keys: `<prefix>/<service>/<host>:<port>`, with a value such as `{"weight": 1}`. The `service_name`
+/// of an upstream is `http://<host:port of Consul>/v1/kv/<prefix>/<service>/`, as in APISIX, or `<service>`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ConsulKv {
-    /// The agents, and how they are asked.
+    /// The agents, and how they are called.
     #[serde(flatten)]
     pub agents: ConsulAgents,
-    /// The beginning of all keys.
+    /// The prefix of all keys.
     #[serde(default = "prefix")]
     #[schemars(length(min = 1, max = 256))]
     pub prefix: String,
-    /// Beginnings of keys that do not count.
+    /// Prefixes of keys to ignore.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skip_keys: Vec<String>,
 }
 
-/// How long Consul may take.
+/// Timeouts of calls of Consul.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ConsulTimeout {
-    /// Milliseconds to connect.
+    /// Connect timeout in milliseconds.
     #[schemars(range(min = 1))]
     pub connect: u32,
-    /// Milliseconds for an answer, after it has waited.
+    /// Read timeout in milliseconds, in addition to `wait`.
     #[schemars(range(min = 1))]
     pub read: u32,
-    /// Seconds that a question waits at Consul.
+    /// Seconds that a request waits at Consul for a change.
     #[schemars(range(min = 1, max = 600))]
     pub wait: u32,
 }
@@ -110,7 +108,7 @@ impl Default for ConsulTimeout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SortType {
-    /// Consul's.
+    /// As Consul returns them.
     #[default]
     Origin,
     /// By host.
@@ -127,15 +125,15 @@ pub enum SortType {
 pub struct Dump {
     /// The file.
     pub path: PathBuf,
-    /// Whether a start reads it.
+    /// Whether the file is read at the start.
     #[serde(default = "yes")]
     pub load_on_init: bool,
-    /// Seconds after which it is too old for that; 0 for never.
+    /// Maximum age of the file in seconds for reading; 0 for no limit.
     #[serde(default)]
     pub expire: u32,
 }
 
-/// A node that stands in for those that there are not.
+/// A node that is used for services without nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DefaultService {
@@ -150,16 +148,16 @@ pub struct DefaultService {
     pub metadata: DefaultMetadata,
 }
 
-/// What APISIX says of a default node.
+/// APISIX's metadata of a default node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DefaultMetadata {
-    /// Taken from APISIX, without effect.
+    /// Accepted for APISIX, without effect.
     pub fail_timeout: u32,
-    /// Share of requests.
+    /// Share of requests, relative to other nodes.
     #[schemars(range(min = 1))]
     pub weight: u32,
-    /// Taken from APISIX, without effect.
+    /// Accepted for APISIX, without effect.
     pub max_fails: u32,
 }
 
@@ -189,7 +187,7 @@ fn prefix() -> String {
     "upstreams".to_owned()
 }
 
-/// Whether a size is another one than APISIX's default, which tools write out.
+/// Returns whether a size differs from APISIX's default, which tools write out.
 pub(super) fn is_chosen(shared_size: Option<&String>) -> bool {
     shared_size.is_some_and(|size| size != SHARED_SIZE)
 }

@@ -1,4 +1,4 @@
-//! Settings of DNS as a registry.
+//! Settings of DNS as a service registry.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use crate::dns::NameServer;
 use sigma_schema::node_address::split_address;
 
-/// DNS as a registry: one of `servers` and `resolv_conf`.
+/// DNS as a service registry: set one of `servers` and `resolv_conf`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DnsDiscovery {
@@ -17,20 +17,20 @@ pub struct DnsDiscovery {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<String>", length(min = 1))]
     pub servers: Vec<NameServer>,
-    /// A file in the form of `/etc/resolv.conf`: its name servers, search domains and options.
+    /// A file in the format of `/etc/resolv.conf` with name servers, search domains and options.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resolv_conf: Option<PathBuf>,
-    /// Kinds of records in the order in which they are asked for; the first that exists names the
-    /// nodes. Unset: SRV, then A and AAAA together.
+    /// Record types in the order of the queries; the first type with records provides the nodes. Unset: SRV, then A and
+    /// AAAA together.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 5))]
     pub order: Option<Vec<DnsRecords>>,
 }
 
-/// A kind of records.
+/// A record type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum DnsRecords {
-    /// The kind that the nodes came from before.
+    /// The type that provided the nodes last time.
     #[serde(rename = "last")]
     Last,
     /// Services with their ports, weights and priorities.
@@ -42,12 +42,12 @@ pub enum DnsRecords {
     /// IPv6 addresses.
     #[serde(rename = "AAAA")]
     Aaaa,
-    /// Aliases; followed in any case, so that this asks for nothing.
+    /// Aliases. They are always followed, so this entry causes no query.
     #[serde(rename = "CNAME")]
     Cname,
 }
 
-/// What is contradictory in `discovery`: place, message and remedy.
+/// Returns the contradictions in `discovery`: place, message and remedy.
 pub(super) fn breaches(discovery: &Map<String, Value>) -> Vec<(String, &'static str, &'static str)> {
     let Some(dns) = discovery.get("dns").and_then(Value::as_object) else { return Vec::new() };
     let mut found = Vec::new();
@@ -70,10 +70,10 @@ pub(super) fn breaches(discovery: &Map<String, Value>) -> Vec<(String, &'static 
     found
 }
 
-/// The name and the port of a service of DNS: `host` or `host:port`.
+/// Splits the name and the port of a DNS service: `host` or `host:port`.
 ///
 /// # Errors
-/// Returns an error, which is a sentence, if the text does not name a service.
+/// Returns a sentence if the text does not name a service.
 pub fn split_dns_service(text: &str) -> Result<(&str, Option<u16>), String> {
     let (host, port) = split_address(text)?;
     let label = |label: &str| !label.is_empty() && label.len() <= 63;

@@ -1,4 +1,4 @@
-//! Settings of a folder in etcd that services register themselves in.
+//! Settings of etcd as a service registry.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,28 +7,27 @@ use serde_json::{Map, Value};
 use super::{RegistryAddress, RegistryTimeout};
 use sigma_schema::Confidential;
 
-/// A folder in etcd: a key `<prefix>/<service>/<any name>` is a node, its value is
-/// `{"host": "10.0.0.1", "port": 80, "weight": 1, "priority": 0, "metadata": {}}`. A service that puts
-/// it there with a lease is gone when it no longer renews that. etcd 3.4 or newer tells each change at
-/// once.
+/// Services that register in etcd: a key `<prefix>/<service>/<any name>` is a node with the value `{"host": "10.0.0.1",
+/// "port": 80, "weight": 1, "priority": 0, "metadata": {}}`. With a lease on the key, a node disappears when it stops
+/// renewing the lease. etcd must be 3.4 or newer; changes arrive at once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EtcdDiscovery {
-    /// Members of one cluster, `http://host:port`; the first that answers is asked until it fails.
+    /// Members of one cluster, `http://host:port`. The gateway uses the first one that responds, until it fails.
     #[schemars(length(min = 1, max = 64))]
     pub host: Vec<RegistryAddress>,
-    /// The beginning of all keys.
+    /// The prefix of all keys.
     #[serde(default = "prefix")]
     #[schemars(length(min = 1, max = 256))]
     pub prefix: String,
-    /// User of etcd; with `password`.
+    /// The etcd user; needs `password`.
     #[serde(default)]
     #[schemars(length(max = 256))]
     pub user: String,
     /// Password of `user`.
     #[serde(default)]
     pub password: Confidential,
-    /// Weight of nodes that name none.
+    /// Weight of nodes without a weight.
     #[serde(default = "weight")]
     #[schemars(range(min = 1))]
     pub weight: u32,

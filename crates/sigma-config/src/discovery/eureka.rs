@@ -5,46 +5,46 @@ use serde::{Deserialize, Serialize};
 
 use super::RegistryAddress;
 
-/// Netflix' Eureka. It is asked at intervals: it tells nothing by itself.
+/// Netflix Eureka. It is polled, because it does not push changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Eureka {
-    /// Servers, `http://host:port` or `http://user:password@host:port`; asked in random order until one
-    /// answers.
+    /// Servers, `http://host:port` or `http://user:password@host:port`. They are tried in random order until one
+    /// responds.
     #[schemars(length(min = 1, max = 64))]
     pub host: Vec<RegistryAddress>,
     /// Path before `apps`, for example `/eureka/`.
     #[serde(default = "prefix")]
     #[schemars(length(min = 1, max = 256))]
     pub prefix: String,
-    /// Seconds between questions.
+    /// Seconds between requests.
     #[serde(default = "fetch_interval")]
     #[schemars(range(min = 1))]
     pub fetch_interval: u32,
-    /// Weight of instances that name none in `metadata.weight`.
+    /// Weight of instances without `metadata.weight`.
     #[serde(default = "weight")]
     #[schemars(range(min = 0))]
     pub weight: u32,
     /// Timeouts.
     #[serde(default)]
     pub timeout: RegistryTimeout,
-    /// Whether only changes are asked for, but for each eleventh time. Eureka remembers them for three
-    /// minutes, so that `fetch_interval` must be well below.
+    /// Whether requests ask for changes only; each eleventh one still asks for everything. Eureka keeps changes for
+    /// three minutes, so `fetch_interval` must be well below that.
     #[serde(default)]
     pub delta: bool,
 }
 
-/// How long a registry may take, in milliseconds.
+/// Timeouts of registry calls in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RegistryTimeout {
-    /// To connect.
+    /// Connect timeout.
     #[schemars(range(min = 1))]
     pub connect: u32,
-    /// To take a question; it and `read` together bound a question and its answer.
+    /// Send timeout. It and `read` together limit a request and its response.
     #[schemars(range(min = 1))]
     pub send: u32,
-    /// To answer.
+    /// Response timeout.
     #[schemars(range(min = 1))]
     pub read: u32,
 }

@@ -1,21 +1,21 @@
-//! What a registry may not do, whatever it says.
+//! Protection against faulty responses of a registry.
 
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Against lists that shrink by mistake: a registry that was started anew and knows little yet, or
-/// whose own health checks are cut off, would take everything out of service at once.
+/// Protection against lists that shrink by mistake. A registry that has just restarted, or whose own health checks
+/// fail, could otherwise remove all nodes at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Protection {
-    /// The list of a service may shrink by this share at once. Where it shrinks more, the nodes that
-    /// are gone are used on, until the registry has said the same for `believed_after_ms`. Nodes that
-    /// take the place of others make it no shorter. 100 for no protection.
+    /// Maximum share of a service's nodes that may disappear at once, in percent. If more disappear, the missing nodes
+    /// stay in use until the registry has returned the same list for `believed_after_ms`. Replaced nodes do not count
+    /// as missing. 100: no protection.
     #[schemars(range(min = 0, max = 100))]
     pub max_vanished_percent: u8,
-    /// Milliseconds after which such a list is believed.
+    /// Milliseconds after which such a list is accepted.
     pub believed_after_ms: u32,
 }
 
@@ -25,16 +25,16 @@ impl Default for Protection {
     }
 }
 
-/// The file with the last good lists, from which a start serves while a registry is away.
+/// The file with the last good lists, which a start uses while a registry is unavailable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LastGood {
-    /// The file, or `off`. Its folder is made if it is not there.
+    /// The file, or `off`. Its folder is created if missing.
     pub path: PathBuf,
-    /// Lists that were written longer ago than this many seconds are not used; 0 for any age.
+    /// Maximum age of a list in seconds; 0 for no limit.
     pub expire: u32,
-    /// How long a start waits for the registry before it serves by the file, in milliseconds. A registry
-    /// that fails is not waited for.
+    /// How long a start waits for a registry before it uses the file, in milliseconds. It does not wait for a registry
+    /// that fails.
     pub wait_ms: u32,
 }
 
@@ -45,24 +45,24 @@ impl Default for LastGood {
 }
 
 impl LastGood {
-    /// The file, unless it is switched off.
+    /// Returns the file, unless it is off.
     #[must_use]
     pub fn file(&self) -> Option<&PathBuf> {
         (self.path.as_os_str() != "off").then_some(&self.path)
     }
 }
 
-/// Limits on what a registry may answer. Where one is passed, the last good list stays.
+/// Limits on responses of a registry. A response that exceeds a limit is ignored and the last good list stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DiscoveryLimits {
-    /// Bytes of one answer, or of one message of a watch.
+    /// Maximum size in bytes of a response, or of a watch message.
     #[schemars(range(min = 1024))]
     pub answer_bytes: u32,
-    /// Nodes of one service; more are left out, with a line in the log.
+    /// Maximum number of nodes of a service; further nodes are ignored and logged.
     #[schemars(range(min = 1))]
     pub nodes: u32,
-    /// Keys, instances, or objects and their endpoints, that are kept of one registry.
+    /// Maximum number of stored keys, instances, or objects and their endpoints, per registry.
     #[schemars(range(min = 1))]
     pub objects: u32,
 }

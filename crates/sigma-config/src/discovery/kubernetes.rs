@@ -1,4 +1,4 @@
-//! Settings of Kubernetes' endpoints.
+//! Settings of Kubernetes as a service registry.
 
 use std::path::PathBuf;
 
@@ -40,36 +40,36 @@ impl<'de> Deserialize<'de> for Clusters {
     }
 }
 
-/// A cluster of Kubernetes. Its API server is asked for a list once, and then tells each change. The
-/// `service_name` of an upstream is `<namespace>/<service>:<port name>`; with several clusters
+/// A Kubernetes cluster. The gateway lists the objects of its API server once and then watches changes. The
+/// `service_name` of an upstream is `<namespace>/<service>:<port name>`, or with several clusters
 /// `<id>/<namespace>/<service>:<port name>`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Cluster {
-    /// The name of the cluster in names of services; with a list of clusters.
+    /// The id of the cluster in service names; required in a list of clusters.
     #[serde(skip_serializing_if = "String::is_empty")]
     #[schemars(extend("pattern" = "^[a-z0-9]{0,64}$"))]
     pub id: String,
     /// The API server.
     pub service: ClusterService,
-    /// What the gateway shows there.
+    /// The credentials of the gateway.
     pub client: ClusterClient,
-    /// The namespaces that count; unset: all.
+    /// The namespaces to watch; unset: all.
     pub namespace_selector: NamespaceSelector,
-    /// The labels that an object must have, as `kubectl --selector` takes them.
+    /// The labels that an object must have, in the syntax of `kubectl --selector`.
     #[serde(skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
     pub label_selector: String,
-    /// Timeouts of lists; a watch lasts four minutes and is then begun again.
+    /// Timeouts of list requests. A watch lasts four minutes and is then renewed.
     pub timeout: RegistryTimeout,
     /// Weight of every node.
     #[schemars(range(min = 0))]
     pub default_weight: u32,
-    /// Taken from APISIX, without effect.
+    /// Accepted for APISIX, without effect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shared_size: Option<String>,
-    /// EndpointSlices instead of Endpoints, which Kubernetes 1.33 gives up. Of a service without any
-    /// ready endpoint, those that still serve while they terminate are used.
+    /// Use EndpointSlices instead of Endpoints, which Kubernetes 1.33 deprecates. If a service has no ready endpoint,
+    /// endpoints that still serve while they terminate are used.
     pub watch_endpoint_slices: bool,
 }
 
@@ -101,12 +101,11 @@ pub struct ClusterService {
     /// Its port; `${NAME}` is replaced by the environment variable.
     #[schemars(length(min = 1, max = 128))]
     pub port: String,
-    /// Whether its certificate must be valid. Without that whoever can take its address reads the token
-    /// and says where requests go.
+    /// Whether the server's certificate must be valid. Without this check, an attacker who takes over its address can
+    /// read the token and redirect requests.
     pub ssl_verify: bool,
-    /// The authorities that its certificate may come from, a file in PEM, such as
-    /// `/var/run/secrets/kubernetes.io/serviceaccount/ca.crt`; with `ssl_verify`. Unset: those of the
-    /// system.
+    /// PEM file with the CA certificates of the server, such as `/var/run/secrets/kubernetes.io/serviceaccount/ca.crt`;
+    /// with `ssl_verify`. Unset: the system's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca: Option<PathBuf>,
 }
@@ -123,63 +122,62 @@ impl Default for ClusterService {
     }
 }
 
-/// How an API server is spoken to.
+/// The protocol of an API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum KubernetesSchema {
-    /// In the clear.
+    /// Cleartext.
     Http,
-    /// By TLS.
+    /// TLS.
     #[default]
     Https,
 }
 
-/// What the gateway shows to an API server: one of the two, or nothing.
+/// The credentials of the gateway at an API server: one of the two, or none.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ClusterClient {
     /// A bearer token; `${NAME}` is replaced by the environment variable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<Confidential>,
-    /// A file with the token, read anew for each question, since Kubernetes renews it; `${NAME}` is
-    /// replaced by the environment variable. With neither of the two:
-    /// `/var/run/secrets/kubernetes.io/serviceaccount/token`.
+    /// A file with the token; `${NAME}` is replaced by the environment variable. It is read for each request, because
+    /// Kubernetes renews it. If neither field is set: `/var/run/secrets/kubernetes.io/serviceaccount/token`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 500))]
     pub token_file: Option<String>,
 }
 
-/// Which namespaces count; one of the four.
+/// The namespaces to watch; one of the four fields.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NamespaceSelector {
-    /// Only this one.
+    /// Only this namespace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub equal: Option<String>,
-    /// All but this one.
+    /// All namespaces but this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_equal: Option<String>,
-    /// Those that one of these expressions matches as a whole.
+    /// Namespaces whose whole name matches one of these expressions.
     #[serde(rename = "match", skip_serializing_if = "Vec::is_empty")]
     pub matching: Vec<LabelPattern>,
-    /// Those that none of these expressions matches as a whole.
+    /// Namespaces whose whole name matches none of these expressions.
     #[serde(rename = "not_match", skip_serializing_if = "Vec::is_empty")]
     pub not_matching: Vec<LabelPattern>,
 }
 
-/// A regular expression for a whole name.
+/// A regular expression that must match a whole name.
 #[derive(Debug, Clone, JsonSchema)]
 #[schemars(transparent)]
 pub struct LabelPattern(#[schemars(with = "String")] regex::Regex);
 
 impl LabelPattern {
-    /// Whether the whole of `name` is meant.
+    /// Returns whether the expression matches all of `name`.
     #[must_use]
     pub fn covers(&self, name: &str) -> bool {
         self.0.is_match(name)
     }
 
-    /// As it was written.
+    /// Returns the expression as written.
     fn text(&self) -> &str {
         let anchored = self.0.as_str();
         anchored.strip_prefix("^(?:").and_then(|text| text.strip_suffix(")$")).unwrap_or(anchored)

@@ -1,4 +1,4 @@
-//! Settings of service discovery, and what names a service.
+//! Settings of service discovery, and service names.
 
 mod address;
 mod consul;
@@ -32,11 +32,11 @@ pub use kubernetes::{
 pub use nacos::Nacos;
 pub use service::{Registry, ServiceProblem, check_service};
 
-/// Where upstreams with a `service_name` find their nodes. Read once, at the start.
+/// Registries in which upstreams with a `service_name` find their nodes. Read once, at the start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Discovery {
-    /// For `discovery_type: dns`; unset: the name servers that `dns` says.
+    /// For `discovery_type: dns`; unset: the name servers of `dns`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dns: Option<DnsDiscovery>,
     /// For `discovery_type: consul`.
@@ -54,22 +54,22 @@ pub struct Discovery {
     /// For `discovery_type: kubernetes`: one cluster, or a list of clusters with an `id` each.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kubernetes: Option<Clusters>,
-    /// For `discovery_type: etcd`: a folder that services register themselves in.
+    /// For `discovery_type: etcd`: services that register in etcd.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub etcd: Option<EtcdDiscovery>,
-    /// Against lists that shrink by mistake; of every registry but dns.
+    /// Protection against lists that shrink by mistake; for every registry but dns.
     pub protection: Protection,
-    /// The file with the last good lists; of every registry but dns.
+    /// The file with the last good lists; for every registry but dns.
     pub last_good: LastGood,
-    /// Limits on what a registry may answer; of every registry but dns.
+    /// Limits on responses of a registry; for every registry but dns.
     pub limits: DiscoveryLimits,
-    /// Networks in which no node of a registry may be, dns included, nor an address of its name: whoever
-    /// can register a service says where requests are sent.
+    /// Networks in which no node may be, including nodes of dns and the addresses of node names. A client that can
+    /// register a service could otherwise redirect requests to them.
     #[schemars(with = "Vec<CidrText>")]
     pub refused_networks: CidrSet,
 }
 
-/// Where clouds tell a machine its credentials, and other addresses of the link.
+/// Metadata addresses of clouds and other link-local networks.
 const REFUSED_NETWORKS: [&str; 4] =
     ["169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128", "100.100.100.200/32"];
 
@@ -86,18 +86,18 @@ impl Default for Discovery {
             protection: Protection::default(),
             last_good: LastGood::default(),
             limits: DiscoveryLimits::default(),
-            // Each is one: a test reads them.
+            // All texts are valid: a test parses them.
             refused_networks: REFUSED_NETWORKS.into_iter().filter_map(|text| text.parse().ok()).collect(),
         }
     }
 }
 
 impl Discovery {
-    /// Whether an upstream may name this registry.
+    /// Returns whether an upstream may use this registry.
     #[must_use]
     pub fn has(&self, registry: Registry) -> bool {
         match registry {
-            // Without settings the name servers of `dns` are asked.
+            // Without settings, DNS uses the name servers of `dns`.
             Registry::Dns => true,
             Registry::Consul => self.consul.is_some(),
             Registry::ConsulKv => self.consul_kv.is_some(),
@@ -109,7 +109,7 @@ impl Discovery {
     }
 }
 
-/// What is contradictory in `discovery`: place, message and remedy.
+/// Returns the contradictions in `discovery`: place, message and remedy.
 pub(crate) fn breaches(discovery: &Map<String, Value>) -> Vec<(String, &'static str, &'static str)> {
     let mut found = dns::breaches(discovery);
     found.extend(kubernetes::breaches(discovery));
@@ -117,7 +117,7 @@ pub(crate) fn breaches(discovery: &Map<String, Value>) -> Vec<(String, &'static 
     found
 }
 
-/// The fields of APISIX that are taken and mean nothing here, where they do not say the default.
+/// Warns about APISIX fields without effect that differ from their default.
 pub(crate) fn without_effect(discovery: &Discovery) -> Vec<Problem> {
     let mut found = Vec::new();
     let mut note = |place: &str, reason: &str| {

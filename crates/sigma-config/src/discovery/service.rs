@@ -1,4 +1,4 @@
-//! What names a service in a registry.
+//! Service names of registries.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,24 +9,24 @@ use crate::resources::DiscoveryArgs;
 /// A registry that upstreams may take their nodes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Registry {
-    /// Records of DNS.
+    /// DNS records.
     Dns,
-    /// Consul's services.
+    /// Services in Consul.
     Consul,
-    /// Consul's keys.
+    /// Keys in Consul.
     ConsulKv,
     /// Eureka.
     Eureka,
     /// Nacos.
     Nacos,
-    /// Endpoints of Kubernetes.
+    /// Endpoints in Kubernetes.
     Kubernetes,
-    /// A folder in etcd.
+    /// Keys in etcd.
     Etcd,
 }
 
 impl Registry {
-    /// All of them.
+    /// All registries.
     pub const ALL: [Registry; 7] = [
         Registry::Dns,
         Registry::Consul,
@@ -37,7 +37,7 @@ impl Registry {
         Registry::Etcd,
     ];
 
-    /// Its `discovery_type`, which is also the name of its settings.
+    /// Returns its `discovery_type`, which is also the name of its settings.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -66,18 +66,18 @@ impl FromStr for Registry {
     }
 }
 
-/// Why a text names no service of a registry: a sentence and the remedy.
+/// The error for an invalid service name: a sentence and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceProblem {
     /// `service_name`, or a member of `discovery_args`.
     pub place: &'static str,
-    /// What is wrong.
+    /// The message.
     pub message: String,
-    /// What to write.
+    /// The remedy.
     pub hint: &'static str,
 }
 
-/// Whether `name` and `args` can name a service of `registry`, whichever its settings are.
+/// Checks that `name` and `args` can name a service of `registry`, with any settings.
 ///
 /// # Errors
 /// Returns an error if they cannot.
@@ -149,8 +149,8 @@ fn is_kubernetes(name: &str) -> bool {
 }
 
 impl ConsulKv {
-    /// The server that `service_name` names, if it does, and the folder of its keys: with the prefix if
-    /// it names a server.
+    /// Returns the server in `service_name`, if it has one, and the folder of its keys, which includes the prefix if
+    /// there is a server.
     #[must_use]
     pub fn folder(service_name: &str) -> Option<(Option<&str>, &str)> {
         let (server, folder) = match service_name.split_once("/v1/kv/") {

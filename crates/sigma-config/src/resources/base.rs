@@ -1,7 +1,7 @@
-//! The fields that resources of nearly every kind have, described once.
+//! The fields that most kinds of resources have, defined once.
 
-/// A kind of resource: which of the fields that many kinds have it has, in square brackets, and its own
-/// before and behind them. All are members of the one struct: a flattened one would be read twice.
+/// Defines a kind of resource. The square brackets select the shared fields; the kind's own fields come before and
+/// after them. All fields are members of one struct, because a flattened struct would be parsed twice.
 macro_rules! resource {
     ($(#[$meta:meta])* pub struct $kind:ident [$($field:ident)*] { $($own:tt)* }) => {
         resource! { @ [$($field)*] {} { $($own)* } $(#[$meta])* $kind }
@@ -11,14 +11,14 @@ macro_rules! resource {
     };
     (@ [id $($more:ident)*] { $($done:tt)* } $($rest:tt)*) => {
         resource! { @ [$($more)*] { $($done)*
-            /// Identity; unset in a file: the position (`arr_1`, …).
+            /// The id; unset in a file: the position (`arr_1`, …).
             #[serde(skip_serializing_if = "Id::is_empty")]
             pub id: Id,
         } $($rest)* }
     };
     (@ [name $($more:ident)*] { $($done:tt)* } $($rest:tt)*) => {
         resource! { @ [$($more)*] { $($done)*
-            /// Name for people.
+            /// Name for display.
             #[serde(skip_serializing_if = "Option::is_none")]
             #[schemars(with = "String", length(min = 1, max = 256))]
             pub name: Option<Box<str>>,
@@ -38,10 +38,10 @@ macro_rules! resource {
     };
     (@ [times] { $($done:tt)* } $($rest:tt)*) => {
         resource! { @ [] { $($done)*
-            /// When it was created, in Unix seconds.
+            /// Creation time in Unix seconds.
             #[serde(skip_serializing_if = "Option::is_none")]
             pub create_time: Option<UnixTime>,
-            /// When it was changed last, in Unix seconds.
+            /// Time of the last change in Unix seconds.
             #[serde(skip_serializing_if = "Option::is_none")]
             pub update_time: Option<UnixTime>,
         } $($rest)* }

@@ -3,84 +3,82 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Answers of the route's nodes are kept in memory and used again, by the rules of a shared cache (RFC 9111). Its fields
-/// stand for nginx's `proxy_cache_*`.
+/// Caches responses of the route's nodes by the rules of a shared cache (RFC 9111). The fields correspond to nginx's
+/// `proxy_cache_*`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RouteCache {
-    /// What tells one answer from another: texts, and variables with `$`. The fields that an answer names in `Vary` tell
-    /// answers apart beside it.
+    /// The cache key: texts, and variables with `$`. The request fields that a response lists in `Vary` are added.
     #[schemars(length(min = 1), inner(length(min = 1, max = 256)))]
     pub key: Vec<String>,
-    /// The methods that use the cache.
+    /// The methods whose responses are served from the cache.
     #[schemars(length(min = 1), extend("uniqueItems" = true))]
     pub methods: Vec<CachedMethod>,
-    /// Whether `PURGE` forgets what is kept for a URI: 200, or 404 if nothing was. Whoever may call the route with that
-    /// method may then do so; without it the method is the node's.
+    /// Whether `PURGE` removes the cached responses of a URI: 200, or 404 if nothing was cached. Every client that may
+    /// call the route with this method can then purge. If off, the method is forwarded to the node.
     pub purge: bool,
-    /// How long answers are fresh that do not say it themselves. Of several the first one counts that names the status.
+    /// Freshness lifetimes of responses without their own. The first entry with the response's status applies.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub valid: Vec<CacheValid>,
-    /// Whether answers that say nothing, and for which `valid` says nothing, are fresh for a tenth of the time since they
-    /// were changed (`Last-Modified`), a day at most.
+    /// Whether responses without a lifetime, including one from `valid`, are fresh for a tenth of the time since their
+    /// `Last-Modified`, at most a day.
     pub heuristic: bool,
-    /// Fields of answers that do not count. Without `Vary` one answer is given to all; without `Set-Cookie` the cookies
-    /// of one client are given to all.
+    /// Response fields to ignore. Without `Vary` all clients get the same response; without `Set-Cookie` all clients
+    /// get the cookies of one client.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("uniqueItems" = true))]
     pub ignore_headers: Vec<IgnoredHeader>,
-    /// Texts and variables: if the result is neither empty nor `0`, the request bypasses the cache.
+    /// Texts and variables: if one is neither empty nor `0`, the cache is not read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(length(min = 1, max = 256)))]
     pub bypass: Vec<String>,
-    /// The same: the response is not stored.
+    /// Texts and variables: if one is neither empty nor `0`, the response is not stored.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(length(min = 1, max = 256)))]
     pub no_store: Vec<String>,
-    /// Whether each consumer has separate entries.
+    /// Whether each consumer has separate responses.
     pub consumer_isolation: bool,
-    /// Whether `Cache-Control` and `Pragma` of requests count. They let any client have nodes asked.
+    /// Whether `Cache-Control` and `Pragma` of requests apply. With them any client can force requests to nodes.
     pub request_directives: bool,
-    /// How often an answer must have been asked for before it is kept.
+    /// Number of requests for a response before it is stored.
     #[schemars(range(min = 1, max = 1000))]
     pub min_uses: u32,
-    /// Milliseconds that a request waits for the response to another request with its key (cache lock); 0: no lock.
+    /// Milliseconds that a request waits for another request with the same key; 0: every request goes to a node.
     #[schemars(range(max = 600_000))]
     pub lock_timeout: u32,
-    /// Seconds after which another request asks too, if no answer has begun to come; 0 for never.
+    /// Seconds after which another request is forwarded as well, if no response has begun; 0 for never.
     #[schemars(range(max = 3600))]
     pub lock_age: u32,
-    /// How many requests wait for one; further ones ask for themselves.
+    /// Maximum number of requests that wait for one; further requests go to a node.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_waiters: u32,
-    /// Whether stale responses are revalidated at nodes with `If-None-Match` and `If-Modified-Since`.
+    /// Whether stale responses are revalidated with `If-None-Match` and `If-Modified-Since`.
     pub revalidate: bool,
-    /// Whether what is stale and may be given meanwhile is asked for with no client waiting.
+    /// Whether a stale response that may be served meanwhile is refreshed in the background.
     pub background_update: bool,
-    /// Seconds for which what is stale is given while it is asked for anew, beside what answers say themselves
+    /// Seconds during which a stale response is served while it is refreshed, if the response does not say so itself
     /// (RFC 5861).
     #[schemars(range(max = 31_536_000))]
     pub stale_while_revalidate: u32,
-    /// Seconds for which what is stale is given where no node answers, or with one of `stale_statuses`, beside what
-    /// answers say themselves (RFC 5861).
+    /// Seconds during which a stale response is served if no node responds, or one responds with one of
+    /// `stale_statuses`, if the response does not say so itself (RFC 5861).
     #[schemars(range(max = 31_536_000))]
     pub stale_if_error: u32,
-    /// Statuses that count as no answer.
+    /// Statuses that count as no response.
     #[schemars(inner(range(min = 400, max = 599)), extend("uniqueItems" = true))]
     pub stale_statuses: Vec<u16>,
-    /// The largest body that is kept, in bytes.
+    /// Maximum size of a stored body in bytes.
     #[schemars(range(min = 1))]
     pub max_body_bytes: u64,
-    /// Bytes of a slice: what is not kept is asked of nodes, and kept, in slices of so many bytes, as requests want them.
-    /// Without it answers are kept whole. No slice has more bytes than memory takes of one answer, and than
+    /// Size of a slice in bytes. Missing parts of a response are requested from nodes and stored in slices of this
+    /// size. Unset: responses are stored whole. A slice must not exceed the largest response in memory, nor
     /// `max_body_bytes`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 65_536, max = 16_777_216))]
     pub slice_bytes: Option<u64>,
-    /// Whether answers have `Cache-Status` (RFC 9211), which says what the cache did.
+    /// Whether responses have `Cache-Status` (RFC 9211) with the result of the cache.
     pub cache_status: bool,
-    /// Whether clients see the fields by which nodes name what an answer is made of: `Surrogate-Key`, `Cache-Tag` and
-    /// `xkey`.
+    /// Whether clients see the cache tags of nodes: `Surrogate-Key`, `Cache-Tag` and `xkey`.
     pub show_tags: bool,
 }
 
@@ -114,20 +112,20 @@ impl Default for RouteCache {
     }
 }
 
-/// How long answers with some statuses are fresh.
+/// Freshness lifetime of responses with certain statuses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CacheValid {
-    /// The statuses; none for all.
+    /// The statuses; empty for all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(range(min = 200, max = 599)), extend("uniqueItems" = true))]
     pub statuses: Vec<u16>,
-    /// Seconds.
+    /// Lifetime in seconds.
     #[schemars(range(min = 1, max = 31_536_000))]
     pub seconds: u32,
 }
 
-/// A method that may be answered from what is kept.
+/// A method that may be served from the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum CachedMethod {
@@ -137,7 +135,7 @@ pub enum CachedMethod {
     Head,
 }
 
-/// A field of answers that need not count.
+/// A response field that can be ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum IgnoredHeader {
     /// `Cache-Control`, and `CDN-Cache-Control`
@@ -145,7 +143,7 @@ pub enum IgnoredHeader {
     CacheControl,
     /// `Expires`
     Expires,
-    /// `Set-Cookie`, which forbids keeping an answer
+    /// `Set-Cookie`, which otherwise prevents caching
     #[serde(rename = "Set-Cookie")]
     SetCookie,
     /// `Vary`

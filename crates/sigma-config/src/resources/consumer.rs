@@ -10,35 +10,34 @@ use sigma_schema::forms::{CredentialId, USERNAME_PATTERN};
 use sigma_schema::id::Id;
 
 resource! {
-    /// Someone who calls through the gateway. The label `custom_id` is sent upstream as
-    /// `X-Consumer-Custom-ID`.
+    /// A client of the gateway. The label `custom_id` is sent upstream as `X-Consumer-Custom-ID`.
     #[schemars(extend("required" = ["username"]), transform = without_defaults("username"))]
     pub struct Consumer {
-        /// The name, which is the identity: letters, digits, `-` and `_`.
+        /// The name, which is the id: letters, digits, `-` and `_`.
         #[schemars(with = "String", length(min = 1, max = 256), extend("pattern" = USERNAME_PATTERN))]
         pub username: Box<str>,
-        /// The name once more, if it is written.
+        /// The name again, if it is written.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub id: Option<Box<Id>>,
     } [about times] {
         /// Reference to a consumer group.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub group_id: Option<Id>,
-        /// Its credentials, by authenticating plugin, and further plugins.
+        /// Its credentials, by authentication plugin, and further plugins.
         #[serde(skip_serializing_if = "Optional::is_unset")]
         pub plugins: Plugins,
     }
 }
 
 resource! {
-    /// Another way for a consumer to identify itself.
+    /// An additional credential of a consumer.
     #[schemars(transform = without_defaults("id"))]
     pub struct Credential {
-        /// The identity, with that of the consumer: `jack/credentials/c1`.
+        /// The id with the consumer's name: `jack/credentials/c1`.
         #[schemars(with = "CredentialId")]
         pub id: Box<str>,
     } [name about times] {
-        /// The credential, by authenticating plugin; one at most.
+        /// The credential, by authentication plugin; at most one.
         #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(extend("maxProperties" = 1))]
         pub plugins: Plugins,
@@ -46,19 +45,19 @@ resource! {
 }
 
 impl Credential {
-    /// The name of the consumer and the identity among its credentials.
+    /// Returns the name of the consumer and the id among its credentials.
     #[must_use]
     pub fn owner_and_id(&self) -> Option<(&str, &str)> {
         split_credential(&self.id)
     }
 }
 
-/// `jack/credentials/c1` as `jack` and `c1`.
+/// Splits `jack/credentials/c1` into `jack` and `c1`.
 pub(crate) fn split_credential(id: &str) -> Option<(&str, &str)> {
     id.split_once("/credentials/")
 }
 
-/// An item of the section `consumers` of a file: a consumer, or, by its `id`, a credential of one.
+/// An item of the section `consumers` of a file: a consumer, or a credential if the `id` says so.
 #[derive(JsonSchema)]
 #[schemars(untagged, inline)]
 #[allow(dead_code, reason = "only its schema is used")]

@@ -1,4 +1,4 @@
-//! What fields of a GraphQL schema cost, for the plugin `graphql-limit-count`.
+//! Costs of GraphQL fields, for the plugin `graphql-limit-count`.
 
 use std::borrow::Cow;
 
@@ -8,35 +8,35 @@ use serde_json::{Map, Value};
 
 use super::optional::Unset;
 
-/// Names of GraphQL with dots between them.
+/// GraphQL names joined by dots.
 const PATH_PATTERN: &str = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$";
 
-/// What the fields under one path cost.
+/// The cost of the fields at one path.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Decoration {
-    /// Whom it is about: `Type`, every field that returns it, or the operation of a root type; `Type.field`, that
-    /// field; `Type.field.field`, the last field in exactly this chain.
+    /// The fields: `Type` means every field that returns it, or the operation of a root type; `Type.field` that field;
+    /// `Type.field.field` the last field in exactly this chain.
     pub field_path: FieldPath,
-    /// What the field adds; 1 unless a shorter path says otherwise.
+    /// The cost that the field adds; 1 unless a shorter path sets it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("minimum" = 0))]
     pub add_value: Option<f64>,
-    /// Arguments whose values it adds besides.
+    /// Arguments whose values are added as well.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Vec<ArgumentName>>")]
     pub add_arguments: Option<Vec<Box<str>>>,
-    /// By what the cost of what is within the field is multiplied; 1 unless a shorter path says otherwise.
+    /// The factor for the cost inside the field; 1 unless a shorter path sets it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("minimum" = 0))]
     pub mul_value: Option<f64>,
-    /// Arguments by whose values it is multiplied besides.
+    /// Arguments whose values multiply that cost as well.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Vec<ArgumentName>>")]
     pub mul_arguments: Option<Vec<Box<str>>>,
 }
 
-/// A name that is not empty, in the schema.
+/// The schema of a non-empty name.
 struct ArgumentName;
 
 impl JsonSchema for ArgumentName {
@@ -54,10 +54,10 @@ impl JsonSchema for ArgumentName {
 }
 
 impl Decoration {
-    /// One as the store has it, below its service.
+    /// Reads a decoration from the store, below its service.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if it is none.
+    /// Returns a sentence if it is invalid.
     pub fn of_record(value: &Value) -> Result<Decoration, String> {
         let members = value.as_object().ok_or("it is no object")?;
         let told = ["field_path", "add_value", "add_arguments", "mul_value", "mul_arguments"];
@@ -76,19 +76,19 @@ impl Decoration {
     }
 }
 
-/// Names with dots between them; there is at least one.
+/// At least one name, joined by dots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldPath(Box<[Box<str>]>);
 
 impl FieldPath {
-    /// The names.
+    /// Returns the names.
     #[must_use]
     pub fn names(&self) -> &[Box<str>] {
         &self.0
     }
 
     fn last(&self) -> &str {
-        // The text that it was made of is never empty.
+        // The source text is never empty.
         self.0.last().map_or("", |name| &**name)
     }
 }
@@ -129,13 +129,13 @@ impl JsonSchema for FieldPath {
     }
 }
 
-/// The decorations of a service: those that stand in it, and those that the store has below it.
+/// The decorations of a service: its own, and those that the store has below it.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Decorations {
     own: Vec<Decoration>,
-    /// All of them, by the last name of their paths, shorter paths first.
+    /// All decorations, by the last name of their paths, shorter paths first.
     sorted: Vec<Decoration>,
-    /// The store has one that cannot be read: what fields cost is not known.
+    /// Whether the store has an invalid one, so that costs are unknown.
     is_partial: bool,
 }
 
@@ -144,7 +144,7 @@ impl Unset for Decorations {
 }
 
 impl Decorations {
-    /// Takes these in the place of those that the store had below the service. None is one that cannot be read.
+    /// Replaces the decorations that the store has below the service. None is an invalid one.
     pub fn set_below(&mut self, below: impl IntoIterator<Item = Option<Decoration>>) {
         self.sorted.clone_from(&self.own);
         self.is_partial = false;
@@ -156,19 +156,19 @@ impl Decorations {
         self.sorted.sort_by_cached_key(order);
     }
 
-    /// Whether there are none, not even one that cannot be read.
+    /// Returns whether there are no decorations, not even an invalid one.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.sorted.is_empty() && !self.is_partial
     }
 
-    /// Whether one cannot be read. What a query costs is not known then, and none may be let through for cheap.
+    /// Returns whether one is invalid. The cost of a query is then unknown, and the query must not count as cheap.
     #[must_use]
     pub fn is_partial(&self) -> bool {
         self.is_partial
     }
 
-    /// Those whose paths end in this name, shorter ones first.
+    /// Returns the decorations whose paths end with this name, shorter paths first.
     pub fn ending_in<'d>(&'d self, name: &'d str) -> impl Iterator<Item = &'d Decoration> {
         let first = self.sorted.partition_point(|one| one.field_path.last() < name);
         self.sorted[first..].iter().take_while(move |one| one.field_path.last() == name)

@@ -1,15 +1,15 @@
-//! What applications behind `scheme: fcgi` are told of a request.
+//! FastCGI parameters for `scheme: fcgi`.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Whether applications are told that the client speaks TLS.
+/// Whether the application sees that the client uses TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FastCgiHttps {
-    /// If `X-Forwarded-Proto` says so, which is the gateway's own or that of a trusted proxy.
+    /// If `X-Forwarded-Proto` is `https`; the field is the gateway's own, or from a trusted proxy.
     #[default]
     Auto,
     /// Always.
@@ -19,8 +19,8 @@ pub enum FastCgiHttps {
 }
 
 /// Requests to FastCGI applications such as PHP (nginx: `fastcgi_*`). Without `root` and `script_filename` no script is
-/// named: the application gets the whole path as PATH_INFO. With one of them the script is `index`, whatever the path,
-/// unless `split_path_info` finds another in it.
+/// named: the application gets the whole path as PATH_INFO. With one of them the script is `index` for every path,
+/// unless `split_path_info` matches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct FastCgi {
@@ -28,23 +28,22 @@ pub struct FastCgi {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", length(min = 1, max = 1024), extend("pattern" = "^/"))]
     pub root: Option<Box<str>>,
-    /// The file to run (SCRIPT_FILENAME), with variables, among them `$document_root`, `$fastcgi_script_name` and
-    /// `$fastcgi_path_info`; unset: `$document_root$fastcgi_script_name`, if there is a `root`. One with a `..` segment
-    /// or a control character is answered 404.
+    /// The file to run (SCRIPT_FILENAME), with variables such as `$document_root`, `$fastcgi_script_name` and
+    /// `$fastcgi_path_info`; unset: `$document_root$fastcgi_script_name`, if there is a `root`. A file with a `..`
+    /// segment or a control character gets 404.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", length(min = 1, max = 4096))]
     pub script_filename: Option<Box<str>>,
-    /// The script of paths in which no other is found; with `split_path_info` it is also added to a path that ends
-    /// in `/`.
+    /// The script for paths without one. With `split_path_info` it is also appended to a path that ends in `/`.
     #[schemars(with = "String", length(min = 1, max = 255), extend("pattern" = "^[^/]+$"))]
     pub index: Box<str>,
-    /// A pattern with two groups: the script in the path (SCRIPT_NAME), and what follows it (PATH_INFO). Paths that do
-    /// not match get `index`. A script that is found in a folder with a dot in its name is answered 404: it may be a
-    /// file that somebody has uploaded. `script_filename` with `$uri` knows no such rule.
+    /// A pattern with two groups: the script in the path (SCRIPT_NAME), and the rest (PATH_INFO). Paths that do not
+    /// match use `index`. A script in a folder with a dot in its name gets 404, because it may be an uploaded file.
+    /// This rule does not apply to a `script_filename` with `$uri`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", length(min = 1, max = 1024))]
     pub split_path_info: Option<Box<str>>,
-    /// Further parameters, or others than the gateway's own, with variables. One whose text is empty is not sent.
+    /// Additional parameters, or replacements of the gateway's own, with variables. Empty ones are not sent.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(with = "BTreeMap<String, String>", extend(
         "maxProperties" = 64,
@@ -53,11 +52,11 @@ pub struct FastCgi {
     pub params: BTreeMap<Box<str>, Box<str>>,
     /// Whether HTTPS is `on` and REQUEST_SCHEME `https`.
     pub https: FastCgiHttps,
-    /// Whether connections are kept open (FCGI_KEEP_CONN). A process of PHP serves one connection at a time: as many as
-    /// `keepalive_pool.size` on each worker of the gateway are taken from the others even while they idle.
+    /// Whether connections are kept open (FCGI_KEEP_CONN). A PHP process serves one connection at a time. Idle
+    /// connections block up to `keepalive_pool.size` processes for each worker of the gateway.
     pub keep_conn: bool,
-    /// Most bytes of a request body whose length the client does not declare; a longer one is answered 413. Such a body
-    /// is held in memory to its end, because applications are told the length first.
+    /// Maximum size in bytes of a request body without a declared length; a larger one gets 413. Such a body is
+    /// buffered completely, because applications get the length first.
     #[schemars(range(max = 1_073_741_824))]
     pub unsized_body_bytes: u32,
 }
@@ -72,13 +71,13 @@ impl Default for FastCgi {
             params: BTreeMap::new(),
             https: FastCgiHttps::Auto,
             keep_conn: false,
-            // What nginx takes of any body without a setting.
+            // nginx's limit for any body by default.
             unsized_body_bytes: 1024 * 1024,
         }
     }
 }
 
 impl FastCgi {
-    /// The variables that `script_filename` and `params` have beside those of every exchange.
+    /// The variables of `script_filename` and `params`, besides the variables of every exchange.
     pub const VARIABLES: [&'static str; 3] = ["document_root", "fastcgi_path_info", "fastcgi_script_name"];
 }

@@ -1,8 +1,8 @@
-//! The resources that an operator writes.
+//! The resources that an operator configures.
 //!
-//! The same types serve the file, the store, the schemas and the documentation. Fields that are
-//! accepted in APISIX's format keep its names, defaults and ranges. The types are compact, because
-//! there may be hundreds of thousands of them: a field that few resources have is one pointer.
+//! The same types are used by the file, the store, the schemas and the documentation. Fields of APISIX's format keep
+//! its names, defaults and ranges. The types are compact, because there may be hundreds of thousands of them: a rarely
+//! used field takes one pointer.
 
 #[macro_use]
 mod base;
@@ -98,7 +98,7 @@ identified! {
     Secret: id;
 }
 
-/// All resources of one configuration. A clone shares them.
+/// All resources of one configuration. Clones share them.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Resources {
     /// Routes.
@@ -109,7 +109,7 @@ pub struct Resources {
     pub upstreams: Table<Upstream>,
     /// Consumers by name.
     pub consumers: Table<Consumer>,
-    /// Credentials of consumers; the identity is `jack/credentials/c1`.
+    /// Credentials of consumers; the id is `jack/credentials/c1`.
     pub credentials: Table<Credential>,
     /// Consumer groups.
     pub consumer_groups: Table<ConsumerGroup>,
@@ -125,22 +125,20 @@ pub struct Resources {
     pub protos: Table<Proto>,
     /// Routes for TCP and UDP.
     pub stream_routes: Table<StreamRoute>,
-    /// Accesses to secret managers; the identity is `vault/1`.
+    /// Configurations of secret managers; the id is `vault/1`.
     pub secrets: Table<Secret>,
-    /// Resources that keep their place and serve nothing there: whom they are for is answered 503, or
-    /// refused the handshake.
+    /// Closed resources, which keep their place but do not serve: their requests get 503, their handshakes are refused.
     closed: BTreeSet<ResourceKey>,
 }
 
 impl Resources {
-    /// Whether a resource only keeps its place.
+    /// Returns whether a resource is closed.
     #[must_use]
     pub fn is_closed(&self, key: &ResourceKey) -> bool {
         !self.closed.is_empty() && self.closed.contains(key)
     }
 
-    /// A resource that is there keeps its place from now on and serves nothing, until another form
-    /// of it is put in.
+    /// Closes an existing resource: it keeps its place but does not serve, until it is replaced.
     pub fn close(&mut self, key: ResourceKey) {
         self.closed.insert(key);
     }
@@ -152,8 +150,8 @@ impl Resources {
     }
 }
 
-/// The sections of a file, each a list; credentials stand among the consumers. The sections that
-/// were there from the beginning are written even if they are empty.
+/// Serialises the sections of a file, each as a list; credentials are among the consumers. The oldest sections are
+/// written even if they are empty.
 impl Serialize for Resources {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         fn list<T: Serialize, E: serde::ser::Error>(table: &Table<T>) -> Result<Vec<Value>, E> {
@@ -188,7 +186,7 @@ impl Serialize for Resources {
     }
 }
 
-/// The sections of a file that hold resources, for the schema of the file.
+/// The sections of a file with resources, for the schema of the file.
 #[derive(schemars::JsonSchema)]
 #[schemars(deny_unknown_fields, rename = "Resources")]
 #[allow(dead_code, reason = "only its schema is used")]
@@ -223,7 +221,7 @@ pub(crate) struct Sections {
     /// Protocol Buffers definitions.
     #[schemars(default)]
     protos: Vec<Proto>,
-    /// Accesses to secret managers.
+    /// Configurations of secret managers.
     #[schemars(default)]
     secrets: Vec<Secret>,
     /// Routes for TCP and UDP.
@@ -231,7 +229,7 @@ pub(crate) struct Sections {
     stream_routes: Vec<StreamRoute>,
 }
 
-/// The sections of a file that are lists of resources.
+/// The sections of a file with lists of resources.
 pub(crate) const SECTIONS: [&str; 12] = [
     "routes",
     "services",
@@ -247,14 +245,14 @@ pub(crate) const SECTIONS: [&str; 12] = [
     "stream_routes",
 ];
 
-/// The schema of a type, which marks nothing.
+/// Returns the schema of a type without marks.
 fn described<T: JsonSchema>() -> Value {
     let mut schema = schema_of::<T>();
     take_confidential(&mut schema);
     schema
 }
 
-/// APISIX's schema of a kind, with Sigma's own fields; made anew at every call.
+/// Returns APISIX's schema of a kind with Sigma's own fields; it is built at every call.
 pub(crate) fn apisix_schema(kind: Kind) -> Value {
     match kind {
         Kind::Route => described::<Route>(),
@@ -276,7 +274,7 @@ pub(crate) fn apisix_schema(kind: Kind) -> Value {
     }
 }
 
-/// APISIX's schema of an access to one secret manager; made anew at every call.
+/// Returns APISIX's schema of one secret manager; it is built at every call.
 pub(crate) fn apisix_secret_schema(manager: SecretProvider) -> Value {
     secret::schema(manager)
 }

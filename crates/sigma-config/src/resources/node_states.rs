@@ -1,28 +1,28 @@
-//! What operators want of the nodes of an upstream.
+//! States of nodes that operators set.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What an operator wants of a node, whatever its health.
+/// The state of a node that an operator sets, independent of its health.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum NodeState {
-    /// It is used, as far as it is healthy.
+    /// The node is used if it is healthy.
     #[default]
     Ready,
-    /// It gets no requests but those that are bound to it, such as by a session.
+    /// The node gets no new requests, except those bound to it, for example by a session.
     Drain,
-    /// It gets no requests, even if no other node is well.
+    /// The node gets no requests, even if no other node is healthy.
     Maintenance,
 }
 
 impl NodeState {
-    /// Every state, in order of its number: each takes more away than the one before.
+    /// Every state by its number: each one is stricter than the one before.
     pub const ALL: [NodeState; 3] = [NodeState::Ready, NodeState::Drain, NodeState::Maintenance];
 
-    /// The name in configurations, calls and output.
+    /// Returns the name in configurations, calls and output.
     pub fn name(self) -> &'static str {
         match self {
             NodeState::Ready => "ready",
@@ -31,7 +31,7 @@ impl NodeState {
         }
     }
 
-    /// The state with this name.
+    /// Returns the state with this name.
     pub fn named(name: &str) -> Option<NodeState> {
         NodeState::ALL.into_iter().find(|state| state.name() == name)
     }

@@ -11,9 +11,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sigma_schema::cidr::CidrSet;
 use sigma_schema::expr::Expr;
 
-/// A value that stands for an unset field.
+/// A type with a value for an unset field.
 pub trait Unset: Sized + 'static {
-    /// That value.
+    /// The value.
     const UNSET: &'static Self;
 }
 
@@ -37,13 +37,13 @@ impl Unset for Expr {
     const UNSET: &'static Self = &Expr::ALWAYS;
 }
 
-/// A field that few of many resources have: it costs one pointer until it is set, and reads as
-/// the empty value until then. A field that was written stays written, even if it is empty.
+/// A field that few of many resources set. It takes one pointer while it is unset, and reads as the empty value. A
+/// field that was written stays written, even if it is empty.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Optional<T>(Option<Box<T>>);
 
 impl<T> Optional<T> {
-    /// Whether nothing was written.
+    /// Returns whether the field is unset.
     pub fn is_unset(&self) -> bool {
         self.0.is_none()
     }
@@ -70,7 +70,7 @@ impl<T: Unset> Deref for Optional<T> {
 }
 
 impl<T: Unset + Clone> Optional<T> {
-    /// The value for a change; sets the field.
+    /// Returns the value for a change, and sets the field.
     pub fn set(&mut self) -> &mut T {
         self.0.get_or_insert_with(|| Box::new(T::UNSET.clone()))
     }

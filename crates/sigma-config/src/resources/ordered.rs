@@ -1,9 +1,9 @@
-//! How a certificate is ordered.
+//! Settings of ordered certificates.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The kind of the key of a certificate.
+/// The type of a certificate's key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CertificateKey {
@@ -12,7 +12,7 @@ pub enum CertificateKey {
     EcdsaP256,
     /// ECDSA on P-384.
     EcdsaP384,
-    /// RSA of 2048 bits, for clients that know nothing else.
+    /// RSA of 2048 bits, for clients that support nothing else.
     #[serde(rename = "rsa_2048")]
     Rsa2048,
     /// RSA of 4096 bits.
@@ -20,24 +20,24 @@ pub enum CertificateKey {
     Rsa4096,
 }
 
-/// How the gateway proves that a name is its own.
+/// How the gateway proves the control of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum AcmeChallenge {
-    /// The authority asks for `/.well-known/acme-challenge/…` on port 80 of the name.
+    /// The authority requests `/.well-known/acme-challenge/…` on port 80 of the name.
     #[default]
     #[serde(rename = "http-01")]
     Http01,
-    /// The authority shakes hands on port 443 of the name, and sees a certificate made for that (RFC 8737).
+    /// The authority connects to port 443 of the name and gets a certificate for this proof (RFC 8737).
     #[serde(rename = "tls-alpn-01")]
     TlsAlpn01,
-    /// The authority asks for a record of `_acme-challenge.` and the name, which the gateway has placed as the
-    /// setting `acme.dns` says. It proves wildcards too.
+    /// The authority looks up the record `_acme-challenge.` of the name, which the gateway has added as configured in
+    /// `acme.dns`. This challenge also proves wildcards.
     #[serde(rename = "dns-01")]
     Dns01,
 }
 
 impl AcmeChallenge {
-    /// Its name (RFC 8555 §8, RFC 8737).
+    /// Returns its name (RFC 8555 §8, RFC 8737).
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -48,14 +48,14 @@ impl AcmeChallenge {
     }
 }
 
-/// How the certificate of one ssl is ordered, where that differs from the setting `acme`.
+/// Settings of one ssl's certificate order that differ from the setting `acme`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SslAcme {
-    /// The kind of its key; unset: that of the setting.
+    /// The type of its key; unset: the setting's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_type: Option<CertificateKey>,
-    /// How its names are proved; unset: as the setting says.
+    /// The challenge type that proves its names; unset: the setting's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub challenge: Option<AcmeChallenge>,
 }

@@ -1,12 +1,12 @@
-//! What is kept from an upstream that has too much to do, or fails.
+//! Overload protection of upstreams.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use sigma_schema::id::Id;
 
-/// How important requests are: who is refused first while the gateway runs out of resources (`load_shedding`).
-/// The words are those of Google's SRE book.
+/// The importance of requests, which decides the order of refusals while the gateway runs out of resources
+/// (`load_shedding`). The names are from Google's SRE book.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PriorityClass {
@@ -15,48 +15,47 @@ pub enum PriorityClass {
     /// Refused last.
     #[default]
     Critical,
-    /// Refused before those that people wait for: batch jobs that cannot wait for long.
+    /// Refused before interactive requests: batch jobs that cannot wait for long.
     SheddablePlus,
-    /// Refused first: what is tried again later.
+    /// Refused first: requests that are retried later.
     Sheddable,
 }
 
-/// Requests that an upstream has at a time, in the whole process. One beyond them waits for a place, or is
-/// answered 503.
+/// Limits on concurrent requests to an upstream, in the whole process. A further request waits in the queue, or gets
+/// 503.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("anyOf" = [{ "required": ["max_requests"] }, { "required": ["max_requests_per_node"] }]))]
 pub struct RequestLimits {
-    /// Most requests; each counts until the last byte of its answer.
+    /// Maximum number of requests; each counts until the last byte of its response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_requests: Option<u32>,
-    /// Most requests that each node has. With HTTP/1 each takes a connection, so that it bounds the connections
-    /// that are in use as well. A node that has so many is passed over; its sessions wait for it.
+    /// Maximum number of requests per node. With HTTP/1 each request takes a connection, so this also limits the
+    /// connections in use. A node at its limit is skipped; requests of its sessions wait for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_requests_per_node: Option<u32>,
-    /// Where requests wait for a place; unset: nowhere.
+    /// The queue for further requests; unset: no queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<RequestQueue>,
-    /// Refuse nothing, and count what would have been refused.
+    /// Refuse nothing, only count the requests that would be refused.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// A queue in front of an upstream: first come, first served, within a priority.
+/// The queue of an upstream: first come, first served, within a priority.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RequestQueue {
-    /// Most requests that wait.
+    /// Maximum number of waiting requests.
     #[schemars(range(min = 1))]
     pub length: u32,
-    /// Seconds that one waits.
+    /// Maximum wait in seconds.
     #[serde(default = "RequestQueue::one_second")]
     #[schemars(extend("exclusiveMinimum" = 0), range(max = 3600))]
     pub timeout: f64,
-    /// A variable whose value is the priority of a request, an integer: lower ones go first. Without it, and
-    /// for what is no integer, 0.
+    /// A variable with the priority of a request, an integer: lower values go first. Unset, or not an integer: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", length(min = 1, max = 256))]
     pub priority: Option<Box<str>>,
@@ -68,41 +67,41 @@ impl RequestQueue {
     }
 }
 
-/// Stops asking an upstream that fails or is slow, and tries it again after a while. The window, the state
-/// and the trials are those of the whole process. The fields are Resilience4j's.
+/// A circuit breaker: stops requests to an upstream that fails or is slow, and tries it again after a while. Window,
+/// state and trial requests are shared by the whole process. The fields are Resilience4j's.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CircuitBreaker {
-    /// Percent of failed requests from which on it opens.
+    /// Percentage of failed requests at which it opens.
     #[schemars(range(min = 1, max = 100))]
     pub failure_rate_threshold: f64,
-    /// Percent of slow requests from which on it opens.
+    /// Percentage of slow requests at which it opens.
     #[schemars(range(min = 1, max = 100))]
     pub slow_call_rate_threshold: f64,
-    /// Seconds from the last byte of a request to the head of its answer from which on it is slow; unset: none
-    /// is.
+    /// Seconds from the last byte of a request to the response head at which the request is slow; unset: no request is
+    /// slow.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("exclusiveMinimum" = 0))]
     pub slow_call_duration_threshold: Option<f64>,
-    /// Statuses of a node's answer that are failures, beside all answers that did not come.
+    /// Response statuses that count as failures, besides missing responses.
     #[schemars(inner(range(min = 100, max = 599)), extend("uniqueItems" = true))]
     pub failure_status_codes: Vec<u16>,
-    /// Seconds that the rates are taken over.
+    /// Length of the window in seconds.
     #[schemars(range(min = 1, max = 3600))]
     pub sliding_window: f64,
-    /// Requests in the window below which nothing is judged.
+    /// Minimum number of requests in the window.
     #[schemars(range(min = 1))]
     pub minimum_number_of_calls: u32,
     /// Seconds that it stays open.
     #[schemars(extend("exclusiveMinimum" = 0), range(max = 86400))]
     pub wait_duration_in_open_state: f64,
-    /// Requests that try the upstream when that time is over; their rates decide.
+    /// Number of trial requests after that time; their rates decide.
     #[schemars(range(min = 1, max = 1000))]
     pub permitted_number_of_calls_in_half_open_state: u32,
-    /// The answer while it is open; unset: 503.
+    /// The response while it is open; unset: 503.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fallback: Option<Fallback>,
-    /// Refuse nothing, and count what would have been refused.
+    /// Refuse nothing, only count the requests that would be refused.
     pub dry_run: bool,
 }
 
@@ -123,19 +122,19 @@ impl Default for CircuitBreaker {
     }
 }
 
-/// What is served while a circuit breaker is open: another upstream, or a fixed answer.
+/// The response while a circuit breaker is open: of another upstream, or a fixed response.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("oneOf" = [{ "required": ["upstream_id"] }, { "required": ["status"] }]))]
 pub struct Fallback {
-    /// Another upstream. Its own limits hold, its own fallback does not.
+    /// Another upstream. Its limits apply, its own fallback does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upstream_id: Option<Id>,
-    /// The status of a fixed answer.
+    /// The status of a fixed response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 200, max = 599))]
     pub status: Option<u16>,
-    /// Its body.
+    /// The body of a fixed response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", length(max = 65536))]
     pub body: Option<Box<str>>,
@@ -145,29 +144,29 @@ pub struct Fallback {
     pub content_type: Option<Box<str>>,
 }
 
-/// Visible ASCII and spaces: nothing that ends a field.
+/// Visible ASCII and spaces, so that the text cannot end the header field.
 const MEDIA_TYPE: &str = "^[!-~][ -~]*$";
 
-/// Refuses requests at random when too few succeed, the more the fewer do (Envoy's admission control). Each
-/// worker judges by its own requests. A status below 500 is a success.
+/// Admission control as in Envoy: refuses requests at random if too few succeed; the lower the success rate, the more.
+/// Each worker uses its own requests. A status below 500 is a success.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AdmissionControl {
-    /// Seconds that the rate of success is taken over.
+    /// Length of the window in seconds.
     #[schemars(range(min = 1, max = 3600))]
     pub sampling_window: u32,
-    /// Percent of requests below which some are refused.
+    /// Success rate in percent below which requests are refused.
     #[schemars(extend("exclusiveMinimum" = 0), range(max = 100))]
     pub sr_threshold: f64,
-    /// Above 1, refusals begin earlier.
+    /// A value above 1 starts refusals earlier.
     #[schemars(range(min = 1, max = 100))]
     pub aggression: f64,
-    /// Requests per second of a worker below which none is refused.
+    /// Requests per second of a worker below which no request is refused.
     pub rps_threshold: u32,
-    /// Percent of requests that are refused at most.
+    /// Maximum percentage of refused requests.
     #[schemars(range(min = 0, max = 100))]
     pub max_rejection_probability: f64,
-    /// Refuse nothing, and count what would have been refused.
+    /// Refuse nothing, only count the requests that would be refused.
     pub dry_run: bool,
 }
 
@@ -184,33 +183,33 @@ impl Default for AdmissionControl {
     }
 }
 
-/// Finds out how many requests at a time an upstream serves without growing slower (Envoy's gradient). Each
-/// worker has a limit of its own for its own requests; one beyond it is answered 503.
+/// Finds the number of concurrent requests that an upstream serves without a higher latency (Envoy's gradient). Each
+/// worker has its own limit for its own requests; a further request gets 503.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AdaptiveConcurrency {
-    /// The limit while the best latency is measured; it never falls below it.
+    /// The minimum of the limit, and the limit while the best latency is measured.
     #[schemars(range(min = 1, max = 100_000))]
     pub min_concurrency: u32,
-    /// The limit never rises above it.
+    /// The maximum of the limit.
     #[schemars(range(min = 1, max = 100_000))]
     pub max_concurrency_limit: u32,
-    /// Seconds after which the limit is looked at again.
+    /// Seconds between two updates of the limit.
     #[schemars(range(min = 0.01, max = 60))]
     pub concurrency_update_interval: f64,
-    /// Seconds after which the best latency is measured again.
+    /// Seconds between two measurements of the best latency.
     #[schemars(range(min = 1, max = 86400))]
     pub min_rtt_interval: f64,
-    /// Requests by which it is measured.
+    /// Number of requests in a measurement.
     #[schemars(range(min = 1, max = 10_000))]
     pub min_rtt_request_count: u32,
-    /// Percent by which latency may be above the best.
+    /// Allowed latency above the best one, in percent.
     #[schemars(range(min = 0, max = 1000))]
     pub min_rtt_buffer: f64,
-    /// The percentile of latencies that stands for an interval.
+    /// The percentile of latencies that represents an interval.
     #[schemars(range(min = 1, max = 100))]
     pub sample_aggregate_percentile: f64,
-    /// Refuse nothing, and count what would have been refused.
+    /// Refuse nothing, only count the requests that would be refused.
     pub dry_run: bool,
 }
 

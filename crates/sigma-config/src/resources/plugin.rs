@@ -1,4 +1,4 @@
-//! Resources that hold plugins only.
+//! Resources that only contain plugins.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use sigma_schema::described::without_defaults;
 use sigma_schema::id::Id;
 
 resource! {
-    /// Plugins that routes refer to.
+    /// A set of plugins that routes refer to.
     #[schemars(extend("required" = ["id", "plugins"]), transform = without_defaults("plugins"))]
     pub struct PluginConfig {
-        /// Identity; unset in a file: the position (`arr_1`, …).
+        /// The id; unset in a file: the position (`arr_1`, …).
         #[serde(skip_serializing_if = "Id::is_empty")]
         pub id: Id,
-        /// Name for people.
+        /// Name for display.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(with = "Option<String>")]
         pub name: Option<Box<str>>,
@@ -29,15 +29,15 @@ resource! {
 }
 
 resource! {
-    /// Plugins that run for every request, before those of the route.
+    /// Plugins that run for every request, before the plugins of the route.
     #[schemars(extend("required" = ["id", "plugins"]), transform = without_defaults("plugins"))]
     pub struct GlobalRule [id times] {
-        /// Plugins by name; each may stand in one global rule only.
+        /// Plugins by name; each plugin in at most one global rule.
         pub plugins: Plugins,
     }
 }
 
-/// Settings that all uses of one plugin share.
+/// Settings shared by all configurations of one plugin.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(transform = without_defaults("id"))]
@@ -50,14 +50,14 @@ pub struct PluginMetadata {
     pub settings: Arc<Map<String, Value>>,
 }
 
-/// One name of the list of enabled plugins.
+/// One entry of the list of enabled plugins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EnabledPlugin {
     /// The name of the plugin.
     #[schemars(length(min = 1))]
     pub name: String,
-    /// Whether it serves stream routes rather than HTTP.
+    /// Whether it is enabled for stream routes instead of HTTP.
     #[serde(default)]
     pub stream: bool,
 }

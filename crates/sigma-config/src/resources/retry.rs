@@ -1,50 +1,49 @@
-//! What is sent again, and how much time an exchange has.
+//! Retries and deadlines.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use sigma_schema::forms::MethodName;
 
-/// Which attempts on a node are followed by another one. It takes the place of the rule that holds
-/// without it: a failed connection, and a request of an idempotent method that got no answer.
+/// The attempts on a node that are followed by another one. It replaces the default rule: retry a failed connection,
+/// and a request of an idempotent method without a response.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RetryPolicy {
-    /// The conditions, each of which is enough.
+    /// The conditions; one is enough.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("uniqueItems" = true))]
     pub retry_on: Vec<RetryOn>,
-    /// Statuses of an answer that are a condition too.
+    /// Response statuses that are also a condition.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(range(min = 300, max = 599)), extend("uniqueItems" = true))]
     pub retriable_status_codes: Vec<u16>,
-    /// Header fields of an answer that are a condition too, whatever their value.
+    /// Response header fields that are also a condition, with any value.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(length(min = 1, max = 256), regex(pattern = FIELD_NAME)))]
     pub retriable_headers: Vec<String>,
-    /// Methods of requests that may be sent again although a node may have seen them; unset: the idempotent
-    /// ones (RFC 9110 §9.2.2). What no node has seen is sent again in any case.
+    /// Methods of requests that may be repeated although a node may have received them; unset: the idempotent methods
+    /// (RFC 9110 §9.2.2). A request that no node has received is always repeated.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Vec<MethodName>", length(min = 1), extend("uniqueItems" = true))]
     pub methods: Option<Vec<String>>,
-    /// Seconds that one attempt has until the head of its answer has come, connecting included; unset: as long
-    /// as `timeout` lets it.
+    /// Timeout of one attempt in seconds, from connecting to the response head; unset: only `timeout` applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("exclusiveMinimum" = 0))]
     pub per_try_timeout: Option<f64>,
     /// The pause before another attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub back_off: Option<BackOff>,
-    /// The longest `Retry-After` in seconds that is waited for. An answer that asks for more patience is the
-    /// client's. The same goes for `grpc-retry-pushback-ms`.
+    /// Maximum `Retry-After` in seconds to wait for. A response with a longer one goes to the client. The same applies
+    /// to `grpc-retry-pushback-ms`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 300))]
     pub max_retry_after: Option<f64>,
-    /// How many requests may be in a further attempt at a time.
+    /// Maximum number of concurrent retries.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<RetryBudget>,
-    /// A second attempt while the first still waits for its answer; the first answer is served, and the other
-    /// attempt is taken back.
+    /// A second attempt while the first one still waits. The first response is served, and the other attempt is
+    /// cancelled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hedging: Option<Hedging>,
 }
@@ -52,35 +51,35 @@ pub struct RetryPolicy {
 /// The name of a header field (RFC 9110 §5.1).
 const FIELD_NAME: &str = "^[A-Za-z0-9!#$%&'*+.^_`|~-]+$";
 
-/// A condition of a retry, in Envoy's words.
+/// A retry condition in Envoy's terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum RetryOn {
-    /// The connection was refused, or not there in time; TLS included.
+    /// The connection, including TLS, was refused or timed out.
     ConnectFailure,
-    /// No answer: the connection broke, or a time-out passed.
+    /// No response: the connection broke, or a timeout passed.
     Reset,
-    /// The connection broke before a byte of the request was sent, or the node refused the stream.
+    /// The connection broke before the first byte of the request was sent, or the node refused the stream.
     ResetBeforeRequest,
-    /// The node refused the stream of HTTP/2.
+    /// The node refused the HTTP/2 stream.
     RefusedStream,
-    /// No answer, no connection, or an answer with 500 to 599.
+    /// No response, no connection, or a response of 500 to 599.
     #[serde(rename = "5xx")]
     ServerError,
-    /// An answer with 502, 503 or 504.
+    /// A response of 502, 503 or 504.
     GatewayError,
-    /// An answer with 409.
+    /// A response of 409.
     #[serde(rename = "retriable-4xx")]
     RetriableClientError,
-    /// `grpc-status: 1` in the head of an answer.
+    /// `grpc-status: 1` in the response head.
     Cancelled,
-    /// `grpc-status: 4` in the head of an answer.
+    /// `grpc-status: 4` in the response head.
     DeadlineExceeded,
-    /// `grpc-status: 13` in the head of an answer.
+    /// `grpc-status: 13` in the response head.
     Internal,
-    /// `grpc-status: 8` in the head of an answer.
+    /// `grpc-status: 8` in the response head.
     ResourceExhausted,
-    /// `grpc-status: 14` in the head of an answer.
+    /// `grpc-status: 14` in the response head.
     Unavailable,
 }
 
@@ -89,10 +88,10 @@ pub enum RetryOn {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct BackOff {
-    /// Seconds.
+    /// The base in seconds.
     #[schemars(extend("exclusiveMinimum" = 0), range(max = 60))]
     pub base_interval: f64,
-    /// Seconds; unset: ten times the base.
+    /// The maximum in seconds; unset: ten times the base.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("exclusiveMinimum" = 0), range(max = 300))]
     pub max_interval: Option<f64>,
@@ -104,15 +103,15 @@ impl Default for BackOff {
     }
 }
 
-/// Most requests of a worker that are in a further attempt at a time: a share of all that it has open to the
-/// upstream, or `min_concurrency` if that is more.
+/// Maximum number of concurrent retries per worker: a share of its open requests to the upstream, or `min_concurrency`
+/// if that is more.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RetryBudget {
-    /// Percent of the open requests.
+    /// Percentage of the open requests.
     #[schemars(range(min = 0, max = 100))]
     pub percent: f64,
-    /// So many in any case.
+    /// Number of retries that are always allowed.
     pub min_concurrency: u32,
 }
 
@@ -122,31 +121,31 @@ impl Default for RetryBudget {
     }
 }
 
-/// When a request is sent to a second node: once, if it has no body and its method may be repeated, within
-/// `retries` and the budget.
+/// Hedging: a request is sent to a second node once, if it has no body and its method may be repeated, within `retries`
+/// and the budget.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Hedging {
-    /// Seconds without an answer.
+    /// Seconds without a response until the second attempt.
     #[schemars(extend("exclusiveMinimum" = 0), range(max = 3600))]
     pub delay: f64,
-    /// Instead, this percentile of the last answers' times, which each worker measures for itself; `delay`
-    /// is the least, and what holds until there are enough answers.
+    /// Use this percentile of recent response times instead, measured by each worker. `delay` is the minimum, and the
+    /// value until there are enough responses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 50, max = 99.9))]
     pub percentile: Option<f64>,
 }
 
-/// The end of an exchange, whatever it is doing: all attempts and the pauses between them are within. A client
-/// that gives less time (`grpc-timeout`, or `header`) is followed.
+/// The deadline of a whole exchange: all attempts and the pauses between them. A shorter deadline of the client
+/// (`grpc-timeout`, or `header`) has precedence.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExchangeDeadline {
     /// Seconds from the moment when the request is ready to be sent to a node.
     #[schemars(extend("exclusiveMinimum" = 0))]
     pub timeout: f64,
-    /// A header field with milliseconds: a client shortens its time with it, and a node is told in it what is
-    /// left. Calls of gRPC have `grpc-timeout` for both.
+    /// A header field with milliseconds: clients can shorten the deadline with it, and nodes get the remaining time in
+    /// it. gRPC calls use `grpc-timeout` for both.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", length(min = 1, max = 256), regex(pattern = FIELD_NAME))]
     pub header: Option<Box<str>>,

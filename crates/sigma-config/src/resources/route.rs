@@ -18,7 +18,7 @@ use sigma_schema::forms::{CidrText, HostPattern, MethodName};
 use sigma_schema::id::Id;
 
 resource! {
-    /// Selects requests, and says where they go.
+    /// A route: conditions that select requests, and their plugins and upstream.
     #[schemars(transform = conditions)]
     pub struct Route [id name about times] {
         /// One path pattern, such as `/api/*`; exactly one of `uri` and `uris`.
@@ -58,64 +58,63 @@ resource! {
         /// The retry policy of this route; replaces the upstream's as a whole.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub retry_policy: Option<Box<RetryPolicy>>,
-        /// The time for the whole of an exchange of this route; replaces the upstream's.
+        /// The deadline of exchanges of this route; replaces the upstream's.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub deadline: Option<Box<ExchangeDeadline>>,
-        /// Keeps answers and uses them again; replaces the service's as a whole.
+        /// Caches responses; replaces the service's cache as a whole.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub cache: Option<Box<RouteCache>>,
-        /// How important its requests are where the gateway has to refuse some; unset: the service's, else
-        /// `critical`.
+        /// The importance of its requests when the gateway must refuse some; unset: the service's, else `critical`.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub priority_class: Option<PriorityClass>,
         /// Conditions on variables.
         #[serde(skip_serializing_if = "Optional::is_unset")]
             pub vars: Optional<Expr>,
-        /// A condition in Lua; needs the Lua engine.
+        /// A condition in Lua; not supported.
         #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(length(min = 10), extend("pattern" = "^function"))]
         pub filter_func: Optional<Script>,
-        /// A program in Lua that serves the request; needs the Lua engine.
+        /// A Lua program that serves the request; not supported.
         #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(length(min = 10, max = 102400))]
         pub script: Optional<Script>,
-        /// Kept for APISIX; means nothing.
+        /// Accepted for APISIX, without effect.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub script_id: Option<Box<Id>>,
-        /// Media types a request body must have one of; another is answered 415.
+        /// Media types of request bodies; a body of another type gets 415.
         #[serde(skip_serializing_if = "Optional::is_unset")]
         pub consumes: Optional<Vec<String>>,
-        /// Media types this route answers with; a request that accepts none of them is answered 406.
+        /// Media types of responses; a request that accepts none of them gets 406.
         #[serde(skip_serializing_if = "Optional::is_unset")]
         pub produces: Optional<Vec<String>>,
-        /// Answer 405 with `Allow` rather than 404 when only the method does not fit.
+        /// Respond 405 with `Allow` instead of 404 if only the method does not match.
         pub method_not_allowed: bool,
-        /// Names of the listeners that this route serves; empty for all.
+        /// Names of the listeners of this route; empty for all.
         #[serde(skip_serializing_if = "Optional::is_unset")]
         pub listeners: Optional<Vec<String>>,
-        /// Changes the path on the way to the upstream.
+        /// Rewrites the path for the upstream.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub rewrite: Option<Box<PathRewrite>>,
         /// Plugins by name.
         #[serde(skip_serializing_if = "Optional::is_unset")]
         pub plugins: Plugins,
-        /// Reference to a plugin config, whose plugins stand behind those of the route.
+        /// Reference to a plugin config; plugins of the route have precedence over its plugins.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub plugin_config_id: Option<Id>,
         /// Inline upstream: an object, or the short form `http://host:port`.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub upstream: Option<Arc<Upstream>>,
-        /// Reference to an upstream; wins over `upstream`.
+        /// Reference to an upstream; has precedence over `upstream`.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub upstream_id: Option<Id>,
         /// Reference to a service.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub service_id: Option<Id>,
-        /// Allow `Upgrade` (WebSocket); unset: the service's.
+        /// Allow `Upgrade` (WebSocket); unset: the service's value.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub enable_websocket: Option<bool>,
-        /// Other protocols that a connection may change to by `Upgrade`, such as `SPDY/3.1`. What passes
-        /// then is beyond plugins and limits.
+        /// Other protocols that `Upgrade` may switch to, such as `SPDY/3.1`. Plugins and limits do not apply to the
+        /// upgraded connection.
         #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(inner(regex(pattern = UPGRADE_PROTOCOL)), extend("uniqueItems" = true))]
         pub upgrade_protocols: Optional<Vec<String>>,
@@ -124,7 +123,7 @@ resource! {
     }
 }
 
-/// A text in Lua. Known and refused: this version has no engine to run it.
+/// A Lua text. It is recognised and refused, because this version has no Lua engine.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Script(String);
@@ -133,7 +132,7 @@ impl super::optional::Unset for Script {
     const UNSET: &'static Self = &Script(String::new());
 }
 
-/// Replaces every match of `regex` in the path that is sent to the upstream; the query string stays.
+/// Replaces every match of `regex` in the path for the upstream; the query string is not changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PathRewrite {
@@ -150,7 +149,7 @@ fn compiling_regex<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String,
     Ok(source)
 }
 
-/// Groups of fields one of which a route must have, in the order in which the failure names them.
+/// Groups of fields of which a route must have one, in the order in which the failure names them.
 const ACTIONS: [[&str; 2]; 10] = [
     ["plugins", "uri"],
     ["upstream", "uri"],
@@ -164,16 +163,16 @@ const ACTIONS: [[&str; 2]; 10] = [
     ["script", "uris"],
 ];
 
-/// At most one of two fields.
+/// Returns the schema of at most one of two fields.
 fn at_most_one(one: &str, several: &str) -> Value {
     let (one, several) = (json!({ "required": [one] }), json!({ "required": [several] }));
     json!({ "oneOf": [{ "not": { "anyOf": [one, several] } }, one, several] })
 }
 
-/// A name and perhaps a version (RFC 9110 §7.8).
+/// A protocol name with an optional version (RFC 9110 §7.8).
 const UPGRADE_PROTOCOL: &str = "^[A-Za-z0-9!#$%&'*+.^_`|~-]+(/[A-Za-z0-9!#$%&'*+.^_`|~-]+)?$";
 
-/// What a route must have, and what it must not have together.
+/// Adds the required and the exclusive fields of a route.
 fn conditions(route: &mut Schema) {
     let required = |fields: &[&str]| json!({ "required": fields });
     let all = json!([

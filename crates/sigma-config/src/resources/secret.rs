@@ -1,4 +1,4 @@
-//! Accesses to secret managers.
+//! Configurations of secret managers.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,25 +10,25 @@ use sigma_schema::Confidential;
 use sigma_schema::described::without_defaults;
 use sigma_schema::forms::URL_PATTERN;
 
-/// An access to a secret manager. The first part of its identity names the manager.
+/// The configuration of a secret manager. The first part of its id names the manager.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(transform = without_defaults("id"))]
 pub struct Secret {
-    /// The identity: `<manager>/<id>`, for example `vault/1`; required.
+    /// The id: `<manager>/<id>`, for example `vault/1`; required.
     #[schemars(with = "String")]
     pub id: Box<str>,
-    /// When it was created, in Unix seconds.
+    /// Creation time in Unix seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub create_time: Option<UnixTime>,
-    /// When it was changed last, in Unix seconds.
+    /// Time of the last change in Unix seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub update_time: Option<UnixTime>,
     /// vault: its address, for example `http://127.0.0.1:8200`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("pattern" = URL_PATTERN))]
     pub uri: Option<Box<str>>,
-    /// vault: the path that every key is below.
+    /// vault: the path prefix of every key.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub prefix: Option<Box<str>>,
@@ -43,7 +43,7 @@ pub struct Secret {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub access_key_id: Option<Box<str>>,
-    /// aws: its secret.
+    /// aws: the secret of the access key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret_access_key: Option<Confidential>,
     /// aws: the token of a temporary access key.
@@ -53,11 +53,11 @@ pub struct Secret {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("default" = "us-east-1"))]
     pub region: Option<Box<str>>,
-    /// aws: another address than that of the region.
+    /// aws: an address instead of the region's.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("pattern" = URL_PATTERN))]
     pub endpoint_url: Option<Box<str>>,
-    /// gcp: the account; or `auth_file`.
+    /// gcp: the account; or use `auth_file`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auth_config: Option<Box<GcpAccount>>,
     /// gcp: the file with the account.
@@ -79,13 +79,13 @@ pub struct GcpAccount {
     pub private_key: Confidential,
     /// The project.
     pub project_id: String,
-    /// Where tokens are asked for.
+    /// URL for tokens.
     #[serde(default = "default_token_uri")]
     pub token_uri: String,
     /// The scopes of tokens.
     #[serde(default = "default_scope")]
     pub scope: Vec<String>,
-    /// Where secrets are asked for.
+    /// URL for secrets.
     #[serde(default = "default_entries_uri")]
     pub entries_uri: String,
 }
@@ -118,10 +118,10 @@ pub enum SecretProvider {
 }
 
 impl SecretProvider {
-    /// All of them.
+    /// All managers.
     pub const ALL: [SecretProvider; 3] = [SecretProvider::Vault, SecretProvider::Aws, SecretProvider::Gcp];
 
-    /// Its name in identities and references.
+    /// Returns its name in ids and references.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -131,14 +131,14 @@ impl SecretProvider {
         }
     }
 
-    /// The manager with this name.
+    /// Returns the manager with this name.
     #[must_use]
     pub fn of_name(name: &str) -> Option<SecretProvider> {
         SecretProvider::ALL.into_iter().find(|manager| manager.name() == name)
     }
 }
 
-/// The schema of an access to one manager: its fields of the type, and what of them must be there.
+/// Returns the schema of one manager's configuration: its fields and the required ones.
 pub(super) fn schema(manager: SecretProvider) -> Value {
     let whole = described::<Secret>();
     let (names, keyword, wanted): (&[&str], _, _) = match manager {

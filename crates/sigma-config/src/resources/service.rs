@@ -16,7 +16,7 @@ use sigma_schema::forms::HostPattern;
 use sigma_schema::id::Id;
 
 resource! {
-    /// Plugins, hosts and an upstream that several routes have in common.
+    /// Plugins, hosts and an upstream that several routes share.
     pub struct Service [id name about times] {
         /// Plugins by name.
         #[serde(skip_serializing_if = "Optional::is_unset")]
@@ -27,25 +27,25 @@ resource! {
         /// Reference to an upstream.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub upstream_id: Option<Id>,
-        /// A program in Lua that serves the request; needs the Lua engine.
+        /// A Lua program that serves the request; not supported.
         #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(length(min = 10, max = 102400))]
         pub script: Optional<Script>,
         /// Allow `Upgrade` (WebSocket).
         #[serde(skip_serializing_if = "Option::is_none")]
         pub enable_websocket: Option<bool>,
-        /// Keeps answers of its routes that have no `cache` of their own.
+        /// Caches responses of its routes without their own `cache`.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub cache: Option<Box<RouteCache>>,
-        /// How important requests of its routes are that do not say so themselves.
+        /// The importance of requests of its routes without their own `priority_class`.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub priority_class: Option<PriorityClass>,
-        /// Host patterns of routes that have none of their own.
+        /// Host patterns of routes without their own.
         #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(with = "Vec<HostPattern>", length(min = 1), extend("uniqueItems" = true))]
         pub hosts: Optional<Vec<String>>,
-        /// What fields of its GraphQL schema cost, for `graphql-limit-count`; beside what the Admin API keeps below
-        /// the service.
+        /// Costs of GraphQL fields, for `graphql-limit-count`; in addition to the costs in the Admin API below the
+        /// service.
         #[serde(skip_serializing_if = "Optional::is_unset")]
         pub graphql_cost_decorations: Optional<Decorations>,
     }

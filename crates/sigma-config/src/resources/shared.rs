@@ -1,4 +1,4 @@
-//! Fields that resources of several kinds have.
+//! Fields that several kinds of resources have.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,20 +15,20 @@ use super::optional::Optional;
 /// Labels: free key-value pairs.
 pub type Labels = Optional<BTreeMap<Box<str>, Box<str>>>;
 
-/// Plugin configurations by plugin name. Shared, so that merging those of a route with those of
-/// its service copies pointers only; equality is that of the values.
+/// Plugin configurations by plugin name. They are shared, so that merging a route with its service only copies
+/// pointers; equality compares the values.
 pub type Plugins = Optional<BTreeMap<Box<str>, Arc<Value>>>;
 
-/// Timeouts towards an upstream, in seconds (fractions allowed).
+/// Timeouts of an upstream, in seconds (fractions allowed).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Timeout {
-    /// To establish a connection.
+    /// Connect timeout.
     #[schemars(extend("exclusiveMinimum" = 0))]
     pub connect: f64,
-    /// Between two writes.
+    /// Timeout between two writes.
     #[schemars(extend("exclusiveMinimum" = 0))]
     pub send: f64,
-    /// Between two reads.
+    /// Timeout between two reads.
     #[schemars(extend("exclusiveMinimum" = 0))]
     pub read: f64,
 }
@@ -41,19 +41,18 @@ impl Default for Timeout {
 
 /// A point in time in Unix seconds.
 ///
-/// Kept as the distance from the one number that is no time, so that an unset one takes no more
-/// space; two are in every route.
+/// Stored as the distance from the one invalid number, so that an unset time takes no more space; every route has two.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct UnixTime(NonZeroI64);
 
 impl UnixTime {
-    /// The time `seconds` after 1970; None for the smallest integer.
+    /// Returns the time `seconds` after 1970, or None for the smallest integer.
     #[must_use]
     pub fn new(seconds: i64) -> Option<UnixTime> {
         NonZeroI64::new(seconds ^ i64::MIN).map(UnixTime)
     }
 
-    /// Seconds since 1970.
+    /// Returns the seconds since 1970.
     #[must_use]
     pub fn seconds(self) -> i64 {
         self.0.get() ^ i64::MIN
@@ -93,18 +92,18 @@ impl JsonSchema for UnixTime {
     }
 }
 
-/// Whether a resource is in force: 1, or 0 for one that is only kept. Unset, it is.
+/// Whether a resource is enabled: 1, or 0 for disabled. The default is enabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "u8", into = "u8")]
 pub struct Status(bool);
 
 impl Status {
-    /// In force.
+    /// Enabled.
     pub const ON: Status = Status(true);
-    /// Only kept.
+    /// Disabled.
     pub const OFF: Status = Status(false);
 
-    /// Whether it is in force.
+    /// Returns whether the resource is enabled.
     #[must_use]
     pub fn is_on(self) -> bool {
         self.0

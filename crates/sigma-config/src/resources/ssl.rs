@@ -20,20 +20,20 @@ use sigma_schema::id::Id;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SslType {
-    /// Shown to clients.
+    /// Sent to clients.
     #[default]
     Server,
-    /// Shown to the nodes of upstreams.
+    /// Sent to the nodes of upstreams.
     Client,
-    /// Shown to clients, and ordered by the gateway itself (`acme`). A `cert` and its `key`, which it need not
-    /// have, are shown until the ordered one is there.
+    /// Sent to clients, and ordered by the gateway (`acme`). An optional `cert` with its `key` is used until the order
+    /// is complete.
     Acme,
 }
 
 /// A version of TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum TlsVersion {
-    /// TLS 1.1, which no connection uses any more: it is accepted and passed over.
+    /// TLS 1.1, which is accepted here but never used.
     #[serde(rename = "TLSv1.1")]
     V1_1,
     /// TLS 1.2.
@@ -57,7 +57,7 @@ resource! {
         /// Its private key, in PEM; required with `cert`.
         #[schemars(with = "String", length(min = 64, max = 65536))]
         pub key: Confidential,
-        /// The server name that it is shown for: exact, `*.example.com` or `*`.
+        /// The server name of the certificate: exact, `*.example.com` or `*`.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(with = "Option<HostPattern>")]
         pub sni: Option<Box<str>>,
@@ -65,7 +65,7 @@ resource! {
         #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(with = "Vec<HostPattern>", length(min = 1))]
         pub snis: Optional<Vec<String>>,
-        /// Further certificates for the same names, for example with another kind of key.
+        /// Additional certificates for the same names, for example with another type of key.
         #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(inner(length(min = 128, max = 65536)))]
         pub certs: Optional<Vec<String>>,
@@ -73,36 +73,36 @@ resource! {
         #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(inner(length(min = 64, max = 65536)))]
         pub keys: Optional<Vec<Confidential>>,
-        /// The certificate that a client must show; unset: none.
+        /// The certificate that a client must present; unset: no client certificate.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub client: Option<Box<SslClient>>,
         /// 1 enabled, 0 disabled.
         pub status: Status,
-        /// Versions of TLS; unset: those of the listener.
+        /// TLS versions; unset: the listener's.
         #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(length(max = 3), extend("uniqueItems" = true))]
         pub ssl_protocols: Optional<Vec<TlsVersion>>,
-        /// With `type: acme`: how its certificate is ordered; unset: as the setting `acme` says.
+        /// With `type: acme`: settings of the order; unset: the setting `acme`.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub acme: Option<SslAcme>,
-        /// Whether an answer of its authority is fetched and stapled to it; unset: as `tls.ocsp_stapling` says.
+        /// Whether an OCSP response is fetched and stapled; unset: as in `tls.ocsp_stapling`.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub ocsp_stapling: Option<Box<SslStapling>>,
-        /// Ciphers, as `ciphers` of a listener; unset: those of the listener, or all of them towards nodes.
+        /// Ciphers, as in `ciphers` of a listener; unset: the listener's, or all ciphers towards nodes.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(with = "Option<String>")]
         pub ssl_ciphers: Option<Box<str>>,
-        /// Groups for the key exchange, as `curves` of a listener; unset: those of the listener, or all of them
-        /// towards nodes.
+        /// Groups for the key exchange, as in `curves` of a listener; unset: the listener's, or all groups towards
+        /// nodes.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(with = "Option<String>")]
         pub ssl_curves: Option<Box<str>>,
-        /// Instead of `cert` and `key`: the file of the certificate and its chain, in PEM, read again when it
-        /// changes. In a configuration file only; a store or the Admin API cannot name files.
+        /// Instead of `cert` and `key`: the PEM file of the certificate and its chain, read again when it changes. Only
+        /// in a configuration file; a store or the Admin API cannot name files.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(with = "Option<String>", length(min = 1))]
         pub cert_file: Option<PathBuf>,
-        /// The file of the private key, in PEM; unset: the key is in `cert_file` too.
+        /// The PEM file of the private key; unset: the key is also in `cert_file`.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(with = "Option<String>", length(min = 1))]
         pub key_file: Option<PathBuf>,
@@ -110,7 +110,7 @@ resource! {
 }
 
 impl Ssl {
-    /// Every pair of a certificate and its key that is written in it, the first one first.
+    /// Returns every pair of certificate and key in the resource, in order.
     pub fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
         let further = self.certs.iter().map(String::as_str).zip(self.keys.iter().map(Confidential::reveal));
         let is_elsewhere = self.kind == SslType::Acme || self.cert_file.is_some();
@@ -118,24 +118,24 @@ impl Ssl {
         own.into_iter().chain(further)
     }
 
-    /// The file of its certificate, and that of the key if it is another one.
+    /// Returns the file of its certificate, and the file of its key if that is another one.
     pub fn files(&self) -> Option<(&Path, Option<&Path>)> {
         Some((self.cert_file.as_deref()?, self.key_file.as_deref()))
     }
 
-    /// Whether it is in force, and for clients.
+    /// Returns whether the certificate is enabled and for clients.
     pub fn is_for_clients(&self) -> bool {
         self.kind != SslType::Client && self.status.is_on()
     }
 
-    /// The server names as written.
+    /// Returns the server names as written.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.sni.as_deref().into_iter().chain(self.snis.iter().map(String::as_str))
     }
 }
 
-/// The required fields: a pair or its file, for servers, the default type, with a name. An ordered certificate needs
-/// the name only.
+/// Adds the required fields: a pair or its file, and a name for the default type, servers. An ordered certificate needs
+/// only the name.
 fn conditions(ssl: &mut Schema) {
     let pairs = [&["key", "cert"][..], &["cert_file"]];
     let named = |name: &str, fields: &[&str]| {

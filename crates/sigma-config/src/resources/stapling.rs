@@ -1,18 +1,18 @@
-//! Answers of authorities that are stapled to a certificate.
+//! OCSP stapling of a certificate.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Whether an authority's answer (OCSP) is fetched for a certificate and stapled to it.
+/// Whether an OCSP response is fetched for a certificate and stapled to it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct SslStapling {
-    /// It is.
+    /// Whether stapling is enabled.
     pub enabled: bool,
-    /// Answers are stapled whoever has signed them and whatever they say. They are about this certificate and not
-    /// over all the same.
+    /// Do not verify the signature and the status of a response. It must still be for this certificate and not be
+    /// expired.
     pub skip_verify: bool,
-    /// Seconds after which the responder is asked anew; earlier where its answer is about to run out.
+    /// Seconds until the responder is asked again; earlier if its response expires soon.
     #[schemars(range(min = 60))]
     pub cache_ttl: u32,
 }

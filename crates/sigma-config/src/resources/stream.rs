@@ -15,7 +15,7 @@ use sigma_schema::forms::{CidrText, HostPattern};
 use sigma_schema::id::Id;
 
 resource! {
-    /// Selects connections, and says where they go.
+    /// A stream route: conditions that select connections, and their upstream.
     pub struct StreamRoute [id name about times] {
         /// The client's address or network.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -29,26 +29,26 @@ resource! {
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(range(min = 1))]
         pub server_port: Option<u16>,
-        /// The server name that the client asked for.
+        /// The server name (SNI) in the client's handshake.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(with = "Option<HostPattern>")]
         pub sni: Option<Box<str>>,
-        /// The protocols above TLS of which the client offers one (RFC 7301), such as `h2`; for listeners with
-        /// `stream: tls`.
+        /// Protocols of which the client must offer one by ALPN (RFC 7301), such as `h2`; for listeners with `stream:
+        /// tls`.
         #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(length(min = 1), inner(length(min = 1, max = 255)))]
         pub alpn: Optional<Vec<String>>,
-        /// Where the TLS of a client ends, on listeners with `stream: tls`.
+        /// Where the client's TLS ends, on listeners with `stream: tls`.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("default" = "terminate"))]
         pub tls: Option<StreamTls>,
-        /// When a session over UDP ends before it idles, on listeners with `stream: udp`.
+        /// When a UDP session ends before its idle timeout, on listeners with `stream: udp`.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub udp: Option<StreamUdp>,
         /// Inline upstream.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub upstream: Option<Arc<Upstream>>,
-        /// Reference to an upstream; wins over `upstream`.
+        /// Reference to an upstream; has precedence over `upstream`.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub upstream_id: Option<Id>,
         /// Reference to a service.
@@ -63,28 +63,28 @@ resource! {
     }
 }
 
-/// Where the TLS of a client ends.
+/// Where the client's TLS ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StreamTls {
-    /// Here: the client is shown the certificate of the `ssl` with its name.
+    /// At the gateway: the client gets the certificate of the `ssl` with its name.
     #[default]
     Terminate,
-    /// At the node: bytes pass as they are, the client's first message among them.
+    /// At the node: bytes are forwarded unchanged, including the client's first message.
     Passthrough,
 }
 
-/// The ends of a session over UDP that the protocol on it knows.
+/// When a UDP session ends before its idle timeout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct StreamUdp {
-    /// Answers that a node gives to each datagram of a client. Once all are there the session ends; a node that
-    /// owes some when the session idles has failed. 0 expects none: the session ends with what was sent.
-    /// Unset: nobody counts (nginx's `proxy_responses`).
+    /// Number of responses of a node to each datagram of a client. The session ends after the last one; a node that has
+    /// not sent all of them when the session is idle has failed. 0: the session ends after the datagram was sent.
+    /// Unset: responses are not counted (nginx's `proxy_responses`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub responses: Option<u32>,
-    /// Datagrams of a client after which the next one begins another session, perhaps on another node. Unset:
-    /// no number of them (nginx's `proxy_requests`).
+    /// Number of datagrams of a client after which the next one begins a new session, perhaps on another node. Unset:
+    /// no limit (nginx's `proxy_requests`).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub requests: Option<u32>,
@@ -95,7 +95,7 @@ pub struct StreamUdp {
 pub struct Protocol {
     /// Its name.
     pub name: String,
-    /// The stream route that this one is a branch of.
+    /// The parent stream route of this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub superior_id: Option<Id>,
     /// The settings of the protocol.

@@ -19,7 +19,7 @@ use sigma_schema::described::without_defaults;
 use sigma_schema::forms::{HostPattern, NODE_PATTERN};
 use sigma_schema::id::Id;
 
-/// How a node is chosen.
+/// The load balancing method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Balance {
@@ -30,21 +30,21 @@ pub enum Balance {
     Chash,
     /// Peak EWMA of latency, power of two choices.
     Ewma,
-    /// Consistent hashing by a table, whose parts are more even (Maglev).
+    /// Consistent hashing with a lookup table, which spreads load more evenly (Maglev).
     Maglev,
-    /// Fewest active requests for the weight.
+    /// Least active requests relative to the weight.
     LeastConn,
-    /// Of two nodes drawn by weight, the one with fewer active requests for its weight.
+    /// Two nodes are drawn by weight; the one with fewer active requests relative to its weight is used.
     LeastRequest,
-    /// Of two nodes drawn by weight, the one with the lower product of latency and pending requests.
+    /// Two nodes are drawn by weight; the one with the lower product of latency and pending requests is used.
     PeakEwma,
     /// A weighted random node (NiubiX's `random`).
     Random,
-    /// None: the client of a Kafka bridge names the broker.
+    /// No balancing: the client of a Kafka bridge names the broker.
     None,
 }
 
-/// Where the key of consistent hashing comes from.
+/// The source of the key for consistent hashing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HashOn {
@@ -61,7 +61,7 @@ pub enum HashOn {
     VarsCombinations,
 }
 
-/// Protocol towards the nodes.
+/// The protocol of connections to nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Scheme {
@@ -87,10 +87,10 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// Why a stream route can have no upstream of some schemes.
+    /// Error for a stream route whose upstream has another scheme.
     pub const NO_SESSIONS: &str = "stream routes speak tcp, tls and udp to nodes";
 
-    /// Whether a stream route can have an upstream of this scheme. Those of HTTP are TCP there.
+    /// Returns whether a stream route may have an upstream of this scheme. HTTP schemes mean TCP there.
     #[must_use]
     pub fn carries_sessions(self) -> bool {
         match self {
@@ -120,31 +120,31 @@ pub struct Node {
     /// IP address, host name, `[v6]`, or `unix:/path`.
     #[schemars(extend("pattern" = NODE_PATTERN))]
     pub host: Box<str>,
-    /// Port; unset: the scheme's.
+    /// Port; unset: the scheme's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub port: Option<u16>,
-    /// Share of requests.
+    /// Share of requests, relative to other nodes.
     pub weight: u32,
-    /// Group; higher groups are used first.
+    /// Priority level; nodes of a higher level are used first.
     #[serde(default)]
     pub priority: i32,
-    /// Free data.
+    /// Custom data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Box<Map<String, Value>>>,
 }
 
-/// Idle connections kept per node and worker.
+/// Pool of idle connections per node and worker.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct KeepalivePool {
-    /// Most idle connections.
+    /// Maximum number of idle connections.
     #[schemars(range(min = 1))]
     pub size: u32,
     /// Seconds until an idle connection is closed.
     #[schemars(range(min = 0))]
     pub idle_timeout: f64,
-    /// Requests on one connection.
+    /// Maximum number of requests on one connection.
     #[schemars(range(min = 1))]
     pub requests: u32,
 }
@@ -155,7 +155,7 @@ impl Default for KeepalivePool {
     }
 }
 
-/// TLS towards the nodes.
+/// TLS of connections to nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(extend("dependencies" = {
@@ -163,7 +163,7 @@ impl Default for KeepalivePool {
     "client_key": { "required": ["client_cert"], "not": { "required": ["client_cert_id"] } },
 }))]
 pub struct UpstreamTls {
-    /// The certificate that the gateway shows, in PEM; with `client_key`.
+    /// The client certificate of the gateway, in PEM; with `client_key`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", length(min = 128, max = 65536))]
     pub client_cert: Option<Box<str>>,
@@ -171,20 +171,19 @@ pub struct UpstreamTls {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", length(min = 64, max = 65536))]
     pub client_key: Option<Confidential>,
-    /// Reference to an ssl of type `client` instead of the two.
+    /// Reference to an ssl of type `client`, instead of `client_cert` and `client_key`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_cert_id: Option<Id>,
-    /// Whether the certificate of a node must be valid, for the name that it is asked for. With `profile: edge` the
-    /// default is true.
+    /// Whether the certificate of a node must be valid for its name. With `profile: edge` the default is true.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "bool", extend("default" = false))]
     pub verify: Option<bool>,
-    /// The authorities that may have issued it, in PEM; unset: those of `tls.trusted_certificates`.
+    /// The CA certificates for nodes, in PEM; unset: `tls.trusted_certificates`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", length(min = 128, max = 65536))]
     pub ca: Option<Box<str>>,
-    /// Protocols offered with `scheme: https`, the preferred first; unset: HTTP/1.1. With
-    /// `scheme: grpcs` it is always HTTP/2.
+    /// Protocols offered with `scheme: https`, in order of preference; unset: HTTP/1.1. With `scheme: grpcs` it is
+    /// always HTTP/2.
     #[serde(skip_serializing_if = "Optional::is_unset")]
     #[schemars(length(min = 1, max = 2), extend("uniqueItems" = true))]
     pub alpn: Optional<Vec<AlpnProtocol>>,
@@ -194,13 +193,13 @@ pub struct UpstreamTls {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ProxyProtocolVersion {
-    /// A line of text.
+    /// Text.
     V1,
     /// Binary.
     V2,
 }
 
-/// Nodes that a registry knows.
+/// Arguments of a service lookup in a registry.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct DiscoveryArgs {
@@ -212,10 +211,10 @@ pub struct DiscoveryArgs {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub group_name: Option<Box<str>>,
-    /// What the metadata of a node must have for it to be used; in each registry but dns.
+    /// Metadata that a node must have; for every registry but dns.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<Box<str>, Box<str>>,
-    /// Consul's datacenter; unset: that of the agent.
+    /// Consul's datacenter; unset: the agent's.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub datacenter: Option<Box<str>>,
@@ -243,116 +242,115 @@ resource! {
         #[schemars(with = "crate::nodes::NodesForm")]
         #[serde(with = "crate::nodes")]
         pub nodes: Box<[Node]>,
-        /// Other upstreams that it is made of; instead of `nodes`. Each serves by its own fields.
+        /// Other upstreams that this upstream consists of, instead of `nodes`. Each member uses its own fields.
         #[serde(skip_serializing_if = "<[_]>::is_empty")]
         #[schemars(length(min = 1, max = 16))]
         pub members: Box<[UpstreamMember]>,
-        /// The service in a registry whose nodes are used; instead of `nodes`. In DNS `host` or `host:port`,
-        /// in Kubernetes `namespace/service:port`, else the name by which the registry knows it.
+        /// The service in a registry whose nodes are used, instead of `nodes`. In DNS `host` or `host:port`, in
+        /// Kubernetes `namespace/service:port`, otherwise the name in the registry.
         #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(length(min = 1, max = 256))]
         pub service_name: Optional<String>,
-        /// The registry: `dns`, `consul`, `consul_kv`, `nacos`, `eureka`, `kubernetes` or `etcd`. Its settings
-        /// stand at `discovery` under this name.
+        /// The registry: `dns`, `consul`, `consul_kv`, `nacos`, `eureka`, `kubernetes` or `etcd`. Its settings are in
+        /// `discovery` under this name.
         #[serde(skip_serializing_if = "Optional::is_unset")]
         pub discovery_type: Optional<String>,
-        /// The settings of the registry.
+        /// Arguments of the lookup in the registry.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub discovery_args: Option<Box<DiscoveryArgs>>,
-        /// How a node is chosen.
+        /// The load balancing method.
         #[serde(rename = "type")]
         pub balance: Balance,
-        /// Where the hash key comes from.
+        /// The source of the hash key.
         pub hash_on: HashOn,
         /// The hash key.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(with = "Option<String>")]
         pub key: Option<Box<str>>,
-        /// With `type: chash` or `maglev`: the percentage of the mean number of requests, by weight,
-        /// that a node may have; what hashes to a node that has them goes to another one.
+        /// With `type: chash` or `maglev`: the maximum load of a node, in percent of the mean by weight; further
+        /// requests go to another node.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(range(min = 100, max = 10000))]
         pub bounded_load: Option<u16>,
-        /// Sessions stay on the node that they began on.
+        /// Requests of a session stay on one node; the gateway sets a cookie.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub session_affinity: Option<Box<SessionAffinity>>,
-        /// Sessions that nodes name themselves stay on the node that has named them. Not beside
-        /// `session_affinity`.
+        /// Requests of a session stay on one node; nodes set the session id. Not together with `session_affinity`.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub stick_table: Option<Box<StickTable>>,
-        /// A node that is new, or usable again, gets a share that grows over a window. With `type`
-        /// `roundrobin`, `random`, `least_request` or `peak_ewma`; unset: the full share at once.
+        /// The share of a node that is new, or usable again, grows over a window. Needs `type` `roundrobin`, `random`,
+        /// `least_request` or `peak_ewma`. Unset: the full share at once.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub slow_start: Option<Box<SlowStart>>,
-        /// Requests stay in the zone of the gateway (`zone` in the settings), as far as its nodes carry
-        /// them. Not with `chash` and `maglev`.
+        /// Requests stay in the zone of the gateway (`zone` in the settings), as far as its nodes have capacity. Not
+        /// with `chash` and `maglev`.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub zone_aware: Option<Box<ZoneAware>>,
-        /// Requests get nodes by their metadata. Not with `maglev`, nor with `bounded_load`.
+        /// Nodes are selected by their metadata. Not with `maglev`, nor with `bounded_load`.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub subsets: Option<Box<Subsets>>,
-        /// Percentage: a level of `priority` whose share of usable nodes times this is below 100 % gives
-        /// the rest of its load to the levels below. Unset: a level serves as long as it has a usable node.
+        /// Percentage: a level of `priority` whose share of usable nodes times this is below 100 % passes the rest of
+        /// its load to lower levels. Unset: a level serves as long as it has a usable node.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(range(min = 100, max = 10000))]
         pub overprovisioning_factor: Option<u16>,
-        /// Percentage of usable nodes below which all nodes of a level of `priority` are used, if the
-        /// levels together cannot carry the load; 0: never. Unset: all nodes are used when none is usable.
+        /// Percentage of usable nodes below which all nodes of a level of `priority` are used, if all levels together
+        /// lack capacity; 0: never. Unset: all nodes are used when no node is usable.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(range(max = 100))]
         pub panic_threshold: Option<u8>,
-        /// Below `panic_threshold` requests are answered 503 instead.
+        /// Respond 503 below `panic_threshold` instead.
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         pub fail_traffic_on_panic: bool,
         /// Health checks.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub checks: Option<Box<crate::checks::Checks>>,
-        /// What operators want of nodes, whatever their health: by the name of a node or by one of its
-        /// addresses, such as `10.0.0.1:80`. What it does not name is `ready`.
+        /// States of nodes that operators set, independent of health: by the name of a node or by one of its addresses,
+        /// such as `10.0.0.1:80`. The default is `ready`.
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
         #[schemars(with = "BTreeMap<String, NodeState>", extend("maxProperties" = 10_000))]
         pub node_states: BTreeMap<Box<str>, NodeState>,
-        /// Outlier detection: nodes are judged by real requests, and compared with each other; unset: off.
+        /// Outlier detection: nodes are judged by real requests and compared with each other; unset: off.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub outlier_detection: Option<Box<super::outliers::OutlierDetection>>,
-        /// What becomes of open requests, answers and tunnels when their node goes out by checks, by outlier
-        /// detection, or into maintenance; unset: `keep`.
+        /// The treatment of open requests, responses and tunnels when their node becomes unhealthy, is ejected, or
+        /// enters maintenance; unset: `keep`.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub on_unhealthy: Option<super::outliers::OnUnhealthy>,
-        /// Further attempts after the first; unset: nodes − 1.
+        /// Number of retries after the first attempt; unset: nodes − 1.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub retries: Option<u32>,
         /// Seconds after which no retry starts; 0 for no limit.
         #[schemars(range(min = 0))]
         pub retry_timeout: f64,
-        /// Which attempts are followed by another one, and after what pause; unset: those that got no answer,
+        /// The attempts that are followed by another one, and the pause before it; unset: attempts without a response,
         /// at once.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub retry_policy: Option<Box<RetryPolicy>>,
-        /// The time for the whole of an exchange.
+        /// The deadline of a whole exchange.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub deadline: Option<Box<ExchangeDeadline>>,
-        /// Requests at a time.
+        /// Limits on concurrent requests.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub limits: Option<Box<RequestLimits>>,
-        /// Stops asking while too much fails.
+        /// Circuit breaker: stops requests while too many fail.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub circuit_breaker: Option<Box<CircuitBreaker>>,
         /// Refuses some requests while too few succeed.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub admission_control: Option<Box<AdmissionControl>>,
-        /// Requests at a time, as many as are served without delay.
+        /// Limits concurrent requests to the number that is served without delay.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub adaptive_concurrency: Option<Box<AdaptiveConcurrency>>,
         /// Timeouts.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub timeout: Option<Box<Timeout>>,
-        /// Idle connection pool.
+        /// Pool of idle connections.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub keepalive_pool: Option<Box<KeepalivePool>>,
-        /// Protocol towards the nodes.
+        /// The protocol of connections to nodes.
         pub scheme: Scheme,
-        /// What applications are told with `scheme: fcgi`.
+        /// FastCGI parameters, with `scheme: fcgi`.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub fastcgi: Option<Box<FastCgi>>,
         /// Host header sent to a node.
@@ -361,11 +359,11 @@ resource! {
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(with = "Option<HostPattern>")]
         pub upstream_host: Option<Box<str>>,
-        /// TLS towards the nodes.
+        /// TLS of connections to nodes.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub tls: Option<Box<UpstreamTls>>,
-        /// The PROXY protocol towards the nodes: each connection begins with the address of the client
-        /// that it is for, and serves that client's connection only.
+        /// Send the PROXY protocol to nodes: each connection begins with the address of its client, and serves only
+        /// that client's connection.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub proxy_protocol: Option<ProxyProtocolVersion>,
     }

@@ -1,4 +1,4 @@
-//! What must hold of settings and ssls that order certificates.
+//! Rules for settings and ssls that order certificates.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
@@ -9,18 +9,18 @@ use super::hosts::{is_dns_name, is_record_name, texts};
 use crate::public_keyring::DEFAULT_KEYRING;
 use sigma_schema::problem::{Problem, element, join, member};
 
-/// The default pauses between orders that fail: the first, and the longest.
+/// Default minimum and maximum pause between failed orders.
 pub(crate) const RETRY_S: u32 = 300;
 pub(crate) const RETRY_MAX_S: u32 = 86_400;
 
-/// The default time for an order, and for the records that prove its names to be seen.
+/// Default timeouts of an order, and of the visibility of its records.
 pub(crate) const ORDER_TIMEOUT_S: u32 = 180;
 pub(crate) const PROPAGATION_TIMEOUT_S: u32 = 120;
 
-/// Names in one certificate; Let's Encrypt allows as many.
+/// Maximum number of names in one certificate, as at Let's Encrypt.
 const NAMES_MAX: usize = 100;
 
-/// The problems of a whole document; `root` is it in its long form.
+/// Returns the problems of a whole document; `root` is its long form.
 pub(crate) fn of_document(root: &Object) -> Vec<Problem> {
     let mut found = Vec::new();
     let acme = root.get("acme").and_then(Value::as_object);
@@ -43,7 +43,7 @@ pub(crate) fn of_document(root: &Object) -> Vec<Problem> {
         }
     }
     for (index, ssl) in list("ssls") {
-        // One that a listener stands for is told of there.
+        // A derived ssl is reported at its listener.
         let is_derived = ssl.get("id").and_then(Value::as_str).is_some_and(|id| id.starts_with("auto-"));
         if ssl.get("type").and_then(Value::as_str) == Some("acme") && acme.is_none() && !is_derived {
             found.push(without_settings(member(&element("ssls", index), "type")));
@@ -76,7 +76,7 @@ pub(crate) fn of_document(root: &Object) -> Vec<Problem> {
     found
 }
 
-/// The problems of orders that gateways on one etcd have in common, or of settings for those without one.
+/// Returns the problems of orders that gateways on one etcd share, or of such settings without an etcd.
 fn of_shared(root: &Object, acme: &Object, is_shared: bool, found: &mut Vec<Problem>) {
     if !is_shared {
         if acme.contains_key("lease_s") {
@@ -86,7 +86,7 @@ fn of_shared(root: &Object, acme: &Object, is_shared: bool, found: &mut Vec<Prob
         return;
     }
     let keyring = root.get("data_encryption").and_then(|part| part.get("keyring")?.as_array());
-    // The first key seals.
+    // The first key encrypts.
     let seals =
         keyring.and_then(|keys| keys.first()?.as_str()).is_some_and(|key| !DEFAULT_KEYRING.contains(&key));
     if !seals {
@@ -161,7 +161,7 @@ fn of_settings(acme: &Object, found: &mut Vec<Problem>) {
     }
 }
 
-/// The problems of names whose certificate is ordered when a client asks for it.
+/// Returns the problems of certificates on demand.
 fn of_on_demand(on_demand: &Object, found: &mut Vec<Problem>) {
     let mut problem = |field: &str, message: String, hint: &str| {
         found.push(Problem::new(join("acme.on_demand", field), "acme", message).hint(hint));
@@ -193,7 +193,7 @@ fn of_on_demand(on_demand: &Object, found: &mut Vec<Problem>) {
     }
 }
 
-/// The problems of how records come into the DNS.
+/// Returns the problems of the DNS settings.
 fn of_dns(dns: &Object, order_timeout_s: u64, found: &mut Vec<Problem>) {
     let mut problem = |field: &str, message: String, hint: &str| {
         found.push(Problem::new(join("acme.dns", field), "acme", message).hint(hint));
@@ -235,7 +235,7 @@ fn of_dns(dns: &Object, order_timeout_s: u64, found: &mut Vec<Problem>) {
     }
 }
 
-/// The problems of one ssl.
+/// Returns the problems of one ssl.
 pub(crate) fn of_ssl(ssl: &Object) -> Vec<Problem> {
     let is_acme = ssl.get("type").and_then(Value::as_str) == Some("acme");
     let mut found = Vec::new();
@@ -262,7 +262,7 @@ pub(crate) fn of_ssl(ssl: &Object) -> Vec<Problem> {
         let message = format!("{} names are more than the {NAMES_MAX} of one certificate", names.len());
         problem("snis", message, "make several ssls");
     }
-    // Where it does not say how they are proved the setting does, which is looked at when it is compiled.
+    // If it is unset, the challenge of the settings applies, which is checked at compilation.
     let challenge = ssl.get("acme").and_then(|own| own.get("challenge")?.as_str());
     let proves_wildcards = challenge.is_none_or(|challenge| challenge == "dns-01");
     let can_be_ordered = |name: &str| match name.strip_prefix("*.") {
@@ -429,7 +429,7 @@ mod tests {
             check(json!({"names": [odd]}), &[("acme.on_demand.names[0]", &message)]);
         }
         for odd in ["ftp://a", "a", "http://", "http://u@a"] {
-            // It may have a secret in it, and is not told.
+            // The address may contain a secret and is not shown.
             check(json!({"ask": odd}), &[("acme.on_demand.ask", "this is not the address of a service")]);
         }
         let own = json!({"keyring": ["0123456789abcdef"]});

@@ -1,11 +1,11 @@
-//! What is contradictory in the cache of a route or service.
+//! Contradictions in the cache of a route or service.
 
 use serde_json::Value;
 
 use super::Object;
 use sigma_schema::problem::{Problem, element, member};
 
-/// Of a route or a service.
+/// Returns the contradictions in the cache of a route or a service.
 pub(crate) fn breaches(item: &Object) -> Vec<Problem> {
     let Some(cache) = item.get("cache").and_then(Value::as_object) else { return Vec::new() };
     let mut found = Vec::new();
@@ -24,7 +24,7 @@ pub(crate) fn breaches(item: &Object) -> Vec<Problem> {
     found
 }
 
-/// Why a part of a key is none.
+/// Returns why a part of a key is invalid.
 fn unusable(part: &str) -> Option<Problem> {
     let name = part.strip_prefix('$')?;
     let is_name = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');

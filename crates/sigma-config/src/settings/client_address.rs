@@ -1,4 +1,4 @@
-//! Where the client's address is read from behind other proxies.
+//! The client's address behind other proxies.
 
 use std::borrow::Cow;
 use std::num::NonZeroU32;
@@ -6,21 +6,22 @@ use std::num::NonZeroU32;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The request field in which the proxies in front tell the client's address. It is read before a route is looked
-/// for, and only from peers in `trusted_addresses`: routes, conditions, plugins, limits and logs see that address.
+/// The request field with the client's address, set by proxies in front. It is read before routing, and only from peers
+/// in `trusted_addresses`. Routes, conditions, plugins, limits and logs use that address.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClientAddress {
-    /// The field. `X-Forwarded-For` and `Forwarded` tell a chain of proxies: the client's address is the last that is
+    /// The field. `X-Forwarded-For` and `Forwarded` are lists of proxies: the client's address is the last one that is
     /// not in `trusted_addresses`. Any other field has one address, with or without a port.
     pub field: AddressField,
-    /// How many proxies stand in front, instead of the addresses in the chain: the client's address is so many elements
-    /// from the right. If there are fewer, it is the peer's. Only for a field that tells a chain.
+    /// The number of proxies in front; it replaces the search for untrusted addresses. The client's address is the
+    /// element at this position from the right. If the list is shorter, it is the peer's address. Only for a field with
+    /// a list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hops: Option<NonZeroU32>,
 }
 
-/// A request field that tells an address.
+/// A request field with an address.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum AddressField {
     /// A list of addresses.
@@ -33,7 +34,7 @@ pub enum AddressField {
 }
 
 impl AddressField {
-    /// The name of the field.
+    /// Returns the name of the field.
     #[must_use]
     pub fn as_str(&self) -> &str {
         match self {
@@ -80,7 +81,7 @@ impl JsonSchema for AddressField {
     }
 }
 
-/// What is wrong with the section as a whole, beside its schema: the field, the message, and what to do.
+/// Returns errors of the whole section that its schema cannot find: the field, the message, and the remedy.
 pub(crate) fn breaches(
     section: &serde_json::Map<String, serde_json::Value>,
     names_proxies: bool,

@@ -1,17 +1,17 @@
-//! Where Sigma is stricter than APISIX, and an operator who moves from there may have it otherwise.
+//! Leniency where Sigma is stricter than APISIX, for a migration.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The treatment of fields that do not exist, in resources and in configurations of plugins.
+/// The treatment of unknown fields in resources and plugin configurations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum UnknownFields {
     /// The resource is refused; in a store it is quarantined and its last good form stays.
     #[default]
     Refuse,
-    /// It is ignored, as in APISIX, with a warning in the Admin API's answer, in the error log and
-    /// in `/status`. What APISIX refuses stays refused.
+    /// The field is ignored, as in APISIX, with a warning in the response of the Admin API, in the error log and in
+    /// `/status`. Fields that APISIX refuses are still refused.
     Warn,
 }
 
@@ -19,11 +19,11 @@ pub enum UnknownFields {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Compat {
-    /// Fields that do not exist, in resources and in configurations of plugins.
+    /// Unknown fields in resources and plugin configurations.
     pub unknown_fields: UnknownFields,
-    /// Plugins that objects of a store may name although this build does not have them, or `plugins`
-    /// does not enable them: they are left out, each with a warning. An object with any other such
-    /// plugin is quarantined and answers 503, since what it does not do may be what guards. Name none
-    /// that authenticates, authorizes or limits. Read once, at the start.
+    /// Plugins that objects of a store may use although this build lacks them, or `plugins` does not enable them. They
+    /// are ignored, each with a warning. An object with any other such plugin is quarantined and responds 503, because
+    /// the missing plugin may protect it. Do not list plugins that authenticate, authorise or limit. Read once, at the
+    /// start.
     pub ignored_plugins: Vec<String>,
 }

@@ -1,59 +1,57 @@
-//! Limits of connections with streams.
+//! Limits of HTTP/2 connections.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// HTTP/2, towards clients and towards upstreams. Bodies wait in windows: what is not passed on is
-/// not acknowledged, so that a window is also the memory that a peer may take up.
+/// HTTP/2, to clients and to upstreams. Bodies wait in flow-control windows: bytes that are not yet forwarded are not
+/// acknowledged. So a window is also the memory that a peer can use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Http2 {
-    /// Requests at a time on one client connection; more are refused and may be repeated. As nginx;
-    /// RFC 9113 advises at least 100.
+    /// Maximum number of concurrent requests on one client connection; more are refused and may be repeated. Same as
+    /// nginx; RFC 9113 recommends at least 100.
     #[schemars(range(min = 1))]
     pub concurrent_streams: u32,
-    /// Largest list of header fields in bytes, each counted with 32 more, after decompression; larger
-    /// is answered 431, several times larger closes the connection. `limits.request_head_bytes` applies as well.
+    /// Maximum size of a header list in bytes after decompression, with 32 bytes added per field. A larger one gets
+    /// 431; a several times larger one closes the connection. `limits.request_head_bytes` also applies.
     #[schemars(range(min = 1024))]
     pub header_list_bytes: u32,
-    /// Largest frame that a peer may send. The smallest keeps a connection
-    /// responsive to its other streams.
+    /// Maximum size of a peer's frame in bytes. The minimum keeps a connection responsive to its other streams.
     #[schemars(range(min = 16_384, max = 16_777_215))]
     pub frame_bytes: u32,
-    /// Bytes of one body that a peer may send ahead of what was passed on. Bounds the speed of one
-    /// upload to this much per round trip.
+    /// Bytes of one body that a peer may send before earlier ones are forwarded. It limits an upload to this many bytes
+    /// per round trip.
     #[schemars(range(min = 1024, max = 2_147_483_647))]
     pub stream_window_bytes: u32,
-    /// The same for all streams of a connection together.
+    /// The same limit for all streams of a connection together.
     #[schemars(range(min = 65_535, max = 2_147_483_647))]
     pub connection_window_bytes: u32,
-    /// Streams that a client may take back per minute and connection (rapid reset), or that it may have
-    /// taken back by breaking a rule; more closes it. One budget with `control_frames_per_second`: who has
-    /// used up half of one has half of the other left.
+    /// Maximum number of streams per minute that a client may reset (rapid reset), or that end because it breaks a
+    /// rule; more closes the connection. The budget is shared with `control_frames_per_second`: a client that has used
+    /// half of one has half of the other left.
     pub resets_per_minute: u32,
-    /// Streams that a client may have taken back while their exchanges are not over yet; more closes the
-    /// connection.
+    /// Maximum number of streams that a client has reset and whose exchanges are not over; more closes the connection.
     pub pending_resets: u32,
-    /// Frames without a part of a message that a client may send per second, besides one for each KiB and four for
-    /// each DATA frame that it was sent: SETTINGS (one for each 16 entries), PING, priorities, WINDOW_UPDATE, empty and
-    /// unknown ones, and each CONTINUATION; more closes the connection.
+    /// Maximum number of control frames that a client may send per second; more closes the connection. Counted are
+    /// SETTINGS (one per 16 entries), PING, priorities, WINDOW_UPDATE, empty and unknown frames, and each CONTINUATION.
+    /// For each KiB sent to it the client may send one more, and for each DATA frame four more.
     pub control_frames_per_second: u32,
-    /// The same for a node, which also has four more for each request that it is sent. RST_STREAM and heads of streams
-    /// that are over count as well. Beyond it the connection to the node ends, which counts as a failure of the node.
-    /// Far more than servers send, and less than a hundredth of a worker's time.
+    /// The same limit for a node, which may send four more for each request that it gets. RST_STREAM and heads of
+    /// finished streams also count. More closes the connection to the node, which counts as a failure of the node. The
+    /// default is far more than servers send, and costs less than a hundredth of a worker's time.
     #[schemars(range(min = 1))]
     pub upstream_control_frames_per_second: u32,
-    /// Requests at a time on one upstream connection; a further one is opened beyond it, up to
-    /// `keepalive_pool.size`. Upstreams may set fewer.
+    /// Maximum number of concurrent requests on one upstream connection; further requests open another one, up to
+    /// `keepalive_pool.size`. Upstreams may set a lower limit.
     #[schemars(range(min = 1))]
     pub upstream_streams: u32,
-    /// An upstream connection whose window is used up by responses that clients do not take gets no more requests
-    /// after this time.
+    /// Milliseconds after which an upstream connection gets no more requests, if responses that clients do not read
+    /// fill its window.
     #[schemars(range(min = 1, max = 3_600_000))]
     pub upstream_crowded_ms: u32,
-    /// After so much more the responses are ended of which nothing was taken meanwhile: others on the connection wait
-    /// for them. A client that takes 64 KiB, the largest piece, in this time keeps its response, by default 4 KiB a
-    /// second.
+    /// Milliseconds after that until stalled responses are ended, because other responses on the connection wait for
+    /// them. A client that reads 64 KiB, the largest piece, in this time keeps its response; by default this is 4 KiB
+    /// per second.
     #[schemars(range(min = 1, max = 3_600_000))]
     pub upstream_stalled_ms: u32,
 }

@@ -1,4 +1,4 @@
-//! Where connections of clients are accepted.
+//! Listeners for client connections.
 
 use std::borrow::Cow;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -9,43 +9,43 @@ use serde::{Deserialize, Serialize};
 use sigma_schema::address::{ListenAddress, ListenPlace};
 use sigma_schema::forms::ListenText;
 
-/// One place where downstream connections are accepted.
+/// A listener for client connections.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Listener {
-    /// `host:port`, `[v6]:port`, `:port` or `unix:/path`. `:port` takes both IPv4 and IPv6, `[::]:port` IPv6 alone.
+    /// `host:port`, `[v6]:port`, `:port` or `unix:/path`. `:port` listens on IPv4 and IPv6, `[::]:port` on IPv6 only.
     #[schemars(with = "ListenText")]
     pub address: ListenAddress,
-    /// Pending connections the kernel keeps per worker.
+    /// Maximum number of pending connections in the kernel per worker.
     #[serde(default = "default_backlog")]
     pub backlog: u32,
-    /// Other processes of this user may listen on the same port and take a part of its connections or
-    /// datagrams. Without it the start is refused where somebody listens already.
+    /// Other processes of this user may listen on the same port and take a part of its connections or datagrams. Off:
+    /// the start fails if another process already listens.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shared: bool,
-    /// A label that routes of the seed formats are bound to; unset for ordinary listeners.
+    /// A label for routes of the seed formats; unset for ordinary listeners.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Sessions of another protocol than HTTP, which `stream_routes` serve; unset: HTTP.
+    /// The protocol of sessions for `stream_routes`; unset: HTTP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream: Option<StreamListener>,
     /// TLS: `true`, `auto` or a table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<crate::tls::ListenerTls>,
-    /// The PROXY protocol in front of connections.
+    /// The PROXY protocol of connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy_protocol: Option<crate::tls::ListenerProxyProtocol>,
 }
 
 impl Listener {
-    /// What it does with TLS; None if its connections are not encrypted.
+    /// Returns its TLS settings, or None if its connections are not encrypted.
     #[must_use]
     pub fn over_tls(&self) -> Option<Cow<'_, crate::tls::ListenerTls>> {
         let unwritten = || (self.stream == Some(StreamListener::Tls)).then(Cow::default);
         self.tls.as_ref().map(Cow::Borrowed).or_else(unwritten)
     }
 
-    /// The socket that it binds.
+    /// Returns the socket that it binds.
     #[must_use]
     pub fn place(&self) -> ListenPlace {
         match &self.address {
@@ -57,7 +57,7 @@ impl Listener {
         }
     }
 
-    /// A plain one.
+    /// Creates a listener without options.
     #[must_use]
     pub fn new(address: ListenAddress) -> Listener {
         Listener {
@@ -72,20 +72,20 @@ impl Listener {
     }
 }
 
-/// What the sessions of a listener begin with that `stream_routes` serve.
+/// The protocol of sessions for `stream_routes`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum StreamListener {
-    /// Bytes over TCP that the gateway does not look at.
+    /// Bytes over TCP, not interpreted by the gateway.
     Tcp,
-    /// TLS over TCP. The name and the protocols that the client asks for are read first; the route that
-    /// they lead to says whether TLS ends here or at the node.
+    /// TLS over TCP. The client's server name and protocols are read first; their route decides whether TLS ends at the
+    /// gateway or at the node.
     Tls,
-    /// Datagrams over UDP. Those between one client and one address are a session until it idles.
+    /// Datagrams over UDP. The datagrams between a client and an address are a session until it is idle.
     Udp,
 }
 
-/// The index of the listener that was written for the one at `index`: `:port` stands for two of them.
+/// Returns the index of the configured listener for the listener at `index`: `:port` creates two.
 #[must_use]
 pub fn written_listener(listeners: &[Listener], index: usize) -> usize {
     let Some(second) = listeners.get(index) else { return index };
@@ -102,10 +102,10 @@ fn default_backlog() -> u32 {
     1024
 }
 
-/// The port of APISIX and of this gateway when none is named.
+/// The default port of APISIX and of this gateway.
 const DEFAULT_PORT: u16 = 9080;
 
-/// The listeners of a file that names none: port 9080 on every IPv4 and IPv6 address.
+/// Returns the default listeners: port 9080 on every IPv4 and IPv6 address.
 #[must_use]
 pub fn default_listeners() -> Vec<Listener> {
     let everywhere = [

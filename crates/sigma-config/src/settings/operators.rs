@@ -1,4 +1,4 @@
-//! Settings of the listeners for operators: the Admin API and its keys, the Control API, the status.
+//! Settings of listeners for operators: the Admin API and its keys, the Control API, the status.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -10,35 +10,36 @@ use serde::{Deserialize, Serialize};
 
 use sigma_schema::forms::{CidrText, SocketText};
 
-/// Limits and callers of all listeners for operators: status, Admin API, Control API, NiubiX's admin
-/// calls and the pages of plugins.
+/// Limits and callers of all listeners for operators: status, Admin API, Control API, NiubiX's admin calls and plugin
+/// pages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Operators {
-    /// Open connections of one listener. Beyond them the one that has been without a request longest
-    /// is closed; where there is none, a new one waits. More than a fleet of scrapers and dashboards
-    /// needs, and a quarter of the 1,024 descriptors that a shell grants.
+    /// Maximum number of open connections per listener. Beyond it the connection that has been idle longest is closed;
+    /// without an idle one, a new connection waits. The default is more than a fleet of scrapers and dashboards needs,
+    /// and a quarter of a shell's 1,024 descriptors.
     #[schemars(range(min = 1))]
     pub connections: u16,
-    /// From the begin of a connection, or from the end of an answer, to the end of the next head; then
-    /// it is closed. So it is also how long an idle connection is kept.
+    /// Milliseconds from the begin of a connection, or the end of a response, to the end of the next request head; then
+    /// the connection is closed. So this is also the idle timeout.
     #[schemars(range(min = 1))]
     pub head_timeout_ms: u32,
-    /// Largest request head in bytes; larger is answered 431.
+    /// Maximum size of a request head in bytes; a larger one gets 431.
     #[schemars(range(min = 8192))]
     pub head_bytes: u32,
-    /// From a head to the end of its body; then 408. Enough for `admin.configs_bytes` at 20 Mbit/s.
+    /// Milliseconds from a request head to the end of its body; then 408. The default allows `admin.configs_bytes` at
+    /// 20 Mbit/s.
     #[schemars(range(min = 1))]
     pub body_timeout_ms: u32,
-    /// A client that reads nothing of its answer is left after this.
+    /// Milliseconds after which a client that does not read its response is disconnected.
     #[schemars(range(min = 1))]
     pub stall_timeout_ms: u32,
-    /// Bytes of a refused body that are read on, so that a client that still writes can read why.
+    /// Bytes of a refused body that are still read, so that a client that is still writing can read the error.
     pub linger_bytes: u32,
-    /// Names by which calls without a key are taken, besides IP addresses, `localhost` and names below it.
-    /// Other names may be those of a web page that makes them resolve to this address.
+    /// Host names that calls without a key may use, besides IP addresses, `localhost` and names below it. Other names
+    /// could belong to a web page that resolves them to this address.
     pub hosts: Vec<String>,
-    /// Web pages that may call without a key, by origin: `https://dashboard.example.com`.
+    /// Origins of web pages that may call without a key: `https://dashboard.example.com`.
     pub origins: Vec<String>,
 }
 
@@ -66,33 +67,32 @@ pub struct Status {
     pub address: SocketAddr,
 }
 
-/// The admin calls of NiubiX (`/set_backend_down`, `/set_backend_weight`, `/reload`, `/shutdown`,
-/// `/conf_version`), for configurations translated from its format. They ask for no key: calls by
-/// foreign names and for web pages are refused (see `operators.hosts`), and so is a GET of a browser
-/// that does not say which page it is for.
+/// The admin calls of NiubiX (`/set_backend_down`, `/set_backend_weight`, `/reload`, `/shutdown`, `/conf_version`), for
+/// configurations translated from its format. They need no key. Calls with other host names or from web pages are
+/// refused (see `operators.hosts`), and so is a browser's GET without its origin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NiubixAdmin {
     /// `ip:port`.
     #[schemars(with = "SocketText")]
     pub address: SocketAddr,
-    /// Peers that may call; empty for all.
+    /// Peers that may call; empty for all peers.
     #[serde(default)]
     #[schemars(with = "Vec<String>")]
     pub allow: Vec<std::net::IpAddr>,
-    /// The label that `/conf_version` answers.
+    /// The label in the response of `/conf_version`.
     #[serde(default)]
     pub version: String,
 }
 
-/// The calls that a key of the Admin API allows.
+/// The calls that a key of the Admin API permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AdminRole {
-    /// Everything.
+    /// All calls.
     #[default]
     Admin,
-    /// Reading.
+    /// Reading only.
     Viewer,
 }
 
@@ -100,37 +100,37 @@ pub enum AdminRole {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AdminKey {
-    /// For whom it is; a note to the reader.
+    /// The owner of the key, for readers of the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The text that callers send in `X-API-KEY`; at least one character.
     #[schemars(length(min = 1))]
     pub key: String,
-    /// The calls that it allows.
+    /// The calls that the key permits.
     #[serde(default)]
     pub role: AdminRole,
 }
 
-/// The key itself must not reach a log.
+/// The key must not appear in a log.
 impl fmt::Debug for AdminKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AdminKey").field("name", &self.name).field("role", &self.role).finish_non_exhaustive()
     }
 }
 
-/// The shape of the Admin API's answers.
+/// The format of responses of the Admin API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AdminApiVersion {
     /// `{"list": […], "total": 1}`, with paging and filters.
     #[default]
     V3,
-    /// `{"action": "get", "node": {…}}`, as APISIX 2 answers.
+    /// `{"action": "get", "node": {…}}`, as in APISIX 2.
     V2,
 }
 
-/// TLS of the Admin API (`https_admin` and `admin_api_mtls` in APISIX). The files are read again when they change;
-/// those before stay in force if they cannot be used.
+/// TLS of the Admin API (`https_admin` and `admin_api_mtls` in APISIX). The files are read again when they change. If
+/// new files are invalid, the old ones stay in use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AdminTls {
@@ -138,11 +138,11 @@ pub struct AdminTls {
     pub cert: PathBuf,
     /// File of its private key, in PEM, without a passphrase.
     pub key: PathBuf,
-    /// File of authorities, in PEM: callers have to show a certificate of one of them, whatever else they show.
-    /// Unset: no certificate is asked for.
+    /// PEM file with CA certificates: callers must present a certificate of one of these CAs, in addition to a key.
+    /// Unset: no client certificate is requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_ca: Option<PathBuf>,
-    /// Intermediate certificates allowed between a caller's own and an authority.
+    /// Maximum number of intermediate certificates between a caller's certificate and a CA.
     #[serde(default = "default_client_depth")]
     #[schemars(range(max = 16))]
     pub client_depth: u32,
@@ -152,33 +152,30 @@ fn default_client_depth() -> u32 {
     1
 }
 
-/// The Admin API: resources are read and changed while the gateway runs.
+/// The Admin API: reads and changes resources while the gateway runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Admin {
     /// `ip:port`.
     #[schemars(with = "SocketText")]
     pub address: SocketAddr,
-    /// Keys of callers. Without any, one is made at the first start and kept in `admin.key` beside
-    /// the store.
+    /// Keys of callers. If empty, a key is generated at the first start and kept in `admin.key` next to the store.
     pub keys: Vec<AdminKey>,
-    /// Peers (IP or CIDR) that may call; others are answered 403.
+    /// Peers (IP or CIDR) that may call; others get 403.
     #[schemars(with = "Vec<CidrText>")]
     pub allow: sigma_schema::cidr::CidrSet,
-    /// Callers must show a key. Without it, whoever reaches the address may change everything; web
-    /// pages may not, see `operators.hosts` and `operators.origins`.
+    /// Callers must send a key. Off: every client that reaches the address may change everything. Web pages still need
+    /// `operators.hosts` and `operators.origins`.
     pub key_required: bool,
-    /// Largest request body in bytes; 1.5 MiB is the limit of APISIX and of an etcd value.
+    /// Maximum size of a request body in bytes; 1.5 MiB is the limit of APISIX and of an etcd value.
     pub body_bytes: u32,
-    /// Largest body in bytes of a whole configuration (`/apisix/admin/configs`).
+    /// Maximum size of a whole configuration (`/apisix/admin/configs`) in bytes.
     pub configs_bytes: u32,
-    /// Let scripts of all web pages call who show a key. Without `key_required`, only those of
-    /// `operators.origins` may.
+    /// Let scripts of any web page call with a key. Without `key_required`, only pages in `operators.origins` may call.
     pub cors: bool,
-    /// The shape of answers.
+    /// The format of responses.
     pub api_version: AdminApiVersion,
-    /// Calls over TLS only. Peers that `allow` does not name are left before the handshake then. Unset: in
-    /// cleartext.
+    /// TLS for all calls. Peers that are not in `allow` are then disconnected before the handshake. Unset: cleartext.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<AdminTls>,
     /// Serve the dashboard below `/ui`, to the peers of `allow`.
@@ -203,7 +200,7 @@ impl Default for Admin {
     }
 }
 
-/// The Control API (`/v1/…`): what this process serves right now. It asks for no key.
+/// The Control API (`/v1/…`): the running configuration of this process. It needs no key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Control {

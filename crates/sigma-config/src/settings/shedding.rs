@@ -1,38 +1,38 @@
-//! Refusing requests before resources run out.
+//! Load shedding: requests are refused before resources run out.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::resources::PriorityClass;
 
-/// Refuses requests before the process runs out of memory, descriptors or time, the least important ones first:
-/// 503 `gateway_overloaded`, before any plugin runs. Pressure is the highest of what is looked at, in
-/// percent: memory, descriptors (of those that connections may have) and the time that ready work waits in
-/// the worker. From the percentage of a class on its requests are refused at random, the more the
-/// nearer the percentage of the next class is, where all are.
+/// Refuses requests before the process runs out of memory, descriptors or time, the least important ones first: 503
+/// `gateway_overloaded`, before any plugin runs. Pressure, in percent, is the highest of three values: memory,
+/// descriptors (of those for connections) and the time that ready work waits in the worker. Above the percentage of a
+/// class its requests are refused at random. The share grows with the pressure, and all are refused at the percentage
+/// of the next class.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LoadShedding {
-    /// Off: nothing is looked at.
+    /// Whether load shedding is on.
     pub enabled: bool,
-    /// Bytes of the process's own memory that are 100 percent; unset: the limit of its cgroup. Without
-    /// either memory is not looked at.
+    /// Bytes of the process's own memory that count as 100 percent; unset: the limit of its cgroup. Without either,
+    /// memory is ignored.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub memory_bytes: Option<u64>,
-    /// Milliseconds of waiting that are 100 percent; 0: it is not looked at.
+    /// Milliseconds of waiting that count as 100 percent; 0: waiting is ignored.
     pub queue_time_ms: u32,
-    /// For routes with `priority_class: sheddable`.
+    /// Percentage for routes with `priority_class: sheddable`.
     #[schemars(range(min = 1, max = 100))]
     pub sheddable_percent: u8,
-    /// For routes with `priority_class: sheddable_plus`; not below `sheddable_percent`.
+    /// Percentage for routes with `priority_class: sheddable_plus`; not below `sheddable_percent`.
     #[schemars(range(min = 1, max = 100))]
     pub sheddable_plus_percent: u8,
-    /// For all others but those with `priority_class: critical_plus`, which are never refused; not below
-    /// `sheddable_plus_percent`.
+    /// Percentage for all other routes except those with `priority_class: critical_plus`, which are never refused; not
+    /// below `sheddable_plus_percent`.
     #[schemars(range(min = 1, max = 100))]
     pub critical_percent: u8,
-    /// Refuse nothing, and count what would have been refused.
+    /// Refuse nothing, only count the requests that would be refused.
     pub dry_run: bool,
 }
 
@@ -51,7 +51,8 @@ impl Default for LoadShedding {
 }
 
 impl LoadShedding {
-    /// The percentages from which on some requests of a class are refused, and all; None if none ever is.
+    /// Returns the percentages at which some requests of a class, and all, are refused; None if the class is never
+    /// refused.
     #[must_use]
     pub fn range(&self, class: PriorityClass) -> Option<(u32, u32)> {
         let [low, middle, high] =

@@ -1,9 +1,9 @@
-//! Deadlines of everything that waits.
+//! Timeouts.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Deadlines in milliseconds. Kept by a coarse clock: they fire up to 100 ms late.
+/// Timeouts in milliseconds. A coarse clock checks them: they are up to 100 ms late.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Timeouts {
@@ -11,65 +11,62 @@ pub struct Timeouts {
     pub request_head_ms: u32,
     /// Between two reads of a request body; then 408.
     pub request_body_ms: u32,
-    /// Time that a client may take in all for a request body; then 408. 0: no limit. Only the time counts in which the
-    /// gateway waits for the client, until the response begins: neither slow nodes nor rate limits use it up.
+    /// Maximum time for a whole request body; then 408. 0: no limit. Only the time in which the gateway waits for the
+    /// client counts, until the response begins: slow nodes and rate limits do not use it up.
     pub request_body_total_ms: u32,
-    /// Least rate of a request body in bytes per second, over the time that `request_body_total_ms` counts; below it 408.
-    /// 0: no limit, for streams whose clients send little and seldom.
+    /// Minimum rate of a request body in bytes per second, over the time that `request_body_total_ms` counts; a slower
+    /// one gets 408. 0: no limit, for clients that stream little data.
     pub request_body_min_bytes_per_second: u32,
-    /// Time at the start of a request body in which that rate does not count.
+    /// Time at the start of a request body without the minimum rate.
     pub request_body_grace_ms: u32,
-    /// An idle keep-alive connection is closed after this.
+    /// Idle timeout of a keep-alive connection.
     pub keepalive_ms: u32,
-    /// Time in which a client has to take `response_send_bytes` of a response that waits for it; then the response is cut
-    /// off.
+    /// Time in which a client must read `response_send_bytes` of a waiting response; then the response is cut off.
     pub response_send_ms: u32,
-    /// Bytes of a response that a client has to take within `response_send_ms`: one that takes a few at a time would keep
-    /// its response in memory forever.
+    /// Bytes of a response that a client must read within `response_send_ms`. Without it a client that reads a few
+    /// bytes at a time could keep its response in memory forever.
     #[schemars(range(min = 1))]
     pub response_send_bytes: u32,
-    /// A client that closed its sending side counts as gone after this time without a byte for it, before the response
-    /// begins and while it is under way; then the upstream exchange is cancelled.
+    /// Time after which a client that closed its sending side counts as gone, if it gets no byte, before or during the
+    /// response; then the upstream exchange is cancelled.
     pub half_close_ms: u32,
-    /// How long a node has to invite a request body that its client sends with `Expect: 100-continue`; then the gateway
-    /// sends the client 100 (Continue) itself. 0 waits for the node.
+    /// How long the gateway waits for a node's 100 (Continue) after a client's `Expect: 100-continue`; then it sends
+    /// 100 (Continue) itself. 0: it waits for the node.
     pub continue_ms: u32,
-    /// An upgraded connection (WebSocket) without a byte in either direction is closed after this.
+    /// Idle timeout of an upgraded connection (WebSocket), without a byte in either direction.
     pub tunnel_idle_ms: u32,
-    /// A session of a stream route without a byte in either direction is closed after this, unless its
-    /// upstream has a `timeout`, whose `read` then counts.
+    /// Idle timeout of a session of a stream route, without a byte in either direction. If its upstream has a
+    /// `timeout`, its `read` applies instead.
     #[schemars(range(min = 1))]
     pub stream_idle_ms: u32,
-    /// A session over UDP without a datagram in either direction ends after this, unless its upstream has a
-    /// `timeout`, whose `read` then counts. UDP has no other end, and each session holds a socket: nginx's ten
-    /// minutes are too long for clients that ask once.
+    /// Idle timeout of a UDP session, without a datagram in either direction. If its upstream has a `timeout`, its
+    /// `read` applies instead. UDP sessions have no other end, and each one holds a socket: nginx's ten minutes are too
+    /// long for clients that send one request.
     #[schemars(range(min = 1))]
     pub stream_udp_idle_ms: u32,
-    /// The same while the node has not replied. A source address can be made up, so such a session is kept for a
-    /// short time only. It is longer than a node takes to reply.
+    /// Idle timeout of a UDP session until the node has replied. Source addresses can be forged, so such a session is
+    /// kept only for a short time, but longer than a node needs to reply.
     #[schemars(range(min = 1))]
     pub stream_udp_new_ms: u32,
-    /// Until the bytes are there that plugins of a stream route wait for; then the session is closed.
+    /// Time to wait for the bytes that plugins of a stream route need; then the session is closed.
     #[schemars(range(min = 1))]
     pub stream_preread_ms: u32,
-    /// Connections to a node beyond `keepalive_pool.size` are kept idle for this long, but no more than a
-    /// recent peak had in use at once: bursts do not dial anew each time. The peak is forgotten by half
-    /// every 5 seconds. 0 keeps none beyond the size.
+    /// How long connections to a node beyond `keepalive_pool.size` are kept idle, up to a recent peak of use, so that
+    /// bursts do not reconnect each time. The peak is halved every 5 seconds. 0: no connections beyond the size.
     pub upstream_burst_ms: u32,
-    /// Time for open exchanges to finish after SIGTERM, or after another process has taken over. What is open then is
-    /// ended: a request without an answer gets a 503, a call of gRPC the code `UNAVAILABLE`.
+    /// Time for open exchanges to finish after SIGTERM, or after another process has taken over. Then the rest is
+    /// ended: a request without a response gets 503, a gRPC call `UNAVAILABLE`.
     pub drain_ms: u32,
-    /// The last part of `drain_ms`, in percent, in which WebSockets, other upgraded connections and sessions of
-    /// stream routes are ended, each at a random time, so that their clients do not come back all at once. 0
-    /// ends all of them together, `goodbye_ms` before the end.
+    /// The last part of `drain_ms`, in percent, in which WebSockets, other upgraded connections and sessions of stream
+    /// routes are ended. Each one is ended at a random time, so that their clients do not reconnect all at once. 0: all
+    /// are ended together, `goodbye_ms` before the end.
     #[schemars(range(max = 100))]
     pub drain_spread_percent: u8,
-    /// A session that is ended so is told in the way of its protocol: both sides of a WebSocket get a close
-    /// frame with 1001, the node of another session the end of what its client sends. This is how long they
-    /// have to answer.
+    /// Time for both sides to respond to the end of such a session. Both sides of a WebSocket get a close frame with
+    /// 1001; the node of another session gets the end of the client's data.
     pub goodbye_ms: u32,
-    /// After another process has taken over: how long the old one keeps idle connections of HTTP/1, so that a request
-    /// which is just on its way is answered. Each answer tells its client to take a new connection.
+    /// After another process has taken over: how long the old one keeps idle HTTP/1 connections, so that a request that
+    /// is already on its way is served. Each response tells its client to use a new connection.
     pub drain_idle_ms: u32,
 }
 

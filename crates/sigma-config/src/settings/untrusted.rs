@@ -10,13 +10,13 @@ use serde::{Deserialize, Deserializer, Serialize};
 #[serde(transparent)]
 pub struct UntrustedFields(Vec<String>);
 
-/// Fields without which no request can be read or routed, or which have rules of their own.
+/// Fields that a request needs, or that have their own rules.
 const REFUSED: [&str; 7] =
     ["host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "expect"];
 
 impl UntrustedFields {
-    /// The fields that a gateway on the edge of a network should not take from clients: applications and their
-    /// frameworks take prefix, scheme, path, method, address or certificate of a request from them.
+    /// Fields that a gateway on the Internet should not accept from clients: applications and frameworks read prefix,
+    /// scheme, path, method, address or certificate of a request from them.
     pub const EDGE: [&str; 18] = [
         "Proxy",
         "X-Forwarded-Prefix",
@@ -38,13 +38,13 @@ impl UntrustedFields {
         "X-Client-Cert",
     ];
 
-    /// The fields of [`UntrustedFields::EDGE`].
+    /// Returns the fields of [`UntrustedFields::EDGE`].
     #[must_use]
     pub fn edge() -> UntrustedFields {
         UntrustedFields(UntrustedFields::EDGE.map(str::to_owned).into())
     }
 
-    /// The names.
+    /// Returns the names.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(String::as_str)
     }
@@ -52,7 +52,7 @@ impl UntrustedFields {
 
 impl Default for UntrustedFields {
     fn default() -> Self {
-        // CGI applications take it for the proxy of their own calls (CVE-2016-5385); no client needs it.
+        // CGI applications use it as the proxy of their own calls (CVE-2016-5385); no client needs it.
         UntrustedFields(vec!["Proxy".to_owned()])
     }
 }

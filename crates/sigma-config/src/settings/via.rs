@@ -3,13 +3,13 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// A name of this gateway, as pseudonyms of RFC 9110 §7.6.3 are: a token.
+/// A name of this gateway, a pseudonym as in RFC 9110 §7.6.3: a token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(transparent)]
 pub struct ViaName(String);
 
 impl ViaName {
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
