@@ -256,7 +256,7 @@ impl Acme {
         let challenge = ssl.acme.as_ref().and_then(|own| own.challenge).unwrap_or(self.challenge);
         if challenge == AcmeChallenge::Dns01 {
             return self.dns.is_none().then(|| {
-                "its names are to be proved by `dns-01`, and `acme.dns` does not say how: set it, and start anew"
+                "its names need the challenge `dns-01`, and `acme.dns` is not set: set it, and restart"
                     .to_owned()
             });
         }

@@ -1,5 +1,4 @@
-//! Warnings for the writer of a resource, or of a whole file: routes and conditions that can never come
-//! about, and fields that are without effect where they stand.
+//! Warnings about a resource or a whole file: routes and conditions that can never match, and fields without effect.
 
 mod names;
 mod pairs;
@@ -22,18 +21,18 @@ use sigma_schema::expr::known::NAMES;
 use sigma_schema::plugins::PluginSchemas;
 use sigma_schema::problem::{Problem, element, member};
 
-/// The surroundings that a resource is looked at with.
+/// The context in which a resource is checked.
 #[derive(Clone, Copy)]
 pub struct Surroundings<'a> {
-    /// The plugins that are enabled.
+    /// The enabled plugins.
     pub plugins: &'a dyn PluginSchemas,
-    /// The treatment of fields that do not exist.
+    /// The treatment of unknown fields.
     pub unknown: UnknownFields,
     /// The router.
     pub router: RouterKind,
-    /// The time in Unix seconds; 0 if it does not matter.
+    /// The time in Unix seconds; 0 to ignore it.
     pub now: i64,
-    /// The setting `trusted_addresses` names proxies.
+    /// Whether the setting `trusted_addresses` has entries.
     pub trusts_proxies: bool,
 }
 
@@ -45,7 +44,7 @@ fn never(place: String, message: impl Into<String>, hint: &str) -> Problem {
     Problem::new(place, "never_matches", message).hint(hint)
 }
 
-/// The warnings about one resource; pointers begin in it.
+/// Returns the warnings about one resource; pointers begin in it.
 pub(crate) fn resource(kind: Kind, value: &Object, around: &Surroundings<'_>) -> Vec<Problem> {
     let mut found = Vec::new();
     match kind {
@@ -61,7 +60,7 @@ pub(crate) fn resource(kind: Kind, value: &Object, around: &Surroundings<'_>) ->
                 found.push(no_effect("script_id".into(), message, "remove it"));
             }
             if value.contains_key("upstream") && value.contains_key("upstream_id") {
-                let message = "`upstream` has no effect beside `upstream_id`";
+                let message = "`upstream` has no effect together with `upstream_id`";
                 found.push(no_effect("upstream".into(), message, "keep one of the two"));
             }
         }
@@ -83,7 +82,7 @@ pub(crate) fn resource(kind: Kind, value: &Object, around: &Surroundings<'_>) ->
     found
 }
 
-/// The texts of a field, or of the list that stands in its place, with their pointers.
+/// Returns the texts of a field, or of its list form, with their pointers.
 fn texts<'v>(value: &'v Object, one: &str, several: &str) -> Vec<(String, &'v str)> {
     let list = value.get(several).and_then(Value::as_array).into_iter().flatten().enumerate();
     let list = list.filter_map(|(index, item)| Some((element(several, index), item.as_str()?)));
@@ -91,7 +90,7 @@ fn texts<'v>(value: &'v Object, one: &str, several: &str) -> Vec<(String, &'v st
     one.into_iter().chain(list).collect()
 }
 
-/// Path patterns that no path meets.
+/// Warns about path patterns that match no path.
 fn paths(route: &Object, router: RouterKind, found: &mut Vec<Problem>) {
     const PARAMETERS: &str =
         "with `router.http: radixtree_uri_with_parameter` a segment `:name` is a parameter";
@@ -104,19 +103,19 @@ fn paths(route: &Object, router: RouterKind, found: &mut Vec<Problem>) {
                 format!("`{path}` never matches: a path has no `?` or `#`, the query is not part of it");
             found.push(never(place, message, "ask for arguments with `vars`: [[\"arg_x\", \"==\", \"1\"]]"));
         } else if path.contains('{') && path.contains('}') {
-            let message = format!("`{path}` is taken as it stands: braces name no parameter");
+            let message = format!("`{path}` is matched literally: braces are not parameters");
             found.push(never(place, message, PARAMETERS));
         } else if router != RouterKind::RadixtreeUriWithParameter && path.contains("/:") {
-            let message = format!("`{path}` is taken as it stands: this router knows no parameters");
+            let message = format!("`{path}` is matched literally: this router has no parameters");
             found.push(never(place, message, PARAMETERS));
         }
     }
 }
 
-/// Host patterns that no host meets.
+/// Warns about host patterns that match no host.
 fn hosts(value: &Object, router: RouterKind, found: &mut Vec<Problem>) {
     if router != RouterKind::RadixtreeHostUri {
-        // There a pattern with a port is compared with the whole Host field.
+        // This router compares a pattern with a port to the whole Host field.
         return;
     }
     for (place, host) in texts(value, "host", "hosts") {
@@ -128,7 +127,7 @@ fn hosts(value: &Object, router: RouterKind, found: &mut Vec<Problem>) {
     }
 }
 
-/// An upstream at `place`.
+/// Warns about an upstream at `place`.
 fn upstream(place: &str, upstream: &Object, found: &mut Vec<Problem>) {
     let word = |key: &str| upstream.get(key).and_then(Value::as_str);
     let at = |field: &str| member(place, field);
@@ -158,7 +157,7 @@ fn upstream(place: &str, upstream: &Object, found: &mut Vec<Problem>) {
             found.push(no_effect(
                 at("key"),
                 message,
-                "hash on what differs between clients, such as remote_addr",
+                "hash a value that differs between clients, such as remote_addr",
             ));
         }
     }
@@ -167,9 +166,9 @@ fn upstream(place: &str, upstream: &Object, found: &mut Vec<Problem>) {
         found.push(no_effect(at("upstream_host"), message, "write `pass_host: rewrite`, or remove it"));
     }
     for node in rules::strangers(upstream) {
-        let message = format!("`{node}` is none of the nodes");
+        let message = format!("`{node}` is not one of the nodes");
         let place = member(&at("node_states"), &node);
-        found.push(no_effect(place, message, "name a node as it stands in `nodes`, or remove it"));
+        found.push(no_effect(place, message, "name a node as written in `nodes`, or remove it"));
     }
     judging(upstream, &at, found);
     let active = upstream.get("checks").and_then(|checks| checks.get("active")?.as_object());
@@ -183,7 +182,7 @@ fn upstream(place: &str, upstream: &Object, found: &mut Vec<Problem>) {
     }
 }
 
-/// Rules that say how nodes are judged, and judge nobody.
+/// Warns about health check rules that apply to no node.
 fn judging(upstream: &Object, at: &dyn Fn(&str) -> String, found: &mut Vec<Problem>) {
     let checks = upstream.get("checks").and_then(Value::as_object);
     let section = |name: &str| checks.and_then(|checks| checks.get(name)?.as_object());
@@ -246,7 +245,7 @@ fn judging(upstream: &Object, at: &dyn Fn(&str) -> String, found: &mut Vec<Probl
     }
 }
 
-/// Certificates that are out of date, and versions of TLS that are not offered.
+/// Warns about expired certificates, and about TLS versions that are not offered.
 fn certificates(ssl: &Object, now: i64, found: &mut Vec<Problem>) {
     let enabled = ssl.get("status").and_then(Value::as_i64) != Some(0);
     for (place, text) in texts(ssl, "cert", "certs").into_iter().filter(|_| enabled && now != 0) {
@@ -272,18 +271,18 @@ fn certificates(ssl: &Object, now: i64, found: &mut Vec<Problem>) {
     }
 }
 
-/// The warning about the first variable `geoip_…` in a document that names no database.
+/// Returns the warning about the first variable `geoip_…` in a document without databases.
 pub(crate) fn without_places(document: &Value) -> Option<Problem> {
     let (place, name) = find_place(document, String::new())?;
     let message = format!("`{name}` has no value: there is no database");
     Some(no_effect(place, message, "name databases in `geoip.databases`"))
 }
 
-/// The first text within a value that names such a variable: its pointer, and the name.
+/// Returns the first text in a value with such a variable: its pointer, and the name.
 fn find_place(value: &Value, pointer: String) -> Option<(String, &'static str)> {
     match value {
         Value::String(text) if text.contains("geoip_") => {
-            // The longest name that stands there: `geoip_asn` is the beginning of another one.
+            // The longest name matches: `geoip_asn` is the beginning of another one.
             let names = NAMES.iter().filter(|name| name.starts_with("geoip_") && text.contains(**name));
             names.max_by_key(|name| name.len()).map(|name| (pointer, *name))
         }
@@ -297,7 +296,7 @@ fn find_place(value: &Value, pointer: String) -> Option<(String, &'static str)> 
     }
 }
 
-/// The warnings about a file that holds all resources.
+/// Returns the warnings about a file with all resources.
 pub(crate) fn whole(settings: &Settings, resources: &Resources, plugins: &dyn PluginSchemas) -> Vec<Problem> {
     let mut found = Vec::new();
     without_certificates(settings, resources, &mut found);
@@ -308,7 +307,7 @@ pub(crate) fn whole(settings: &Settings, resources: &Resources, plugins: &dyn Pl
     without_sessions(settings, resources, &mut found);
     streams::without_certificates(settings, resources, &mut found);
     found.extend(readers::unread_metrics(settings, resources));
-    // There the pattern that was written earlier may be met first though it is shorter.
+    // This router may match an earlier pattern first, even if it is shorter.
     if settings.router.http != RouterKind::RadixtreeUriWithParameter {
         shadowed(resources, &mut found);
     }
@@ -319,7 +318,7 @@ fn without_certificates(settings: &Settings, resources: &Resources, found: &mut 
     if resources.ssls.iter().any(|ssl| ssl.is_for_clients()) {
         return;
     }
-    // Where sessions begin with TLS, their routes are named.
+    // Listeners for TLS sessions are checked with their routes.
     let listeners = settings.listeners.iter().enumerate().filter(|(_, listener)| listener.stream.is_none());
     for (index, listener) in listeners {
         if listener.tls.as_ref().is_some_and(|tls| tls.certificates.is_empty()) {
@@ -331,11 +330,11 @@ fn without_certificates(settings: &Settings, resources: &Resources, found: &mut 
     }
 }
 
-/// Stream routes, and nobody who could come to them.
+/// Warns about stream routes without a listener.
 fn without_sessions(settings: &Settings, resources: &Resources, found: &mut Vec<Problem>) {
     let takes_sessions = settings.listeners.iter().any(|listener| listener.stream.is_some());
     if !takes_sessions && resources.stream_routes.iter().next().is_some() {
-        let message = "no listener takes sessions: nothing reaches stream routes";
+        let message = "no listener accepts sessions: stream routes get no connections";
         let hint = "give a listener `stream: tcp`, `stream: tls` or `stream: udp`";
         found.push(Problem::new("stream_routes", "no_effect", message).hint(hint));
         return;
@@ -345,12 +344,12 @@ fn without_sessions(settings: &Settings, resources: &Resources, found: &mut Vec<
     }
     for route in resources.stream_routes.iter().filter(|route| route.udp.is_some()) {
         let place = format!("stream_routes/{}.udp", route.id);
-        let message = "no listener takes datagrams: `udp` has no effect";
+        let message = "no listener accepts datagrams: `udp` has no effect";
         found.push(Problem::new(place, "no_effect", message).hint("give a listener `stream: udp`"));
     }
 }
 
-/// The resources of routes with their plugins: section, id, plugins.
+/// Returns the resources of routes with their plugins: section, id, plugins.
 fn plugin_holders(resources: &Resources) -> impl Iterator<Item = (&'static str, &str, &Plugins)> {
     let routes = resources.routes.iter().map(|route| ("routes", route.id.as_str(), &route.plugins));
     let services =
@@ -361,7 +360,7 @@ fn plugin_holders(resources: &Resources) -> impl Iterator<Item = (&'static str, 
     routes.chain(services).chain(configs).chain(rules)
 }
 
-/// Names in `consumer-restriction` that nothing in the file has.
+/// Warns about names in `consumer-restriction` that do not exist in the file.
 fn unknown_names(resources: &Resources, found: &mut Vec<Problem>) {
     const NAME: &str = "consumer-restriction";
     for (section, id, plugins) in plugin_holders(resources) {
@@ -394,7 +393,7 @@ fn unknown_names(resources: &Resources, found: &mut Vec<Problem>) {
     }
 }
 
-/// Plugins that authenticate, and nobody whom they could know.
+/// Warns about authentication plugins without a consumer.
 fn without_consumers(resources: &Resources, identifies: &dyn Fn(&str) -> bool, found: &mut Vec<Problem>) {
     let of_consumers = resources.consumers.iter().map(|consumer| &consumer.plugins);
     let of_credentials = resources.credentials.iter().map(|credential| &credential.plugins);
@@ -414,13 +413,13 @@ fn without_consumers(resources: &Resources, identifies: &dyn Fn(&str) -> bool, f
     }
 }
 
-/// Routes that another one takes every request from: with the same hosts and paths, tried before,
-/// and without a condition. Only equal patterns are compared; of different ones the longer wins.
+/// Warns about routes that never match because an earlier route has the same hosts and paths, and no condition. Only
+/// equal patterns are compared; of different ones the longer has precedence.
 fn shadowed(resources: &Resources, found: &mut Vec<Problem>) {
     let mut taken: HashMap<(String, &str), Vec<&Route>> = HashMap::new();
     let mut routes: Vec<&Route> =
         resources.routes.iter().map(AsRef::as_ref).filter(|route| route.status.is_on()).collect();
-    // Stable: of equal ones the earlier stays first, as the router tries them.
+    // The sort is stable: of equal routes the earlier one stays first, as in the router.
     routes.sort_by_key(|route| std::cmp::Reverse(route.priority));
     for route in routes {
         let hosts = hosts_of(route, resources);
@@ -444,7 +443,7 @@ fn shadowed(resources: &Resources, found: &mut Vec<Problem>) {
     }
 }
 
-/// Whether nothing but host, path and method decides over the route.
+/// Returns whether a route has no condition besides host, path and method.
 fn is_unconditional(route: &Route) -> bool {
     let addressed = route.remote_addr.is_some() || !route.remote_addrs.is_unset();
     let media = !route.consumes.is_unset() || !route.produces.is_unset();
@@ -455,7 +454,7 @@ fn is_unconditional(route: &Route) -> bool {
         && route.listeners.is_unset()
 }
 
-/// The host patterns of a route: its own, or those of its service; one empty text for any host.
+/// Returns the host patterns of a route or its service; one empty text for any host.
 fn hosts_of(route: &Route, resources: &Resources) -> Vec<String> {
     let own = route.host.as_deref().into_iter().chain(route.hosts.iter().map(String::as_str));
     let mut hosts: Vec<String> = own.map(str::to_ascii_lowercase).collect();

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_item_stops_the_file() {
+    fn problems_outside_items_stop_the_file() {
         for text in
             ["routes: 7", "workers: many", "limit: {}", "routes:\n  - a: [", "listeners: [ { address: x } ]"]
         {

@@ -1,11 +1,11 @@
-//! The schemas that files and stores are checked by, bundled with this program.
+//! The schemas for checks of files and stores, bundled with this program.
 //!
-//! What is in the folder beside this file is made from the types, see [`sigma_schema::described`], without what only explains.
-//! To make it at every start took longer than all the rest of a start together, and clients wait while a gateway that
-//! has died is replaced. So a test makes it: it fails where the types say something else, and `SIGMA_BLESS=1` takes that
-//! over, once somebody has read the difference. Clients build forms and checks from these schemas: they are promised.
+//! The folder with this file's name has the schemas, generated from the types without descriptions, see
+//! [`sigma_schema::described`]. Generating them at every start would take longer than the rest of the start, while
+//! clients may wait for a restarted gateway. A test compares them with the types; `SIGMA_BLESS=1` rewrites them after a
+//! review of the difference. Clients build forms and checks from these schemas, so they are a promise.
 //!
-//! Whoever wants to read one gets it with its descriptions, from [`crate::stored::schema`].
+//! [`crate::stored::schema`] returns a schema with its descriptions.
 
 use std::sync::OnceLock;
 
@@ -14,13 +14,13 @@ use serde_json::{Value, json};
 use crate::kind::Kind;
 use crate::resources::SecretProvider;
 
-/// What files are checked against, but for the items of their sections.
+/// Returns the schema of files, without the items of sections.
 pub(crate) fn of_settings() -> &'static Value {
     static SCHEMA: OnceLock<Value> = OnceLock::new();
     SCHEMA.get_or_init(|| read(include_str!("bundled/settings.json")))
 }
 
-/// What resources of a kind are checked against.
+/// Returns the schema of a kind of resource.
 pub(crate) fn of_kind(kind: Kind) -> &'static Value {
     static SCHEMAS: OfKinds<Value> = OfKinds::new();
     SCHEMAS.get_or_init(kind, || match kind {
@@ -40,7 +40,7 @@ pub(crate) fn of_kind(kind: Kind) -> &'static Value {
     })
 }
 
-/// What accesses to a secret manager are checked against.
+/// Returns the schema of a secret manager's configuration.
 pub(crate) fn of_secret(manager: SecretProvider) -> &'static Value {
     static SCHEMAS: [OnceLock<Value>; 3] = [const { OnceLock::new() }; 3];
     let [vault, aws, gcp] = &SCHEMAS;
@@ -52,18 +52,18 @@ pub(crate) fn of_secret(manager: SecretProvider) -> &'static Value {
 }
 
 fn read(text: &str) -> Value {
-    // They are part of the program, and a test reads each.
+    // They are part of the program, and a test parses each one.
     serde_json::from_str(text).expect("the schema is JSON")
 }
 
-/// An upstream inside another resource is as one of its own, and stands in its file alone.
+/// Adds the schema of upstreams, which has its own file, to another resource.
 fn with_upstream(text: &str) -> Value {
     let mut schema = read(text);
     schema["properties"]["upstream"] = of_kind(Kind::Upstream).clone();
     schema
 }
 
-/// Something of each kind, made when it is first asked for: a start waits for no kind that it does not have.
+/// A value of each kind, created on first use: a start does not wait for unused kinds.
 pub(crate) struct OfKinds<T>([OnceLock<T>; Kind::ALL.len()]);
 
 impl<T> OfKinds<T> {
@@ -72,7 +72,7 @@ impl<T> OfKinds<T> {
     }
 
     pub(crate) fn get_or_init(&self, kind: Kind, make: impl FnOnce() -> T) -> &T {
-        // The kinds are numbered from 0, and these are as many.
+        // Kinds are numbered from 0, and the array has as many entries.
         self.0[kind as usize].get_or_init(make)
     }
 }
@@ -87,7 +87,7 @@ mod tests {
     use sigma_schema::described::schema_of;
     use sigma_schema::wording::INERT;
 
-    /// Takes out what only explains; why a field does nothing is what those who write it are warned of.
+    /// Removes descriptions, except reasons for fields without effect, which warnings show.
     fn without_explanations(schema: &mut Value) {
         match schema {
             Value::Array(schemas) => schemas.iter_mut().for_each(without_explanations),
@@ -102,7 +102,7 @@ mod tests {
         }
     }
 
-    /// What the types say, and what is checked by.
+    /// Compares the schema of the types with the bundled one.
     #[track_caller]
     fn check(name: &str, mut made: Value, bundled: &Value) {
         without_explanations(&mut made);
@@ -116,14 +116,14 @@ mod tests {
             std::fs::write(path, format!("{shown:#}\n")).unwrap();
             return;
         }
-        // As texts: the order of properties is that of what is told.
+        // Compared as texts, because the order of properties decides the order of messages.
         let (made, bundled) = (format!("{made:#}"), format!("{bundled:#}"));
         let differs = made.lines().zip(bundled.lines()).find(|(made, bundled)| made != bundled);
         assert!(made == bundled, "{name}: {differs:?}; see bundled.rs");
     }
 
     #[test]
-    fn the_schemas_are_what_the_types_say() {
+    fn bundled_schemas_match_the_types() {
         let mut settings = schema_of::<Settings>();
         for section in SECTIONS {
             settings["properties"][section] = json!({ "type": "array" });

@@ -1,5 +1,5 @@
-//! The rules that go across fields (APISIX: references, exclusive fields). They look at the value, not at the types, so
-//! that they find what is wrong in an item whose schema problems are reported at the same time.
+//! Rules across fields (in APISIX: references, exclusive fields). They check the value, not the types, so that they
+//! also find problems in an item with schema problems.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -24,20 +24,20 @@ use sigma_schema::plugins::{PluginSchemas, PluginScope};
 use sigma_schema::problem::{Problem, closest, element, join, member};
 use sigma_schema::wording;
 
-/// The problems that were found so far.
+/// The problems found so far.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
-    /// Each stops the configuration.
+    /// Problems that stop the configuration.
     pub(crate) errors: Vec<Problem>,
-    /// These stop nothing.
+    /// Problems that are only warnings.
     pub(crate) warnings: Vec<Problem>,
-    /// Listeners that the document names, before those that stand for both address families become two.
+    /// Number of listeners in the document, before a listener for both address families becomes two.
     pub(crate) written_listeners: usize,
-    /// The format that the document was translated from.
+    /// The original format of a translated document.
     pub(crate) format: Option<&'static str>,
 }
 
-/// Checks every rule of `document`, whose short forms are expanded.
+/// Checks every rule of `document`, whose short forms are already expanded.
 pub(crate) fn check(document: &Document, options: &ParseOptions<'_>, found: &mut Findings) {
     let Some(root) = document.value.as_object() else { return };
     let (list, streams) = (list_of::<EnabledPlugin>(root, "plugins"), list_of(root, "stream_plugins"));
@@ -64,31 +64,31 @@ pub(crate) fn check(document: &Document, options: &ParseOptions<'_>, found: &mut
     rules.identities();
 }
 
-/// The kind of an item of a section: credentials stand among the consumers.
+/// Returns the kind of an item of a section; credentials are among the consumers.
 pub(crate) fn kind_of(section: &str, item: &Value) -> Kind {
     let kind = Kind::ALL.into_iter().find(|kind| kind.section() == section && *kind != Kind::Credential);
     let is_credential = || split_credential(item.get("id")?.as_str()?);
     match kind {
         Some(Kind::Consumer) if is_credential().is_some() => Kind::Credential,
-        // All sections are named in one list.
+        // The list has all sections.
         kind => kind.unwrap_or(Kind::Route),
     }
 }
 
-/// The document's setting for fields that do not exist.
+/// Returns the document's setting for unknown fields.
 fn unknown_fields(document: &Document) -> UnknownFields {
     let word = document.value.get("compat").and_then(|compat| compat.get("unknown_fields"));
     // The schema refuses any other word.
     word.and_then(|word| UnknownFields::deserialize(word).ok()).unwrap_or_default()
 }
 
-/// A list of enabled plugins, if the file has it.
+/// Returns a list of enabled plugins if the file has it.
 fn list_of<T: DeserializeOwned>(root: &Object, setting: &str) -> Option<Vec<T>> {
     let list = root.get(setting)?.as_array()?;
     Some(list.iter().filter_map(|item| serde_json::from_value(item.clone()).ok()).collect())
 }
 
-/// The targets of references, by kind and identity; made once, so that a large file is checked in
+/// Returns the targets of references by kind and id. The map is built once, so that the check of a large file takes
 /// linear time.
 fn known(root: &Object) -> HashMap<Kind, HashMap<String, &Value>> {
     let mut known: HashMap<Kind, HashMap<String, &Value>> = HashMap::new();
@@ -99,7 +99,7 @@ fn known(root: &Object) -> HashMap<Kind, HashMap<String, &Value>> {
     known
 }
 
-/// The id of an item as text: 1 and "1" are the same. That of a consumer is its name.
+/// Returns the id of an item as text: 1 and "1" are equal. The id of a consumer is its name.
 pub(crate) fn id_of(item: &Value) -> Option<String> {
     text_of_id(item.get("id").or_else(|| item.get("username"))?)
 }
@@ -117,9 +117,9 @@ fn objects<'a>(root: &'a Object, section: &str) -> impl Iterator<Item = (String,
 struct Rules<'a> {
     document: &'a Document,
     options: &'a ParseOptions<'a>,
-    /// The plugins that are enabled.
+    /// The enabled plugins.
     plugins: &'a dyn PluginSchemas,
-    /// The treatment of fields that do not exist.
+    /// The treatment of unknown fields.
     unknown: UnknownFields,
     found: &'a mut Findings,
     root: &'a Object,
@@ -138,7 +138,7 @@ impl Rules<'_> {
         self.found.errors.push(problem);
     }
 
-    /// An error, except in a standalone file, where APISIX lets it pass.
+    /// Reports an error, except in a standalone file, where APISIX accepts it.
     fn error_unless_standalone(&mut self, problem: Problem) {
         match self.options.standalone_mode {
             true => self.found.warnings.push(problem),
@@ -161,7 +161,7 @@ impl Rules<'_> {
             }
             let mut canonical = parsed.map_or_else(|_| address.to_owned(), |address| address.to_string());
             if place.get("stream").and_then(Value::as_str) == Some("udp") {
-                // Its ports are not those of TCP.
+                // UDP ports are separate from TCP ports.
                 canonical.push_str("/udp");
             }
             let pointer = member(&pointer, "address");
@@ -225,22 +225,23 @@ impl Rules<'_> {
         }
     }
 
-    /// Without others to talk to, or without the right to write, it would have no effect.
+    /// Without an etcd that the gateway may write to, the setting would have no effect.
     fn health_sharing(&mut self) {
         if self.root.get("health_sharing").is_none_or(Value::is_null) {
             return;
         }
         let store = |name| self.root.get("store")?.get(name)?.as_str();
         if store("kind") != Some("etcd") {
-            let message = "gateways tell each other of nodes through an etcd, and the store is none";
+            let message = "gateways share node health through an etcd, and the store is not an etcd";
             self.error("health_sharing", "conflict", message, "set `store.kind: etcd`, or remove it");
         } else if store("access") == Some("read_only") {
-            let message = "this gateway may not write to its store, and has nothing else to tell others by";
+            let message =
+                "gateways share node health through the store, and this gateway may not write to it";
             self.error("health_sharing", "conflict", message, "set `store.access: read_write`, or remove it");
         }
     }
 
-    /// The same of what is written about telling others; an id has its use without them.
+    /// The same for `report` and `ttl`; the id is also used without an etcd.
     fn members(&mut self) {
         let members = self.root.get("members");
         let says = |name: &str| members.and_then(|members| members.get(name)).cloned();
@@ -249,7 +250,8 @@ impl Rules<'_> {
         if is_shared {
             return;
         }
-        let message = "there is nobody to tell: the store is no etcd that this gateway may write to";
+        let message =
+            "gateways register in an etcd, and the store is not an etcd that this gateway may write to";
         if says("report") == Some(Value::Bool(true)) {
             self.error("members.report", "conflict", message, "set `store.kind: etcd`, or remove it");
         }
@@ -258,7 +260,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Keys that are kept where somebody else may read them are sealed, under a key that not everybody knows.
+    /// Keys in a file or a store must be encrypted with a key that is not public.
     fn ticket_keys(&mut self) {
         let place = self.root.get("tls").and_then(|tls| tls.get("ticket_keys")?.as_str());
         let Some(place) = place.filter(|place| *place != "process") else { return };
@@ -267,28 +269,27 @@ impl Rules<'_> {
         let keyring =
             self.root.get("data_encryption").and_then(|found| found.get("keyring")?.get(0)?.as_str());
         if keyring.is_none_or(|key| crate::crypt::DEFAULT_KEYRING.contains(&key)) {
-            let message =
-                "the keys of tickets are sealed by the first key of the keyring, and everybody knows it";
+            let message = "ticket keys are encrypted with the first key of the keyring, which is public";
             self.error(field, "conflict", message, "set `data_encryption.keyring` to a key of your own");
         }
         let resumption = self.root["tls"].get("resumption").and_then(Value::as_str).map(str::to_owned);
         if resumption.is_some_and(|resumption| resumption != "tickets") {
-            let message = "there are no tickets whose keys could be kept";
+            let message = "there are no tickets, so there are no keys to store";
             self.error(field, "conflict", message, "set `tls.resumption: tickets`, or remove it");
         }
         if place == "store" && store("kind") != Some("etcd") {
-            let message = "gateways share keys of tickets through an etcd, and the store is none";
+            let message = "gateways share ticket keys through an etcd, and the store is not an etcd";
             self.error(field, "conflict", message, "set `store.kind: etcd`, or `file`");
         } else if place == "store" && store("access") == Some("read_only") {
-            let message = "this gateway may not write to its store, and could not make new keys there";
+            let message = "this gateway may not write to its store, so it cannot store new keys there";
             self.error(field, "conflict", message, "set `store.access: read_write`, or `file`");
         } else if place == "file" && self.root["tls"].get("storage").and_then(Value::as_str) == Some("off") {
-            let message = "there is no folder to keep the keys of tickets in";
+            let message = "there is no folder for the ticket keys";
             self.error(field, "conflict", message, "set `tls.storage` to a folder");
         }
     }
 
-    /// A class that is refused before a less important one would be served worse than its author wrote.
+    /// A class must not be refused before a less important one.
     fn load_shedding(&mut self) {
         let defaults = crate::settings::LoadShedding::default();
         let written = |name| self.root.get("load_shedding")?.get(name)?.as_u64();
@@ -315,7 +316,7 @@ impl Rules<'_> {
             let Some(id) = id_of(item) else { continue };
             if let Some(first) = seen.get(&id) {
                 let place = member(&pointer, "id");
-                let message = format!("the id {id} is already that of {first}");
+                let message = format!("the id {id} is already used by {first}");
                 let problem =
                     self.document.problem(&place, "duplicate_id", message).hint("choose another id");
                 self.error_unless_standalone(problem);
@@ -324,7 +325,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Everything about one item, by itself and among the others.
+    /// Checks one item, by itself and among the others.
     fn item(&mut self, kind: Kind, pointer: &str, item: &Value) {
         let refused = stored::problems(kind, item, self.plugins, self.unknown);
         let refused = refused.into_iter().map(|problem| self.document.located(problem.within(pointer)));
@@ -343,7 +344,7 @@ impl Rules<'_> {
         self.warnings(kind, pointer, item);
     }
 
-    /// The registry that an upstream takes its nodes from has settings.
+    /// Checks that the registry of an upstream has settings.
     fn registry(&mut self, kind: Kind, pointer: &str, item: &Value) {
         let (place, upstream) = match kind {
             Kind::Upstream => (pointer.to_owned(), Some(item)),
@@ -378,7 +379,7 @@ impl Rules<'_> {
         }
     }
 
-    /// The references of one item.
+    /// Checks the references of one item.
     fn references(&mut self, kind: Kind, pointer: &str, item: &Value) {
         for reference in references(kind, item) {
             let known = self.known.get(&reference.kind);
@@ -398,7 +399,7 @@ impl Rules<'_> {
                 continue;
             }
             let section = reference.kind.section();
-            // Sorted, so that of two that are as close the same is named every time.
+            // Sorted, so that the suggestion is always the same if two names are equally close.
             let mut known: Vec<&str> =
                 known.into_iter().flat_map(|known| known.keys()).map(String::as_str).collect();
             known.sort_unstable();
@@ -413,13 +414,13 @@ impl Rules<'_> {
         }
     }
 
-    /// The warnings about an item, which stop nothing.
+    /// Collects the warnings about an item.
     fn warnings(&mut self, kind: Kind, pointer: &str, item: &Value) {
         let router = self.root.get("router").and_then(|router| router.get("http"));
         let around = Surroundings {
             plugins: self.plugins,
             unknown: self.unknown,
-            // The schema refuses a value that is no router.
+            // The schema refuses any other value.
             router: router.and_then(|router| RouterKind::deserialize(router).ok()).unwrap_or_default(),
             now: self.options.now,
             trusts_proxies: self.names_proxies(),
@@ -429,13 +430,13 @@ impl Rules<'_> {
         self.found.warnings.extend(found.collect::<Vec<_>>());
     }
 
-    /// Whether `trusted_addresses` names any peer.
+    /// Returns whether `trusted_addresses` has entries.
     fn names_proxies(&self) -> bool {
         let list = self.root.get("trusted_addresses").and_then(Value::as_array);
         list.is_some_and(|list| !list.is_empty())
     }
 
-    /// The settings of plugins for the process. A plugin that is not enabled may have some already.
+    /// Checks process-wide settings of plugins, which may already be set for a plugin that is not enabled.
     fn attributes(&mut self) {
         let all = self.options.plugins;
         for (name, value) in self.root.get("plugin_attr").and_then(Value::as_object).into_iter().flatten() {
@@ -445,15 +446,13 @@ impl Rules<'_> {
                     all.names().into_iter().filter(|name| all.attributes(name).is_some()).collect();
                 let hint = match closest(name, known.iter().copied()) {
                     Some(close) => format!("did you mean `{close}`?"),
-                    None => {
-                        "remove it; `sigma plugins` lists the plugins, and their pages what each can be told"
-                            .to_owned()
-                    }
+                    None => "remove it; `sigma plugins` lists the plugins, and their pages list the settings"
+                        .to_owned(),
                 };
-                self.error(&here, "unknown_key", format!("nothing can be told to a plugin `{name}`"), hint);
+                self.error(&here, "unknown_key", format!("the plugin `{name}` has no settings here"), hint);
                 continue;
             };
-            // Not written by users, but by plugins, whose tests compile it.
+            // The schema is part of a plugin, whose tests compile it.
             let schema = wording::Schema::of_program(&schema).expect("the schema of attributes is one");
             let mistakes = schema.mistakes(value, &[]);
             if !mistakes.is_empty() {
@@ -490,7 +489,7 @@ impl Rules<'_> {
         }
     }
 
-    /// The manager may be right, and yet nothing be named there.
+    /// Checks the id of a secret: a manager, and a name.
     fn identity(&mut self, pointer: &str, secret: &Object) {
         let Some(id) = secret.get("id").and_then(Value::as_str) else { return };
         if id.split_once('/').is_none_or(|(_, own)| own.parse::<Id>().is_err()) {
@@ -499,7 +498,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Every plugin may stand in one global rule only; otherwise it would not be said which counts.
+    /// Checks that a plugin is in at most one global rule; otherwise it would be unclear which one applies.
     fn global_rules(&mut self) {
         let mut seen: HashMap<&str, String> = HashMap::new();
         for (pointer, rule) in objects(self.root, "global_rules") {
@@ -516,7 +515,7 @@ impl Rules<'_> {
         }
     }
 
-    /// What identifies a consumer must identify no other one: one of them would stand for both.
+    /// Checks that consumers have different credentials.
     fn identities(&mut self) {
         let mut owners: HashMap<(&str, &str), (String, String)> = HashMap::new();
         for (pointer, item) in objects(self.root, "consumers") {
@@ -546,7 +545,7 @@ impl Rules<'_> {
         }
     }
 
-    /// The lists of enabled plugins.
+    /// Checks the lists of enabled plugins.
     fn enabled_plugins(&mut self, roster: &dyn PluginSchemas) {
         for (pointer, plugin) in objects(self.root, "plugins") {
             let Some(name) = plugin.get("name").and_then(Value::as_str) else { continue };

@@ -1,8 +1,8 @@
 //! Encryption of secret fields at rest, as APISIX does it, so that both can share a store.
 //!
-//! AES in CBC mode, PKCS#7 padding (RFC 5652 §6.3), the key itself as the initialisation vector
-//! (its first half for AES-256), base64 around it. The same text always has the same ciphertext
-//! and nothing detects a change: this hides secrets from who looks at a store, no more.
+//! AES in CBC mode, PKCS#7 padding (RFC 5652 §6.3), the key itself as the initialisation vector (its first half for
+//! AES-256), base64 around it. The same text always has the same ciphertext, and changes are not detected. This only
+//! hides secrets from readers of a store.
 
 use std::fmt;
 
@@ -22,10 +22,10 @@ use sigma_schema::plugins::{PluginSchemas, PluginScope};
 
 pub use crate::public_keyring::DEFAULT_KEYRING;
 
-/// Bytes of a block and of the initialisation vector.
+/// Size of a block and of the initialisation vector in bytes.
 const BLOCK_BYTES: usize = 16;
 
-/// Why a text is no key.
+/// The error for an invalid key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a key of `data_encryption.keyring` has {0} bytes; write 16 (AES-128) or 32 (AES-256)")]
 pub struct InvalidKey(usize);
@@ -74,21 +74,21 @@ fn vector(key: &[u8; 32]) -> [u8; BLOCK_BYTES] {
     vector
 }
 
-/// The keys in force: the first one encrypts, every one is tried to decrypt.
+/// The keys: the first one encrypts, all are tried for decryption.
 #[derive(Clone)]
 pub struct Keyring {
     keys: Vec<Key>,
     coverage: Coverage,
 }
 
-/// The fields that are encrypted on the way to the store. All are decrypted on the way back.
+/// The fields that are encrypted in the store. All fields are decrypted when they are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Coverage {
     All,
     PrivateKeys,
 }
 
-/// Without `enable`, private keys alone are encrypted.
+/// Without `enable`, only private keys are encrypted.
 impl TryFrom<&DataEncryption> for Keyring {
     type Error = InvalidKey;
 
@@ -105,7 +105,7 @@ impl fmt::Debug for Keyring {
 }
 
 impl Keyring {
-    /// The keyring of these keys, of 16 or 32 bytes each. An empty one leaves everything as it is.
+    /// Creates a keyring of keys of 16 or 32 bytes. An empty keyring changes nothing.
     ///
     /// # Errors
     /// Returns an error if a key has another length.
@@ -114,7 +114,7 @@ impl Keyring {
         Ok(Keyring { keys, coverage: Coverage::All })
     }
 
-    /// The keys themselves, of which others are derived for other purposes.
+    /// Returns the keys themselves, from which keys for other purposes are derived.
     pub fn secrets(&self) -> impl Iterator<Item = &[u8]> {
         self.keys.iter().map(|key| match key {
             Key::Aes128(key) => &key[..],
@@ -122,25 +122,25 @@ impl Keyring {
         })
     }
 
-    /// The ciphertext of `text`, in base64.
+    /// Returns the ciphertext of `text` in base64.
     #[must_use]
     pub fn encrypt(&self, text: &str) -> Option<String> {
         Some(STANDARD.encode(self.keys.first()?.encrypt(text.as_bytes())))
     }
 
-    /// The text of a ciphertext; None if no key fits.
+    /// Returns the text of a ciphertext, or None if no key matches.
     #[must_use]
     pub fn decrypt(&self, cipher: &str) -> Option<String> {
         let cipher = STANDARD.decode(cipher).ok()?;
-        // A wrong key mostly breaks the padding; what is left of chance breaks UTF-8.
+        // A wrong key usually breaks the padding; otherwise it breaks UTF-8.
         self.keys.iter().find_map(|key| String::from_utf8(key.decrypt(&cipher)?).ok())
     }
 
-    /// Encrypts the secret fields of a resource in place: those that its plugins name, that of sessions,
-    /// and private keys, which are left alone if they are encrypted already.
+    /// Encrypts the secret fields of a resource in place: fields of its plugins, the session secret, and private keys.
+    /// Private keys that are already encrypted are not changed.
     pub fn encrypt_resource(&self, kind: Kind, value: &mut Value, plugins: &dyn PluginSchemas) {
         let mut encrypt = |text: &mut String, what: Field| {
-            // Empty texts and references hide nothing.
+            // Empty texts and references need no encryption.
             let plain = match what {
                 Field::Secret => self.coverage == Coverage::All && !text.is_empty() && !is_reference(text),
                 Field::PrivateKey => text.starts_with("---"),
@@ -152,8 +152,8 @@ impl Keyring {
         secret_fields(kind, value, plugins, &mut encrypt);
     }
 
-    /// Decrypts the secret fields of a resource in place. A field that no key fits stays as it is: it was
-    /// written by something that does not encrypt. Returns how many fields those are.
+    /// Decrypts the secret fields of a resource in place. A field that no key decrypts is not changed: its writer did
+    /// not encrypt it. Returns the number of such fields.
     pub fn decrypt_resource(&self, kind: Kind, value: &mut Value, plugins: &dyn PluginSchemas) -> usize {
         let mut left = 0;
         let mut decrypt = |text: &mut String, what: Field| {
@@ -171,8 +171,8 @@ impl Keyring {
     }
 }
 
-/// Hides everything secret of a resource: the secret fields of its plugins, that of sessions, private
-/// keys wherever they stand, and what secret managers ask for. References stay: they tell nothing.
+/// Masks all secrets of a resource: secret fields of its plugins, the session secret, private keys at any place, and
+/// credentials of secret managers. References are not masked, because they reveal nothing.
 pub fn mask_resource(kind: Kind, value: &mut Value, plugins: &dyn PluginSchemas) {
     all_secrets(kind, value, plugins, &mut |text| {
         if !text.is_empty() && !is_reference(text) {
@@ -182,15 +182,15 @@ pub fn mask_resource(kind: Kind, value: &mut Value, plugins: &dyn PluginSchemas)
     mask_private_keys(value);
 }
 
-/// Whether a secret of a resource is the mask itself: what was read masked was sent back, and would
-/// be a secret that everybody knows. `value` stays as it is.
+/// Returns whether a secret of a resource is the mask itself: a masked response was sent back, and the mask would
+/// become a public secret. `value` is not changed.
 pub fn is_masked(kind: Kind, value: &mut Value, plugins: &dyn PluginSchemas) -> bool {
     let mut found = false;
     all_secrets(kind, value, plugins, &mut |text| found |= text == MASK);
     found
 }
 
-/// Calls `each` with every secret field, those of secret managers included.
+/// Calls `each` with every secret field, including credentials of secret managers.
 fn all_secrets(
     kind: Kind,
     value: &mut Value,
@@ -205,11 +205,11 @@ fn all_secrets(
     }
 }
 
-/// The credentials for the managers of secrets.
+/// The credentials of secret managers.
 const MANAGER_SECRETS: [&[&str]; 4] =
     [&["token"], &["secret_access_key"], &["session_token"], &["auth_config", "private_key"]];
 
-/// As deep as the value, which its reader has bounded.
+/// The recursion is as deep as the value, which its reader has bounded.
 fn mask_private_keys(value: &mut Value) {
     match value {
         Value::String(text) if text.contains("PRIVATE KEY-----") => MASK.clone_into(text),
@@ -260,8 +260,8 @@ fn secret_fields(
     }
 }
 
-/// Calls `each` with the secret fields of a plugin's configuration and of the plugins inside it, which
-/// stand in its value and so are no deeper than that.
+/// Calls `each` with the secret fields of a plugin's configuration and of its inner plugins. The recursion is no deeper
+/// than the value.
 fn secrets_of_plugin(
     name: &str,
     scope: PluginScope,
@@ -280,13 +280,13 @@ fn secrets_of_plugin(
     }
 }
 
-/// Calls `each` with the text at `path`, or with those of the list or object there.
+/// Calls `each` with the text at `path`, or with the texts of the list or object there.
 fn texts(value: &mut Value, path: &[&str], each: &mut dyn FnMut(&mut String)) {
     match (value, path) {
         (Value::String(text), []) => each(text),
         (Value::Array(items), path) => items.iter_mut().for_each(|item| texts(item, path, each)),
         (Value::Object(map), []) => map.values_mut().for_each(|value| {
-            // One level, as the headers of a request; deeper fields have paths of their own.
+            // One level, for example the headers of a request; deeper fields have their own paths.
             if let Value::String(text) = value {
                 each(text);
             }
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn ciphertexts_are_those_of_apisix() {
+    fn ciphertexts_are_compatible_with_apisix() {
         // openssl enc -aes-128-cbc -K <hex of the key> -iv <the same> | base64
         let ring = keyring(&DEFAULT_KEYRING);
         assert_eq!(ring.encrypt("bar").as_deref(), Some("+kOEVUuRc5rC5ZwvvAMLwg=="));
@@ -340,7 +340,7 @@ mod tests {
             assert!(!is_masked(kind, &mut value, &TestPlugins));
             mask_resource(kind, &mut value, &TestPlugins);
             assert_eq!(value, expected);
-            // A reference is shown as it is, and a mask elsewhere is no secret.
+            // A reference is shown, and a mask at another place is not a secret.
             let shown = value.to_string();
             let is_secret = shown.contains("***") && !shown.contains("\"x\"");
             assert_eq!(is_masked(kind, &mut value, &TestPlugins), is_secret, "{shown}");

@@ -1,4 +1,4 @@
-//! The configuration reference, made from the same schema that files are checked against.
+//! The configuration reference, generated from the schema that also checks files.
 
 use std::fmt::Write;
 
@@ -7,15 +7,15 @@ use sigma_schema::docs::{cell, type_with_references, words_of};
 
 use crate::schema;
 
-/// The JSON schema of a configuration in its full form (no shorthand), draft 2020-12.
+/// Returns the JSON schema of a configuration in its full form (no shorthand), draft 2020-12.
 #[must_use]
 pub fn schema() -> Value {
     schema::schema().clone()
 }
 
-/// The reference as Markdown: one table per object, in a fixed order.
+/// Returns the reference as Markdown: one table per object, in a fixed order.
 ///
-/// Types are named in words: the names of Rust's types mean nothing to who writes a file.
+/// Types are described in words, because authors of files do not know the names of Rust types.
 #[must_use]
 pub fn reference_markdown() -> String {
     let mut out = String::from(
@@ -38,7 +38,7 @@ enum DefinitionForm {
     Object,
     /// A table of its words.
     Words,
-    /// Spelt out wherever it is used.
+    /// The type in words wherever it is used.
     Inline,
 }
 
@@ -52,7 +52,7 @@ fn form_of(definition: &Value) -> DefinitionForm {
     }
 }
 
-/// `NiubixAdmin` as `Niubix admin`.
+/// Turns `NiubixAdmin` into `Niubix admin`.
 fn title_of(name: &str) -> String {
     let mut title = String::with_capacity(name.len() + 2);
     for letter in name.chars() {
@@ -80,7 +80,7 @@ fn section(out: &mut String, title: &str, object: &Value) {
         let default = match property.get("default") {
             _ if required.contains(&key.as_str()) => "required".to_owned(),
             None | Some(Value::Null) => "–".to_owned(),
-            // Whole objects are explained by their own tables.
+            // Objects have their own tables.
             Some(Value::Object(_)) => "see its table".to_owned(),
             Some(value) => format!("`{}`", cell(&value.to_string())),
         };
@@ -109,7 +109,7 @@ fn heading(out: &mut String, title: &str, object: &Value) {
     }
 }
 
-/// A definition: a link to its table, or what it is.
+/// Returns a link to the table of a definition, or its type in words.
 fn reference(name: &str) -> String {
     let Some(definition) = schema::definitions().and_then(|all| all.get(name)) else {
         return "any".to_owned();
@@ -146,9 +146,9 @@ mod tests {
         }
     }
 
-    /// The reference has the names of the file, not those of the code.
+    /// The reference has the names of the file, not of the code.
     #[test]
-    fn no_name_of_a_rust_type_is_shown() {
+    fn names_of_rust_types_are_not_shown() {
         let reference = reference_markdown();
         for name in schema::definitions().into_iter().flatten().map(|(name, _)| name) {
             let several_words = name.chars().skip(1).any(char::is_uppercase);

@@ -1,8 +1,8 @@
 //! Environment variables in a document: `${{NAME}}`, `${{NAME:=default}}`.
 //!
-//! Substitution follows parsing, so that a value can never change the structure around it. The field
-//! decides over the type of the result: a key of digits stays a text. Only where the field takes texts
-//! as well as numbers, or where no schema names the field, the quotes of YAML decide.
+//! Substitution follows parsing, so that a value can never change the structure around it. The field determines the
+//! type of the result: a key of digits stays a text. The YAML quotes decide only if the field accepts texts and
+//! numbers, or if no schema has the field.
 
 mod wanted;
 
@@ -13,14 +13,14 @@ use sigma_schema::plugins::PluginSchemas;
 use sigma_schema::problem::{Problem, element, member};
 use wanted::{Fields, Wanted};
 
-/// The part of a configuration that a document holds, which decides over the types of its fields.
+/// The content of a document, which determines the types of its fields.
 #[derive(Clone, Copy)]
 pub(crate) enum Holds<'a> {
     /// A file, with the plugins of this build.
     File(&'a dyn PluginSchemas),
-    /// One resource of a kind that is not known here.
+    /// One resource of an unknown kind.
     Resource(&'a dyn PluginSchemas),
-    /// A format without a schema: texts that look like numbers or truth values become these.
+    /// A format without a schema: texts that look like numbers or booleans are converted.
     Foreign,
 }
 
@@ -103,7 +103,7 @@ impl Pass<'_> {
         }
     }
 
-    /// The value of a text whose variables are replaced.
+    /// Returns the value of a text after substitution.
     fn typed(&self, text: String, pointer: &str, wanted: Wanted) -> Value {
         let is_plain = self.is_foreign || self.document.plain.contains(pointer);
         let may_be_typed = match wanted {
@@ -114,7 +114,7 @@ impl Pass<'_> {
         if may_be_typed { scalar(text) } else { Value::String(text) }
     }
 
-    /// The text with its variables replaced; `None` without a variable.
+    /// Returns the text after substitution; `None` without a variable.
     fn text(&mut self, text: &str, pointer: &str) -> Option<String> {
         let mut out = String::new();
         let mut rest = text;
@@ -145,7 +145,7 @@ impl Pass<'_> {
     }
 }
 
-/// A number or a truth value, if the text is one. A number that cannot be kept exactly stays a text.
+/// Converts a text to a number or a boolean, if it is one. A number that cannot be stored exactly stays a text.
 fn scalar(text: String) -> Value {
     match text.as_str() {
         "true" => return Value::Bool(true),

@@ -1,4 +1,4 @@
-//! The kinds of resources and the keys they are stored under.
+//! The kinds of resources, and their keys in stores.
 
 use std::fmt;
 
@@ -23,18 +23,18 @@ pub enum Kind {
     GlobalRule,
     /// A set of plugins that routes refer to.
     PluginConfig,
-    /// Settings that all instances of a plugin share.
+    /// Settings shared by all configurations of a plugin.
     PluginMetadata,
     /// A Protocol Buffers definition.
     Proto,
     /// A route for TCP or UDP.
     StreamRoute,
-    /// An access to a secret manager.
+    /// The configuration of a secret manager.
     Secret,
 }
 
 impl Kind {
-    /// All kinds, in the order in which references may point: later kinds may name earlier ones.
+    /// All kinds, in the order of possible references: later kinds may refer to earlier ones.
     pub const ALL: [Kind; 13] = [
         Kind::Secret,
         Kind::Ssl,
@@ -51,8 +51,8 @@ impl Kind {
         Kind::StreamRoute,
     ];
 
-    /// The section of a file, the path segment of the Admin API and the directory in etcd.
-    /// Credentials are kept below their consumers.
+    /// Returns the section of a file, the path segment of the Admin API and the directory in etcd. Credentials are
+    /// stored below their consumers.
     pub fn section(self) -> &'static str {
         match self {
             Kind::Route => "routes",
@@ -70,7 +70,7 @@ impl Kind {
         }
     }
 
-    /// The word for it in messages, as APISIX has it.
+    /// Returns APISIX's word for it in messages.
     pub fn word(self) -> &'static str {
         match self {
             Kind::Route => "route",
@@ -90,24 +90,24 @@ impl Kind {
     }
 }
 
-/// Where a resource is: its kind and its identity within the kind. The identity of a credential
-/// is `<username>/credentials/<id>`, that of a secret `<manager>/<id>`.
+/// The key of a resource: its kind and its id within the kind. The id of a credential is `<username>/credentials/<id>`,
+/// the id of a secret `<manager>/<id>`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ResourceKey {
     /// The kind.
     pub kind: Kind,
-    /// The identity.
+    /// The id.
     pub id: String,
 }
 
 impl ResourceKey {
-    /// The key of the resource `id` of a kind.
+    /// Creates the key of the resource `id` of a kind.
     pub fn new(kind: Kind, id: impl Into<String>) -> ResourceKey {
         ResourceKey { kind, id: id.into() }
     }
 
-    /// Reads a store key without its prefix, such as `routes/1`. None for what is no resource:
-    /// placeholders of directories, and keys that belong to other programs.
+    /// Parses a store key without its prefix, such as `routes/1`. Returns None for other keys: placeholders of
+    /// directories, and keys of other programs.
     pub fn parse(key: &str) -> Option<ResourceKey> {
         let (section, id) = key.split_once('/')?;
         if id.is_empty() {
@@ -130,7 +130,7 @@ impl ResourceKey {
 }
 
 impl fmt::Display for ResourceKey {
-    /// The store key without its prefix.
+    /// Writes the store key without its prefix.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.kind.section(), self.id)
     }

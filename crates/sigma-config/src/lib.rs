@@ -1,9 +1,9 @@
-//! The configuration that an operator writes, checked once into types that cannot be wrong.
+//! Configurations: parsed and checked once into types that cannot be invalid.
 //!
-//! The way of a text: [`Document`] (JSON or YAML, with lines) → [`Formats`] (formats of other programs are translated)
-//! → [`env`] (variables) → shorthands → schema → rules across fields → types. Every step reports all that it finds, as
-//! [`Problem`]s with path, line, reason and remedy.
-//! No I/O happens here: the caller brings the text and the environment.
+//! The steps of a text: [`Document`] (JSON or YAML, with lines) → [`Formats`] (formats of other programs are
+//! translated) → [`env`] (variables) → shorthands → schema → rules across fields → types. Every step reports all
+//! problems that it finds, as [`Problem`]s with path, line, reason and remedy. The crate does no I/O: the caller
+//! supplies the text and the environment.
 
 pub mod acme;
 mod advice;
@@ -63,21 +63,21 @@ use sigma_schema::document::Document;
 use sigma_schema::formats::{Formats, OwnFormat};
 use sigma_schema::plugins::{NoPlugins, PluginSchemas};
 
-/// Everything an operator wrote, checked.
+/// A checked configuration.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Config {
     /// The settings of the process.
     pub settings: Settings,
-    /// The resources that it serves.
+    /// The resources.
     pub resources: Resources,
 }
 
 impl Config {
-    /// The full form: every default written out, no shorthand. `parse` of it gives this `Config`.
+    /// Returns the full form: every default written out, no shorthand. `parse` of it returns an equal `Config`.
     #[must_use]
     pub fn to_value(&self) -> Value {
         let mut whole = serde_json::Map::new();
-        // Neither type has a map with keys that are no strings, nor a serializer that fails.
+        // Neither type has a map with keys other than strings, nor a serializer that fails.
         for part in [serde_json::to_value(&self.settings), serde_json::to_value(&self.resources)] {
             if let Ok(Value::Object(part)) = part {
                 whole.extend(part);
@@ -92,38 +92,38 @@ impl Config {
 pub struct Checked {
     /// The configuration.
     pub config: Config,
-    /// Warnings: problems that stop nothing.
+    /// The warnings.
     pub warnings: Vec<Problem>,
-    /// Items that are not served, with [`ParseOptions::skip_invalid`].
+    /// Items that do not serve because they are invalid, with [`ParseOptions::skip_invalid`].
     pub set_aside: Vec<SetAside>,
-    /// The name of the format that it was translated from, e.g. `niubix.json`; None for Sigma's own.
+    /// The name of the original format, e.g. `niubix.json`; None for Sigma's own format.
     pub format: Option<&'static str>,
 }
 
 impl Checked {
-    /// The configuration in its full form; see [`Config::to_value`].
+    /// Returns the configuration in its full form; see [`Config::to_value`].
     #[must_use]
     pub fn normalized(&self) -> Value {
         self.config.to_value()
     }
 }
 
-/// What `parse` cannot know by itself.
+/// The input of `parse` besides the text.
 pub struct ParseOptions<'a> {
     /// The environment.
     pub env: &'a dyn Fn(&str) -> Option<String>,
-    /// The formats that the text may have besides Sigma's own.
+    /// The formats that are accepted besides Sigma's own.
     pub formats: &'a dyn Formats,
-    /// The text is APISIX's standalone file: a YAML file must end with `#END`, a later resource
-    /// replaces an earlier one with its id, and references between resources are not checked.
+    /// The text is APISIX's standalone file: a YAML file must end with `#END`, a later resource replaces an earlier one
+    /// with the same id, and references between resources are not checked.
     pub standalone_mode: bool,
-    /// Invalid items are set aside instead of stopping the file; see [`SetAside`].
+    /// Set invalid items aside instead of refusing the file; see [`SetAside`].
     pub skip_invalid: bool,
     /// The plugins of this build.
     pub plugins: &'a dyn PluginSchemas,
-    /// The time in Unix seconds, for certificates that are out of date; 0 if it does not matter.
+    /// The time in Unix seconds, for expired certificates; 0 to ignore it.
     pub now: i64,
-    /// Largest text in bytes. The default, 16 MiB, holds some ten thousand routes.
+    /// Maximum size of the text in bytes. The default, 16 MiB, is enough for about ten thousand routes.
     pub max_bytes: usize,
 }
 
@@ -141,7 +141,7 @@ impl Default for ParseOptions<'_> {
     }
 }
 
-/// Reads and checks one configuration file. Either everything is right, or all problems come back.
+/// Parses and checks one configuration file. Returns the configuration, or all problems.
 pub fn parse(text: &str, options: &ParseOptions<'_>) -> Result<Checked, Vec<Problem>> {
     let mut found = check::Findings::default();
     let document = prepared(text, options, &mut found)?;
@@ -157,7 +157,7 @@ pub fn parse(text: &str, options: &ParseOptions<'_>) -> Result<Checked, Vec<Prob
     set_aside.iter().for_each(|item| item.close(&document, &mut config.resources));
     once_per_listener(&mut found.errors, found.written_listeners);
     if !found.errors.is_empty() {
-        // In the order of the document, as people work through it.
+        // In document order, for the reader.
         found.errors.sort_by_key(|problem| problem.line);
         return Err(found.errors);
     }
@@ -177,8 +177,8 @@ pub fn parse(text: &str, options: &ParseOptions<'_>) -> Result<Checked, Vec<Prob
     Ok(Checked { config, warnings: found.warnings, set_aside, format: found.format })
 }
 
-/// The pid file that a configuration names, whatever else is wrong with it: commands that act on a process need no more.
-/// A relative path begins in `process.working_folder`, where that is set.
+/// Returns the pid file that a configuration names, even if the rest is invalid, because commands for a process need no
+/// more. A relative path begins in `process.working_folder`, if that is set.
 #[must_use]
 pub fn pid_file_of(
     text: &str,
@@ -194,7 +194,7 @@ pub fn pid_file_of(
     Some(std::path::Path::new(folder.unwrap_or_default()).join(file))
 }
 
-/// The same of a text that is no document: from its line, if it has one of its own at the top.
+/// Returns the pid file of an unparsable text: from its own line at the top level.
 fn written_pid_file(text: &str) -> Option<std::path::PathBuf> {
     let value = text.lines().find_map(|line| line.strip_prefix("pid_file:"))?;
     let value = value.split(" #").next().unwrap_or_default().trim();
@@ -203,8 +203,8 @@ fn written_pid_file(text: &str) -> Option<std::path::PathBuf> {
     (!value.is_empty() && !value.contains("${{")).then(|| value.into())
 }
 
-/// A listener at `:port` stands for two; what is wrong with it is told once. `written` are those of
-/// the document, behind which the second ones stand.
+/// Removes duplicate problems of a listener at `:port`, which becomes two listeners. `written` is the number of
+/// listeners in the document; the second ones come after them.
 fn once_per_listener(problems: &mut Vec<Problem>, written: usize) {
     fn place(problem: &Problem) -> Option<(usize, &str)> {
         let (index, rest) = problem.pointer.strip_prefix("listeners[")?.split_once(']')?;
@@ -220,7 +220,7 @@ fn once_per_listener(problems: &mut Vec<Problem>, written: usize) {
     });
 }
 
-/// The document of `text` in its full form, not yet checked.
+/// Returns the document of `text` in its full form, not yet checked.
 fn prepared(
     text: &str,
     options: &ParseOptions<'_>,
@@ -261,7 +261,7 @@ fn translate(
         Ok((value, warnings)) => {
             found.warnings.extend(warnings);
             document.value = value;
-            // The lines are those of the original, whose pointers mean nothing in the translation.
+            // Lines refer to the original, whose pointers do not match the translation.
             document.positions.clear();
             Ok(())
         }
@@ -273,8 +273,8 @@ fn translate(
     }
 }
 
-/// From the checked value to the types. The schema and the rules have accepted everything, so an
-/// error here is one that they overlooked; it is reported like any other.
+/// Converts the checked value to the types. Schema and rules have accepted everything. An error here means that they
+/// missed something; it is reported like any other.
 fn typed(document: &Document, set_aside: &[SetAside], found: &mut check::Findings) -> Config {
     let mut config = Config::default();
     let Some(root) = document.value.as_object() else { return config };
@@ -299,7 +299,7 @@ fn typed(document: &Document, set_aside: &[SetAside], found: &mut check::Finding
     config
 }
 
-/// Of items with the same id the last stays; only standalone files get here with such.
+/// Of items with the same id the last one stays; only standalone files have such items here.
 fn items(
     document: &Document,
     list: &[(usize, &Value)],

@@ -65,7 +65,7 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
 }
 
 /// Puts brackets around IPv6 addresses. Old stores contain addresses without brackets, which APISIX refuses today.
-/// Returns None if there are none to change.
+/// Returns None if nothing changes.
 pub(crate) fn bracketed(nodes: &Value) -> Option<Value> {
     let is_bare = |host: &str| host.parse::<Ipv6Addr>().is_ok() && split_bare(host).is_none();
     let wrapped = |host: &str| if is_bare(host) { format!("[{host}]") } else { host.to_owned() };

@@ -1,9 +1,9 @@
-//! As much of PEM as it takes to tell a certificate from something else before anything is loaded.
+//! A minimal PEM parser that recognises certificates and keys before anything is loaded.
 
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
-/// Checks that a text holds certificates only, each a DER sequence of its full length.
+/// Checks that a text contains only certificates, each a DER sequence of its full length.
 pub(crate) fn certificates(text: &str) -> Result<(), String> {
     let mut any = false;
     for certificate in CertificateDer::pem_slice_iter(text.as_bytes()) {
@@ -16,7 +16,7 @@ pub(crate) fn certificates(text: &str) -> Result<(), String> {
     if any { Ok(()) } else { Err("no certificate in PEM".to_owned()) }
 }
 
-/// Checks that a text holds a private key.
+/// Checks that a text contains a private key.
 pub(crate) fn private_key(text: &str) -> Result<(), String> {
     if is_encrypted(text) {
         return Err("the key is encrypted with a passphrase".to_owned());
@@ -28,13 +28,13 @@ pub(crate) fn private_key(text: &str) -> Result<(), String> {
     if is_sequence(key.secret_der()) { Ok(()) } else { Err("the private key is damaged".to_owned()) }
 }
 
-/// Whether a text holds an encrypted key: that of PKCS #8, or the older form of OpenSSL with its headers.
+/// Returns whether a text contains an encrypted key: PKCS #8, or OpenSSL's older form with headers.
 pub(crate) fn is_encrypted(text: &str) -> bool {
     text.contains("BEGIN ENCRYPTED PRIVATE KEY")
         || text.lines().any(|line| line.starts_with("Proc-Type:") && line.contains("ENCRYPTED"))
 }
 
-/// Whether `der` is one sequence (X.690 §8.9) and nothing else.
+/// Returns whether `der` is exactly one sequence (X.690 §8.9).
 fn is_sequence(der: &[u8]) -> bool {
     let Some((&0x30, rest)) = der.split_first() else { return false };
     let Some((&first, rest)) = rest.split_first() else { return false };
@@ -49,8 +49,7 @@ fn is_sequence(der: &[u8]) -> bool {
     content.len() == length.iter().fold(0_usize, |length, byte| length << 8 | usize::from(*byte))
 }
 
-/// From when to when the first certificate of a text is valid, in Unix seconds; None if it cannot be
-/// read that far.
+/// Returns the validity of the first certificate in Unix seconds, or None if it cannot be parsed.
 pub(crate) fn validity(text: &str) -> Option<(i64, i64)> {
     let certificate = CertificateDer::pem_slice_iter(text.as_bytes()).next()?.ok()?;
     // Certificate → tbsCertificate → [version], serial number, algorithm, issuer, validity.
@@ -68,7 +67,7 @@ pub(crate) fn validity(text: &str) -> Option<(i64, i64)> {
     Some((time(kind, from)?, time(other_kind, to)?))
 }
 
-/// The first element of some DER: its tag, its content and what follows it.
+/// Returns the first DER element: its tag, its content and the rest.
 fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = der.split_first()?;
     let (&first, mut rest) = rest.split_first()?;
@@ -86,7 +85,7 @@ fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((tag, content, rest))
 }
 
-/// A UTCTime or GeneralizedTime in the one form that certificates have (RFC 5280 §4.1.2.5).
+/// Parses a UTCTime or GeneralizedTime in the only form that certificates may have (RFC 5280 §4.1.2.5).
 fn time(tag: u8, text: &[u8]) -> Option<i64> {
     const UTC_TIME: u8 = 0x17;
     let text = std::str::from_utf8(text).ok()?.strip_suffix('Z')?;
@@ -99,7 +98,7 @@ fn time(tag: u8, text: &[u8]) -> Option<i64> {
     };
     let number = |at: usize| rest.get(at..at + 2)?.parse::<i64>().ok();
     let (month, day) = (number(0)?, number(2)?);
-    // Days from 1970 by the civil calendar, whose years begin in March here.
+    // Days since 1970 in the civil calendar; years begin in March here.
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
     let of_year = (153 * month + 2) / 5 + day - 1;
@@ -129,7 +128,7 @@ mod tests {
         assert_eq!(private_key("--- text"), Err("no private key in PEM".to_owned()));
     }
 
-    /// What OpenSSL writes with a passphrase, by each of its commands.
+    /// The output of OpenSSL's commands with a passphrase.
     #[test]
     fn encrypted_keys_are_named() {
         let check = |text: &str, expected: bool| {

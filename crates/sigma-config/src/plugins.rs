@@ -1,4 +1,4 @@
-//! The check of plugins' configurations: which plugins an operator enabled, `_meta`, and the order of the checks.
+//! The check of plugin configurations: enabled plugins, `_meta`, and the order of checks.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ use sigma_schema::Problem;
 use sigma_schema::expr::Expr;
 use sigma_schema::wording::{self, Unread};
 
-/// The plugins of a build that an operator enabled; the others are unknown.
+/// The enabled plugins of a build; the others are unknown.
 pub struct EnabledPlugins<'a> {
     all: &'a dyn PluginSchemas,
     profile: Option<Profile>,
@@ -22,8 +22,8 @@ pub struct EnabledPlugins<'a> {
     stream: Option<BTreeSet<&'a str>>,
 }
 
-/// The names of the plugins that requests may use, and of those that sessions may; None for all. `plugins` and
-/// `stream_plugins` are the settings of these names.
+/// Returns the names of the plugins enabled for requests and for sessions; None for all. `plugins` and `stream_plugins`
+/// are the settings of these names.
 pub fn enabled<'a>(
     plugins: Option<&'a [crate::resources::EnabledPlugin]>,
     stream_plugins: Option<&'a [String]>,
@@ -43,7 +43,7 @@ pub fn enabled<'a>(
 }
 
 impl<'a> EnabledPlugins<'a> {
-    /// Of `all`, those that the settings of these names allow.
+    /// Creates the roster of the plugins in `all` that these settings enable.
     pub fn new(
         all: &'a dyn PluginSchemas,
         plugins: Option<&'a [crate::resources::EnabledPlugin]>,
@@ -53,13 +53,13 @@ impl<'a> EnabledPlugins<'a> {
         EnabledPlugins { all, profile: None, http, stream }
     }
 
-    /// The same, with the defaults of a profile.
+    /// Sets the profile, whose defaults then apply.
     #[must_use]
     pub fn with_profile(self, profile: Option<Profile>) -> Self {
         EnabledPlugins { profile, ..self }
     }
 
-    /// A configuration as the plugin reads it under the profile.
+    /// Returns a configuration with the defaults of the profile.
     fn filled<'v>(&self, name: &str, scope: PluginScope, conf: &'v Value) -> Cow<'v, Value> {
         match self.profile.filter(|_| scope == PluginScope::Http) {
             None => Cow::Borrowed(conf),
@@ -74,7 +74,7 @@ impl<'a> EnabledPlugins<'a> {
     fn is_enabled(&self, name: &str, scope: PluginScope) -> bool {
         match scope {
             PluginScope::Stream => self.stream.as_ref().is_none_or(|names| names.contains(name)),
-            // A plugin that is not enabled may have metadata already.
+            // A plugin that is not enabled may already have metadata.
             PluginScope::Metadata => true,
             PluginScope::Http | PluginScope::Consumer => {
                 self.http.as_ref().is_none_or(|names| names.contains(name))
@@ -163,7 +163,7 @@ impl PluginSchemas for EnabledPlugins<'_> {
     }
 }
 
-/// The scope that a plugin of a resource is checked in.
+/// Returns the scope that a plugin of a resource is checked in.
 pub(crate) fn scope_of(kind: Kind, name: &str, plugins: &dyn PluginSchemas) -> PluginScope {
     match kind {
         Kind::StreamRoute => PluginScope::Stream,
@@ -175,10 +175,10 @@ pub(crate) fn scope_of(kind: Kind, name: &str, plugins: &dyn PluginSchemas) -> P
     }
 }
 
-/// Why one plugin of a resource is refused.
+/// The reason to refuse one plugin of a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refused {
-    /// A stable word for programs.
+    /// A stable code for programs.
     pub(crate) code: &'static str,
     /// APISIX's text.
     pub(crate) message: String,
@@ -188,10 +188,10 @@ fn refused(code: &'static str, message: String) -> Result<(), Refused> {
     Err(Refused { code, message })
 }
 
-/// The remedy for a plugin that is not part of the build.
+/// The remedy for a plugin that the build excludes.
 pub(crate) const BUILD_HINT: &str = "build the program with this group, or remove the plugin";
 
-/// The message for a plugin that does not exist, or that is not part of the build.
+/// Returns the message for a plugin that does not exist, or that the build excludes.
 pub fn unknown_plugin(name: &str, plugins: &dyn PluginSchemas) -> String {
     match plugins.left_out(name) {
         Some(group) => {
@@ -201,14 +201,14 @@ pub fn unknown_plugin(name: &str, plugins: &dyn PluginSchemas) -> String {
     }
 }
 
-/// Checks one plugin of a resource, `_meta` included, in the order in which APISIX does.
+/// Checks one plugin of a resource, including `_meta`, in APISIX's order.
 pub(crate) fn check_plugin(
     name: &str,
     conf: &Value,
     scope: PluginScope,
     plugins: &dyn PluginSchemas,
 ) -> Result<(), Refused> {
-    // The empty list is the empty object to Lua.
+    // In Lua the empty list equals the empty object.
     if !conf.is_object() && !conf.as_array().is_some_and(Vec::is_empty) {
         return refused("type", format!("invalid plugin conf {conf} for plugin [{name}]"));
     }
@@ -224,7 +224,7 @@ pub(crate) fn check_plugin(
         (Err(PluginRefusal::Invalid(text)), Ok(())) => Some(text),
         (Ok(()), Ok(())) => None,
     };
-    // A configuration that is disabled may be wrong: it is being prepared, or kept for reference.
+    // A disabled configuration may be invalid: it is in preparation, or kept for reference.
     if let Some(text) = wrong
         && !is_disabled(conf)
     {
@@ -241,7 +241,7 @@ pub(crate) fn check_plugin(
     if let Some(filter) = member("filter") {
         let wrong = match Expr::parse(filter) {
             Err(error) => Some(("expression", error.to_string())),
-            // Plugins are chosen before any of them may have read the body.
+            // Plugins are selected before the body may be read.
             Ok(condition) => before_body(&condition).map(|reason| ("body_condition", reason)),
         };
         if let Some((code, reason)) = wrong {
@@ -258,7 +258,7 @@ pub(crate) fn check_plugin(
     Ok(())
 }
 
-/// The mistakes of a plugin's configuration, `_meta` included, that schemas find; pointers begin in it.
+/// Returns the mistakes that schemas find in a plugin's configuration, including `_meta`; pointers begin in it.
 pub(crate) fn mistakes_of_plugin(
     name: &str,
     conf: &Value,
@@ -278,12 +278,12 @@ pub(crate) fn mistakes_of_plugin(
     found
 }
 
-/// Whether a configuration stands there for reference only: such a one may be wrong.
+/// Returns whether a configuration is disabled. A disabled one may be invalid.
 pub(crate) fn is_disabled(conf: &Value) -> bool {
     conf.get("_meta").and_then(|meta| meta.get("disable")) == Some(&Value::Bool(true))
 }
 
-/// The schema of `_meta`, which every plugin has.
+/// Returns the schema of `_meta`, which every plugin has.
 #[must_use]
 pub fn meta_schema() -> Value {
     json!({
@@ -301,6 +301,6 @@ pub fn meta_schema() -> Value {
 
 fn meta_checker() -> &'static wording::Schema {
     static SCHEMA: OnceLock<wording::Schema> = OnceLock::new();
-    // It is the one above, which the tests compile.
+    // The schema above, which the tests compile.
     SCHEMA.get_or_init(|| wording::Schema::of_program(&meta_schema()).expect("the schema of _meta is valid"))
 }

@@ -1,4 +1,4 @@
-//! The keyring that everybody knows: below all that has to tell it from one that protects something.
+//! The public default keyring, for all code that must distinguish it from a secret one.
 
-/// The keys of APISIX when none are configured: public knowledge, so no protection by themselves.
+/// APISIX's default keys. They are public, so they protect nothing.
 pub const DEFAULT_KEYRING: [&str; 2] = ["qeddd145sfvddff3", "edd1c9f0985e76a2"];

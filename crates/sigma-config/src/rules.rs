@@ -1,8 +1,7 @@
-//! The rules across the fields of one resource that a schema cannot say.
+//! Rules across the fields of one resource that a schema cannot express.
 //!
-//! They look at the value, not at the types, so that they find what is wrong in an item whose
-//! other problems are reported at the same time. Each yields what is violated in the order in
-//! which APISIX looks; a file reports all of it, the Admin API the first.
+//! They check the value, not the types, so that they also find problems in an item with other problems. Each rule
+//! returns violations in APISIX's order; a file reports all of them, the Admin API the first one.
 
 pub(crate) mod acme;
 mod balancing;
@@ -44,10 +43,10 @@ fn word<'a>(object: &'a Object, key: &str) -> Option<&'a str> {
     object.get(key).and_then(Value::as_str)
 }
 
-/// The remedy for what is no expression.
+/// The remedy for an invalid condition.
 pub(crate) const EXPRESSION_HINT: &str = "a condition is [[variable, operator, value], …] with one of ==, ~=, >, >=, <, <=, ~~, ~*, in, has, ipmatch";
 
-/// Of a route, what APISIX looks at before the schema.
+/// Returns the violations that APISIX checks before the schema, for a route.
 pub(crate) fn route_before_schema(route: &Object) -> Vec<Problem> {
     let mut found = Vec::new();
     for (one, several) in [("host", "hosts"), ("remote_addr", "remote_addrs")] {
@@ -59,7 +58,7 @@ pub(crate) fn route_before_schema(route: &Object) -> Vec<Problem> {
     found
 }
 
-/// A problem of a rule for the writer of a file; the texts of rules are those of APISIX's Admin API.
+/// Rewords a violation for the writer of a file; the rules have APISIX's Admin API texts.
 pub(crate) fn in_plain_words(mut problem: Problem) -> Problem {
     let text = problem.message.strip_prefix("invalid configuration: ").unwrap_or(&problem.message);
     let is_url = problem.code == "node" && problem.pointer.contains("://");
@@ -89,13 +88,13 @@ pub(crate) fn in_plain_words(mut problem: Problem) -> Problem {
     problem
 }
 
-/// The inline upstream of a route or service.
+/// Checks the inline upstream of a route or service.
 pub(crate) fn inline_upstream(item: &Object) -> Vec<Problem> {
     let Some(upstream) = item.get("upstream").and_then(Value::as_object) else { return Vec::new() };
     self::upstream(upstream).into_iter().map(|problem| problem.within("upstream")).collect()
 }
 
-/// Of a route, what APISIX looks at last.
+/// Returns the violations that APISIX checks last, for a route.
 pub(crate) fn route_conditions(route: &Object) -> Vec<Problem> {
     let mut found = Vec::new();
     found.extend(route.get("vars").and_then(vars));
@@ -112,24 +111,24 @@ pub(crate) fn route_conditions(route: &Object) -> Vec<Problem> {
     found
 }
 
-/// Of a service, what APISIX looks at last.
+/// Returns the violations that APISIX checks last, for a service.
 pub(crate) fn service_conditions(service: &Object) -> Vec<Problem> {
     let script = lua(service, "script").into_iter();
     script.chain(cache::breaches(service)).collect()
 }
 
-/// The remedy where a condition is looked at before the body is read.
+/// The remedy for a condition on the body that is evaluated before the body is read.
 pub(crate) const BODY_HINT: &str = "ask for an argument, a header or a cookie; the `match` of the plugin traffic-split can ask for `post_arg_<name>`";
 
-/// Why a condition that is looked at before the body is read is none, if it asks for the body.
+/// Returns the error for a condition on the body that is evaluated before the body is read.
 pub(crate) fn before_body(condition: &Expr) -> Option<String> {
     let variable = condition.needs_body()?;
     Some(format!("`{variable}` is read from the request body, which has not arrived when this is decided"))
 }
 
-/// The condition of a route.
+/// Checks the condition of a route.
 fn vars(vars: &Value) -> Option<Problem> {
-    // The empty object is the empty list to Lua.
+    // In Lua the empty object equals the empty list.
     if vars.as_object().is_some_and(Map::is_empty) {
         return None;
     }
@@ -141,14 +140,14 @@ fn vars(vars: &Value) -> Option<Problem> {
     Some(problem("vars", code, message, hint))
 }
 
-/// A field that needs the Lua engine.
+/// Reports a field that needs the Lua engine.
 pub(crate) fn lua(item: &Object, field: &'static str) -> Option<Problem> {
     item.get(field)?;
     let message = format!("`{field}` needs the Lua engine, which this version does not have");
     Some(problem(field, "not_served", message, "remove it, or say it with `vars` and plugins"))
 }
 
-/// An upstream, on its own or inline.
+/// Checks an upstream, separate or inline.
 pub(crate) fn upstream(upstream: &Object) -> Vec<Problem> {
     let mut found = Vec::new();
     if let Some(nodes) = upstream.get("nodes") {
@@ -186,14 +185,14 @@ pub(crate) fn upstream(upstream: &Object) -> Vec<Problem> {
     found
 }
 
-/// Whether a type hashes a key.
+/// Returns whether a balancing type hashes a key.
 pub(crate) fn hashes(balance: &str) -> bool {
     matches!(balance, "chash" | "maglev")
 }
 
-/// The service that an upstream takes its nodes from.
+/// Checks the service in which an upstream finds its nodes.
 fn service(upstream: &Object) -> Option<Problem> {
-    // The schema wants both.
+    // The schema requires both.
     let word_of_type = word(upstream, "discovery_type")?;
     let Ok(registry) = word_of_type.parse::<Registry>() else {
         let words = Registry::ALL.map(Registry::word);
@@ -205,13 +204,13 @@ fn service(upstream: &Object) -> Option<Problem> {
         return Some(Problem::new("discovery_type", "not_served", message).hint(hint));
     };
     let name = word(upstream, "service_name")?;
-    // What the schema refuses has no arguments.
+    // A value that the schema refuses has no arguments.
     let args = upstream.get("discovery_args").and_then(|args| DiscoveryArgs::deserialize(args).ok());
     let wrong = check_service(registry, name, args.as_ref()).err()?;
     Some(problem(wrong.place, "service", wrong.message, wrong.hint))
 }
 
-/// Place, message and remedy of every node that cannot be.
+/// Returns place, message and remedy of every invalid node.
 fn nodes(nodes: &Value) -> Vec<(String, String, &'static str)> {
     match nodes {
         Value::Object(weights) => {
@@ -239,12 +238,12 @@ fn nodes(nodes: &Value) -> Vec<(String, String, &'static str)> {
     }
 }
 
-/// The pointer of a member, to be put behind that of its object.
+/// Returns the pointer of a member, to be appended to the pointer of its object.
 fn quoted(place: String) -> String {
     if place.starts_with('[') { place } else { format!(".{place}") }
 }
 
-/// The key of consistent hashing.
+/// Checks the key of consistent hashing.
 fn hash_key(hash_on: &str, key: Option<&str>) -> Option<Problem> {
     let Some(key) = key else {
         let missing = problem("", "missing", "missing key", "add `key`, for example remote_addr");
@@ -302,7 +301,7 @@ fn private_key(place: &str, text: &str) -> Option<Problem> {
         return None;
     }
     if !text.starts_with("---") {
-        // Fields that the store held encrypted are decrypted by now.
+        // Fields that were encrypted in the store are already decrypted here.
         let message = "failed to decrypt previous encrypted key";
         return Some(problem(place, "private_key", message, PEM_HINT));
     }
@@ -312,7 +311,7 @@ fn private_key(place: &str, text: &str) -> Option<Problem> {
     Some(problem(place, "private_key", message, hint))
 }
 
-/// A certificate with its key.
+/// Checks a certificate with its key.
 pub(crate) fn ssl(ssl: &Object) -> Vec<Problem> {
     let mut found = acme::of_ssl(ssl);
     found.extend(word(ssl, "cert").and_then(|cert| certificate("cert", cert)));
@@ -352,14 +351,14 @@ pub(crate) fn ssl(ssl: &Object) -> Vec<Problem> {
     found
 }
 
-/// A Protocol Buffers definition.
+/// Checks a Protocol Buffers definition.
 pub(crate) fn proto(proto: &Object) -> Option<Problem> {
     let error = proto::check(word(proto, "content")?).err()?;
     let hint = "write the text of one .proto file, or the base64 of what `protoc --include_imports -o` makes";
     Some(problem("content", "proto", format!("invalid content: {error}"), hint))
 }
 
-/// A stream route, apart from its plugins, which APISIX looks at before.
+/// Checks a stream route without its plugins, which APISIX checks first.
 pub(crate) fn stream_route(route: &Object, id: Option<&str>) -> Vec<Problem> {
     let mut found = Vec::new();
     for field in ["remote_addr", "server_addr"] {

@@ -1,4 +1,4 @@
-//! The schema of a whole file in its full form, made from the types: for editors, and for the reference.
+//! The schema of a whole file in its full form, generated from the types, for editors and the reference.
 
 use std::sync::OnceLock;
 
@@ -13,7 +13,7 @@ use sigma_schema::document::Document;
 use sigma_schema::problem::Problem;
 use sigma_schema::wording;
 
-/// The JSON schema of a configuration in its full form.
+/// Returns the JSON schema of a configuration in its full form.
 pub(crate) fn schema() -> &'static Value {
     static SCHEMA: OnceLock<Value> = OnceLock::new();
     SCHEMA.get_or_init(|| {
@@ -46,14 +46,14 @@ pub(crate) fn schema() -> &'static Value {
     })
 }
 
-/// Fields that do not exist are refused, though APISIX's schemas do not say so.
+/// Refuses unknown fields, although APISIX's schemas do not say so.
 fn close(definition: &mut Value) {
     if let Some(object) = definition.as_object_mut().filter(|object| object.contains_key("properties")) {
         object.entry("additionalProperties").or_insert(json!(false));
     }
 }
 
-/// Integers get the bounds of their Rust type, which the generator leaves out for wide ones.
+/// Adds the bounds of an integer's Rust type, which the generator omits for wide types.
 fn bound_integers(schema: &mut Value) {
     match schema {
         Value::Array(items) => items.iter_mut().for_each(bound_integers),
@@ -75,10 +75,10 @@ fn bound_integers(schema: &mut Value) {
     }
 }
 
-/// Everything in `document` outside the items of its sections that the schema refuses.
+/// Returns the schema problems of `document` outside the items of its sections.
 pub(crate) fn problems(document: &Document) -> Vec<Problem> {
     static CHECKER: OnceLock<wording::Schema> = OnceLock::new();
-    // The schema depends on nothing but the types; the tests compile it.
+    // The schema depends only on the types; the tests compile it.
     let compiled =
         || wording::Schema::of_program(bundled::of_settings()).expect("the schema of the settings is valid");
     let outside = |(name, value): (&String, &Value)| match value {
@@ -90,7 +90,7 @@ pub(crate) fn problems(document: &Document) -> Vec<Problem> {
     found.into_iter().map(|problem| document.located(problem)).collect()
 }
 
-/// Definitions by name, for the reference.
+/// Returns definitions by name, for the reference.
 pub(crate) fn definitions() -> Option<&'static Map<String, Value>> {
     schema().get("$defs")?.as_object()
 }

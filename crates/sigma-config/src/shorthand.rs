@@ -1,4 +1,4 @@
-//! Short forms become long ones, so that everything behind here knows one form only.
+//! Expands short forms, so that all later steps see only the long form.
 
 use std::borrow::Cow;
 
@@ -53,19 +53,19 @@ pub(crate) fn expand(document: &mut Document, found: &mut Findings) {
     document.value = Value::Object(root);
 }
 
-/// The resources of a document, as a running gateway takes them.
+/// The resources of a document, as a running gateway accepts them.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Resources {
-    /// The sections, short forms written out, and what is neither section nor setting.
+    /// The sections with expanded short forms, and all fields that are neither section nor setting.
     pub sections: Map<String, Value>,
-    /// The names of the settings of a process that stood beside them.
+    /// The names of the process settings that were next to them.
     pub settings: Vec<String>,
 }
 
-/// Takes the resources out of the document of a whole gateway, as the gateway itself would read them.
+/// Extracts the resources from the document of a whole gateway, as the gateway itself would read them.
 ///
 /// # Errors
-/// Returns a problem for each variable that is not set and each short form that means nothing.
+/// Returns a problem for each unset variable and each invalid short form.
 pub fn resources(
     mut document: Document,
     plugins: &dyn PluginSchemas,
@@ -73,13 +73,13 @@ pub fn resources(
 ) -> Result<Resources, Vec<Problem>> {
     let known = bundled::of_settings().get("properties").and_then(Value::as_object);
     let is_setting = |name: &str| {
-        // The list of enabled plugins stands in both.
+        // The list of enabled plugins is both a setting and a resource.
         !SECTIONS.contains(&name) && name != "plugins" && known.is_some_and(|k| k.contains_key(name))
     };
     let mut settings = Vec::new();
     if let Some(root) = document.value.as_object_mut() {
         settings.extend(root.keys().filter(|name| is_setting(name)).cloned());
-        // Their variables may be set for the gateway alone.
+        // Their variables may be set for the gateway only.
         root.retain(|name, _| !is_setting(name));
     }
     let errors = env::substitute(&mut document, Holds::File(plugins), env);
@@ -91,10 +91,10 @@ pub fn resources(
     }
 }
 
-/// The value of a document with one resource, read in the same way.
+/// Returns the value of a document with one resource, read in the same way.
 ///
 /// # Errors
-/// Returns an error if [`resources`] would.
+/// Returns the errors of [`resources`].
 pub fn resource(
     mut document: Document,
     plugins: &dyn PluginSchemas,
@@ -109,7 +109,7 @@ pub fn resource(
     if found.errors.is_empty() { Ok(value) } else { Err(found.errors) }
 }
 
-/// A section without anything in it, as `consumers:` in YAML or `{}`, is no list but none at all.
+/// Removes empty sections: `consumers:` in YAML or `{}` is not a list.
 fn drop_empty(root: &mut Map<String, Value>) {
     for section in SECTIONS.into_iter().chain(["plugins"]) {
         let empty = match root.get(section) {
@@ -123,7 +123,7 @@ fn drop_empty(root: &mut Map<String, Value>) {
     }
 }
 
-/// The list of enabled plugins: a text is a name.
+/// Expands the list of enabled plugins: a text is a name.
 fn expand_plugins(root: &mut Map<String, Value>) {
     let Some(plugins) = root.get_mut("plugins").and_then(Value::as_array_mut) else { return };
     for plugin in plugins.iter_mut().filter(|plugin| plugin.is_string()) {
@@ -131,11 +131,11 @@ fn expand_plugins(root: &mut Map<String, Value>) {
     }
 }
 
-/// `upstream` at the top level: one route for everything.
+/// Expands `upstream` at the top level to one route for all requests.
 fn catch_all(root: &mut Map<String, Value>, document: &Document, found: &mut Findings) {
     let Some(upstream) = root.remove("upstream") else { return };
     if root.contains_key("routes") {
-        let message = "`upstream` at the top level stands for one route for everything, beside `routes` it has no place";
+        let message = "`upstream` at the top level means one route for all requests, and cannot be combined with `routes`";
         found.errors.push(document.problem("upstream", "conflict", message).hint("move it into a route"));
         return;
     }
@@ -146,8 +146,8 @@ fn catch_all(root: &mut Map<String, Value>, document: &Document, found: &mut Fin
     root.insert("routes".into(), json!([{ "uri": "/*", "upstream": upstream }]));
 }
 
-/// A text is an address; `:port` is that port on all addresses, one listener per family. Returns how
-/// many there were before.
+/// Expands listeners: a text is an address, and `:port` becomes one listener per address family. Returns the number of
+/// listeners before.
 fn expand_listeners(listeners: &mut Value) -> usize {
     if listeners.is_string() {
         *listeners = Value::Array(vec![listeners.take()]);
@@ -171,7 +171,7 @@ fn expand_listeners(listeners: &mut Value) -> usize {
         let mut other = item.clone();
         other["address"] = Value::String(format!("[::]:{port}"));
         item["address"] = Value::String(format!("0.0.0.0:{port}"));
-        // At the end, so that the places of the written ones stay what they are.
+        // Appended, so that the positions of the written ones do not change.
         second_family.push(other);
     }
     let written = items.len();
@@ -183,21 +183,21 @@ fn expand_items(root: &mut Map<String, Value>, section: &str, document: &Documen
     let Some(items) = root.get_mut(section).and_then(Value::as_array_mut) else { return };
     for (index, item) in items.iter_mut().enumerate() {
         let Some(item) = item.as_object_mut() else { continue };
-        // Consumers have names; the others cannot do without an identity that means something.
+        // Consumers and similar kinds have names; other items get an id from their position.
         let named = ["consumers", "plugin_metadata", "secrets"].contains(&section);
         if !item.contains_key("id") && !named {
             item.insert("id".into(), Value::String(format!("arr_{}", index + 1)));
         }
         expand_upstreams(item, &element(section, index), document, found);
         let plugins = item.get_mut("plugins").and_then(Value::as_object_mut);
-        // `key-auth:` without a value is YAML's way to write what has no fields, `[]` that of Lua.
+        // `key-auth:` without a value is a YAML plugin without fields, `[]` is Lua's form.
         let is_nothing = |conf: &Value| conf.is_null() || conf.as_array().is_some_and(Vec::is_empty);
         let empty = plugins.into_iter().flatten().filter(|(_, conf)| is_nothing(conf));
         empty.for_each(|(_, conf)| *conf = json!({}));
     }
 }
 
-/// The upstream of a resource, and those that its `traffic-split` chooses from.
+/// Expands the upstream of a resource, and the upstreams of its `traffic-split`.
 fn expand_upstreams(item: &mut Map<String, Value>, pointer: &str, document: &Document, found: &mut Findings) {
     let mut expand = |holder: &mut Value, pointer: &str| {
         if let Some(Value::String(url)) = holder.get("upstream") {
@@ -223,7 +223,7 @@ fn expand_upstreams(item: &mut Map<String, Value>, pointer: &str, document: &Doc
     }
 }
 
-/// The upstream that `scheme://host[:port]` stands for.
+/// Returns the upstream that `scheme://host[:port]` means.
 fn upstream_of(url: &str, pointer: &str, document: &Document, found: &mut Findings) -> Value {
     match parse_url(url) {
         Ok((scheme, host, port)) => {
@@ -234,7 +234,7 @@ fn upstream_of(url: &str, pointer: &str, document: &Document, found: &mut Findin
             json!({ "scheme": scheme, "nodes": [node] })
         }
         Err(reason) => {
-            // A variable that is not set leaves an empty text, which is no second mistake.
+            // An unset variable leaves an empty text, which is not a second mistake.
             if found.errors.iter().any(|problem| problem.pointer == pointer) {
                 return json!({ "nodes": [] });
             }
@@ -244,7 +244,7 @@ fn upstream_of(url: &str, pointer: &str, document: &Document, found: &mut Findin
                 false => "write it like http://127.0.0.1:8888",
             };
             found.errors.push(problem.hint(hint));
-            // An upstream without nodes, so that the same text is not refused again as no object.
+            // An upstream without nodes, so that the text is not also reported as not an object.
             json!({ "nodes": [] })
         }
     }
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn resources_are_told_from_settings() {
+    fn resources_are_separated_from_settings() {
         let found = read(
             "workers: 2\nlisteners: [\":80\"]\nstatus: \"127.0.0.1:1\"\nrouts: []\nplugins: [cors]\nroutes:\n- uri: /a\n  upstream: http://a:1\n",
         );
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn upstreams_of_a_resource_are_written_out() {
+    fn upstreams_of_a_resource_are_expanded() {
         let read = |value: &Value| {
             let document = Document { value: value.clone(), ..Document::default() };
             resource(document, &NoPlugins, &|_| None)

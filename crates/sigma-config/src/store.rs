@@ -180,7 +180,7 @@ pub(crate) fn breaches(store: &Map<String, Value>) -> Vec<Breach> {
     // Each comparison makes etcd read all keys.
     let interval = store.get("compare_interval_ms").and_then(Value::as_u64);
     if let Some(interval @ 1..1_000) = interval {
-        let message = format!("keys would be compared every {interval} ms, and etcd do little else");
+        let message = format!("comparing keys every {interval} ms would overload etcd");
         breach("compare_interval_ms", message, "write 1000 or more, or 0 for never");
     }
     if store.contains_key("user") != store.contains_key("password") {
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_go_together_is_told_in_a_sentence() {
+    fn contradictory_settings_are_reported_in_a_sentence() {
         let check = |store: Value, expected: &[(&str, &str)]| {
             let found = breaches(store.as_object().unwrap());
             let fields: Vec<_> = found.iter().map(|breach| breach.field).collect();

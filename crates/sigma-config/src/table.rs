@@ -1,4 +1,4 @@
-//! Resources of one kind, found by identity and walked in order.
+//! Resources of one kind, found by id and iterated in order.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -10,13 +10,12 @@ use serde::{Serialize, Serializer};
 
 /// The members of a [`Table`].
 pub trait Resource {
-    /// The identity within its kind; see [`crate::kind::ResourceKey`].
+    /// Returns the id within its kind; see [`crate::kind::ResourceKey`].
     fn id(&self) -> &str;
 }
 
-/// A resource's place among those of its kind: by when it was created, and among those that were
-/// created together by their identities, so that every node of a cluster has the same order however
-/// it learned of them.
+/// The order of a resource within its kind: by its creation, and then by its id. So every gateway of a cluster has the
+/// same order, however it received the resources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Order(u64);
 
@@ -27,36 +26,36 @@ impl Order {
         // FNV-1a: the same in every process and version.
         let hash =
             id.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-        // A store would write a thousand times a second for 34 years until its revisions do not fit.
+        // A store would need 34 years with a thousand writes per second to exceed this.
         let created = created.min(u64::MAX >> Order::TIE_BITS);
         Order(created << Order::TIE_BITS | u64::from(hash >> (u32::BITS - Order::TIE_BITS)))
     }
 
-    /// The position in a file, or the store's revision in which the resource was created.
+    /// Returns the position in a file, or the store's revision of the creation.
     pub fn created(self) -> u64 {
         self.0 >> Order::TIE_BITS
     }
 
-    /// As one number.
+    /// Returns the order as one number.
     pub fn rank(self) -> u64 {
         self.0
     }
 }
 
-/// Resources of one kind. Each has an [`Order`]. Among routes that are otherwise equal the smaller
-/// order is tried first.
+/// Resources of one kind. Each has an [`Order`]. Of otherwise equal routes the one with the smaller order is tried
+/// first.
 #[derive(Debug)]
 pub struct Table<T> {
     in_order: BTreeSet<InOrder<T>>,
     by_id: HashSet<ById<T>>,
 }
 
-/// A resource by its order, and by its identity among those of the same order. Identities stand in the
-/// resources only, as there may be hundreds of thousands of them.
+/// A resource by its order, and by its id within the same order. Ids are stored only in the resources, because there
+/// may be hundreds of thousands of them.
 #[derive(Debug)]
 struct InOrder<T>(Order, Arc<T>);
 
-/// A resource by its identity.
+/// A resource by its id.
 #[derive(Debug)]
 struct ById<T>(Order, Arc<T>);
 
@@ -131,17 +130,17 @@ impl<T> Default for Table<T> {
 }
 
 impl<T: Resource> Table<T> {
-    /// The resource with this identity.
+    /// Returns the resource with this id.
     pub fn get(&self, id: &str) -> Option<&Arc<T>> {
         self.by_id.get(id).map(|ById(_, item)| item)
     }
 
-    /// The order of the resource with this identity.
+    /// Returns the order of the resource with this id.
     pub fn order(&self, id: &str) -> Option<Order> {
         self.by_id.get(id).map(|ById(order, _)| *order)
     }
 
-    /// Puts a resource in, in place of the one with its identity; returns that one.
+    /// Puts a resource in and returns the one with the same id.
     pub fn put(&mut self, created: u64, item: Arc<T>) -> Option<Arc<T>> {
         let before = self.remove(item.id());
         let order = Order::new(created, item.id());
@@ -150,36 +149,36 @@ impl<T: Resource> Table<T> {
         before
     }
 
-    /// Appends a resource after all others, or replaces the one with its identity in its place.
+    /// Appends a resource after all others, or replaces the one with its id at its position.
     pub fn push(&mut self, item: T) {
         let last = self.in_order.last().map_or(0, |InOrder(order, _)| order.created() + 1);
         let created = self.order(item.id()).map_or(last, Order::created);
         self.put(created, Arc::new(item));
     }
 
-    /// Takes a resource out.
+    /// Removes a resource.
     pub fn remove(&mut self, id: &str) -> Option<Arc<T>> {
         let ById(order, item) = self.by_id.take(id)?;
         self.in_order.remove(&InOrder(order, Arc::clone(&item)));
         Some(item)
     }
 
-    /// The resources in order.
+    /// Returns the resources in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Arc<T>> {
         self.in_order.iter().map(|InOrder(_, item)| item)
     }
 
-    /// The resources with their orders, in order.
+    /// Returns the resources with their orders, in order.
     pub fn ordered(&self) -> impl ExactSizeIterator<Item = (Order, &Arc<T>)> {
         self.in_order.iter().map(|InOrder(order, item)| (*order, item))
     }
 
-    /// How many there are.
+    /// Returns the number of resources.
     pub fn len(&self) -> usize {
         self.in_order.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.in_order.is_empty()
     }
@@ -193,7 +192,7 @@ impl<T: Resource> FromIterator<T> for Table<T> {
     }
 }
 
-/// Equal are tables of the same resources in the same succession; the numbers do not matter.
+/// Tables are equal if they have equal resources in the same order; the order numbers do not matter.
 impl<T: PartialEq> PartialEq for Table<T> {
     fn eq(&self, other: &Self) -> bool {
         let mut pairs = self.in_order.iter().zip(&other.in_order);
@@ -237,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_created_together_has_one_order_whoever_comes_first() {
+    fn resources_created_together_have_a_fixed_order() {
         let names = ["a", "b", "c", "d"];
         let filled = |names: &mut dyn Iterator<Item = &&'static str>| {
             let mut table = Table::default();

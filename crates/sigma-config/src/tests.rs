@@ -1,4 +1,4 @@
-//! Whole configurations through [`parse`]: what is accepted, and every problem of what is not.
+//! Tests whole configurations through [`parse`]: valid ones, and every problem of invalid ones.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -37,9 +37,9 @@ routes:
   - { id: "1", uri: "/*", upstream_id: "1" }
 "#;
 
-/// What identifies a consumer identifies no other one, whatever the Admin API and the file call it.
+/// A credential belongs to one consumer, whether it is configured by the Admin API or the file.
 #[test]
-fn a_credential_is_that_of_one_consumer() {
+fn a_credential_belongs_to_one_consumer() {
     let check = |items: &str, expected: Option<(&str, &str)>| {
         let text = format!("consumers:\n{items}");
         let options = ParseOptions { plugins: &TestPlugins, ..ParseOptions::default() };
@@ -77,7 +77,7 @@ fn a_credential_is_that_of_one_consumer() {
 }
 
 #[test]
-fn the_published_file_works_as_it_stands() {
+fn the_published_file_works_unchanged() {
     let config = accepted(PUBLISHED).config;
     assert_eq!(config.settings.workers, settings::Workers::Count(std::num::NonZeroU16::MIN));
     assert_eq!(config.settings.access_log.path, "off");
@@ -117,7 +117,7 @@ fn short_forms_become_long_ones() {
     check("limits: {request_headers: 50}", "/limits/request_headers", json!(50));
 }
 
-/// `path@line: fragment` of every problem, in order.
+/// Checks `path@line: fragment` of every problem, in order.
 fn refused(text: &str, expected: &[(&str, u32, &str)]) {
     let Err(problems) = parse(text, &options()) else { panic!("accepted:\n{text}") };
     let shown: Vec<String> = problems.iter().map(ToString::to_string).collect();
@@ -179,7 +179,7 @@ upstreams:
             ),
             ("routes[0].urii", 8, "unknown field `urii` (did you mean `uri`?)"),
             ("routes[0].upstream_id", 9, "there is no upstream `9`"),
-            ("routes[1].id", 10, "already that of routes[0]"),
+            ("routes[1].id", 10, "already used by routes[0]"),
             ("routes[1].uris", 12, "`uri` and `uris` exclude each other"),
             ("routes[1]", 10, "`plugins`, `upstream`, `upstream_id` or `service_id` is required"),
             ("routes[1].method", 13, "did you mean `methods`?"),
@@ -206,7 +206,7 @@ upstreams:
 
 #[test]
 fn single_problems() {
-    // That a field is missing follows from its wrong name.
+    // The missing field follows from its misspelt name.
     refused("consumers: [{usernam: a}]", &[("consumers[0].usernam", 1, "did you mean `username`?")]);
     refused(
         "routes:\n- { path: /x, backend: \"http://127.0.0.1:1\", plugins: { rate-limit: {} } }",
@@ -232,13 +232,13 @@ fn single_problems() {
         &[("routes[0].vars", 2, "`Europe/Berlin` in the time `Mon Europe/Berlin` is neither days")],
     );
     refused("workers: 0", &[("workers", 1, "at least 1")]);
-    // What no 64 bits hold has a place as well.
+    // A number outside 64 bits also has a place.
     refused("limits: { request_body_bytes: 1e300 }", &[("limits.request_body_bytes", 1, "at most")]);
     refused(
         "routes:\n- { uri: /, upstream: \"http://h\", priority: -1e300 }",
         &[("routes[0].priority", 2, "at least")],
     );
-    // Nothing behind a key is no value.
+    // A key without a value.
     refused(
         "via:",
         &[("via", 1, "the key has no value; expected a text (write a value, or remove the key)")],
@@ -284,7 +284,7 @@ fn levels_of_the_error_log_are_a_closed_list() {
 }
 
 #[test]
-fn a_mistake_is_told_once_and_in_words_of_the_file() {
+fn a_mistake_is_reported_once_and_in_words_of_the_file() {
     refused(
         "listeners: [{ address: \":443\", tls: { cert: a } }]",
         &[(
@@ -353,7 +353,7 @@ fn attributes_of_plugins_are_known() {
     check(
         "plugin_attr: { key-auth: {} }",
         "plugin_attr.key-auth",
-        "nothing can be told to a plugin `key-auth`",
+        "the plugin `key-auth` has no settings here",
     );
     check("plugin_attr: { cors: { prot: 1 } }", "plugin_attr.cors.prot", "did you mean `port`?");
     check(
@@ -400,7 +400,7 @@ fn unknown_fields_of_resources_may_be_warned_of_only() {
             "line 7: routes[0].upstream.tls.verfy: unknown field `verfy`, without effect (did you mean `verify`?)",
         ]
     );
-    // What APISIX refuses, and settings of the process, are refused all the same.
+    // Fields that APISIX refuses, and settings of the process, are still refused.
     refused(
         &format!("{text}    urii: /b\n"),
         &[("routes[0].urii", 9, "unknown field `urii` (did you mean `uri`?)")],
@@ -415,7 +415,7 @@ fn unknown_fields_of_resources_may_be_warned_of_only() {
     );
 }
 
-/// One item of every kind, each referring to others.
+/// Returns one item of every kind, each with references to others.
 fn every_kind() -> Value {
     let (cert, key) = (pem("CERTIFICATE"), pem("PRIVATE KEY"));
     json!({
@@ -470,7 +470,7 @@ fn every_kind_of_resource_is_read() {
     reads_back(&checked);
 }
 
-/// With all of their patterns, which the checkers compile when they need them.
+/// Includes all patterns, which the program compiles on first use.
 #[test]
 fn the_schemas_that_files_are_checked_with_compile() {
     for schema in [crate::bundled::of_settings(), &crate::plugins::meta_schema()] {
@@ -478,7 +478,7 @@ fn the_schemas_that_files_are_checked_with_compile() {
     }
 }
 
-/// It is of another draft than the one that files are checked against, made from the same types.
+/// This schema has another draft than the one for checks, but is generated from the same types.
 #[test]
 fn the_schema_for_editors_takes_the_full_form_and_closes_every_object() {
     let schema = docs::schema();
@@ -643,7 +643,7 @@ proptest! {
     }
 }
 
-/// The codec would not take them.
+/// The codec would refuse other values.
 #[test]
 fn http2_settings_keep_to_the_protocol() {
     refused(
@@ -669,7 +669,7 @@ fn the_pid_file_is_found_whatever_else_is_wrong() {
     check("{\"pid_file\": \"a.pid\", \"workers\": -1}", Some("a.pid"));
     check("workers: 1\n", None);
     check("", None);
-    // No YAML at all.
+    // Not valid YAML.
     check("routes: [\npid_file: 'a.pid' # here\n  }", Some("a.pid"));
     check("routes: [\npid_file: ${{RUN}}/a\n  }", None);
     check("routes: [\n  pid_file: a\n  }", None);

@@ -1,7 +1,7 @@
-//! The valid part of a refused file, so that later steps can look for problems in it too.
+//! The valid part of an invalid file, so that later steps can find more problems in it.
 //!
-//! Compiling finds what the check of a document cannot see. It needs types, and a document with
-//! problems has none; without its invalid parts it has.
+//! Compilation finds problems that the check of a document cannot see. It needs types, which an invalid document does
+//! not have; without its invalid parts it has them.
 
 use std::collections::HashSet;
 
@@ -13,21 +13,21 @@ use sigma_schema::Problem;
 use sigma_schema::document::Document;
 use sigma_schema::problem::element;
 
-/// The parts of a file that no problem lies in. For finding further problems, never for running.
+/// The valid parts of a file. Only for finding more problems, never for serving.
 #[derive(Debug, Default)]
 pub struct ValidPart {
-    /// The settings and items that are left.
+    /// The remaining settings and items.
     pub config: Config,
     document: Document,
 }
 
 impl ValidPart {
-    /// Reads `text` without the parts that `problems`, which [`parse`](crate::parse) found in it, lie in.
+    /// Reads `text` without the parts that contain `problems`, which [`parse`](crate::parse) found in it.
     #[must_use]
     pub fn read(text: &str, options: &ParseOptions<'_>, problems: &[Problem]) -> ValidPart {
         let mut found = check::Findings::default();
         let Ok(document) = prepared(text, options, &mut found) else { return ValidPart::default() };
-        // The positions of a translated document are those of another one.
+        // Positions in a translated document refer to another one.
         if document.positions.is_empty() && !problems.is_empty() {
             return ValidPart::default();
         }
@@ -42,7 +42,7 @@ impl ValidPart {
         ValidPart { config, document }
     }
 
-    /// Gives a problem that names its item by id (`upstreams/1.scheme`) the place in the file.
+    /// Replaces the item id in a problem's pointer (`upstreams/1.scheme`) by the place in the file.
     #[must_use]
     pub fn located(&self, problem: Problem) -> Problem {
         located(&self.document, problem)
@@ -56,7 +56,7 @@ pub(crate) fn located(document: &Document, problem: Problem) -> Problem {
         return Problem { line: problem.line.or(line), ..problem };
     };
     let items = document.value.get(section).and_then(Value::as_array).into_iter().flatten();
-    // An id may hold dots, so the longest that fits is the one that is meant.
+    // An id may contain dots, so the longest match is used.
     let named = items.enumerate().filter_map(|(index, item)| {
         let member = rest.strip_prefix(check::id_of(item)?.as_str())?;
         (member.is_empty() || member.starts_with('.')).then_some((index, member))
@@ -66,7 +66,7 @@ pub(crate) fn located(document: &Document, problem: Problem) -> Problem {
     Problem { line: document.line(&pointer), pointer, ..problem }
 }
 
-/// Removes the setting that `pointer` lies in; a problem of the document as a whole leaves nothing.
+/// Removes the setting that contains `pointer`; a problem of the whole document removes everything.
 fn remove_setting(document: &mut Document, pointer: &str) {
     let Some(root) = document.value.as_object_mut() else { return };
     let name = pointer.split(['.', '[']).next().unwrap_or_default();
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_unsound_is_left_out() {
+    fn invalid_parts_are_left_out() {
         let check = |text: &str, expected: [usize; 3]| {
             let options = ParseOptions::default();
             let problems = crate::parse(text, &options).expect_err(text);

@@ -1,4 +1,4 @@
-//! Pairs of settings that are right each by itself and do harm together. Each is a row of [`PAIRS`].
+//! Pairs of settings that are correct separately but harmful together. Each pair is a row of [`PAIRS`].
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use crate::rules::Object;
 use sigma_schema::plugins::PluginSchemas;
 use sigma_schema::problem::{Problem, member};
 
-/// Something that a pair is made of, found in a resource.
+/// One half of a pair, found in a resource.
 pub(super) struct Part<'v> {
     /// Its pointer.
     pub(super) place: String,
@@ -22,13 +22,13 @@ enum Side {
     Plugin(&'static [&'static str]),
     /// A cache of responses: `cache`, or a plugin.
     Cache,
-    /// A plugin that lets requests in for persons.
+    /// A plugin that identifies users.
     Persons,
-    /// The same, of which a cache gets no name.
+    /// A plugin that identifies users without a name for the cache.
     NamelessPersons,
-    /// A plugin that finds the consumer by a credential of the request.
+    /// A plugin that finds the consumer by a credential in the request.
     Consumers,
-    /// A field of the resource; several names lead to a field within.
+    /// A field of the resource; several names are a path to an inner field.
     Field(&'static [&'static str]),
 }
 
@@ -37,11 +37,11 @@ struct Pair {
     code: &'static str,
     one: Side,
     other: Side,
-    /// Whether the two do harm as they are configured.
+    /// Returns whether the two are harmful as configured.
     harms: fn(&Part<'_>, &Part<'_>, &dyn PluginSchemas) -> bool,
     /// The field of `other` that the warning names; empty for `other` itself.
     field: &'static str,
-    /// With `{one}` and `{other}` for the names.
+    /// The text, with `{one}` and `{other}` for the names.
     message: &'static str,
     hint: &'static str,
 }
@@ -58,7 +58,7 @@ const PAIRS: &[Pair] = &[
         other: Side::Cache,
         harms: |_, cache, _| !isolates(cache),
         field: "consumer_isolation",
-        message: "responses to one person that {one} lets in are served to others",
+        message: "responses for one user of {one} are served to other users",
         hint: "leave `consumer_isolation` out, unless responses are the same for all",
     },
     Pair {
@@ -67,7 +67,7 @@ const PAIRS: &[Pair] = &[
         other: Side::Cache,
         harms: |_, cache, _| isolates(cache),
         field: "",
-        message: "{one} names no persons: only responses with `public` or `s-maxage` are stored",
+        message: "{one} does not name users: only responses with `public` or `s-maxage` are stored",
         hint: "let the node send them",
     },
     Pair {
@@ -76,7 +76,7 @@ const PAIRS: &[Pair] = &[
         other: Side::Cache,
         harms: |split, cache, _| !tells_versions_apart(cache, split.value),
         field: "",
-        message: "the responses of one upstream of {one} are served to clients of the others: the key does not tell them apart",
+        message: "the responses of one upstream of {one} are served to clients of the others: the key does not distinguish them",
         hint: "put the variables of the rules into the key, for example $http_x_canary; where weights decide, keep one of the two",
     },
     Pair {
@@ -85,7 +85,7 @@ const PAIRS: &[Pair] = &[
         other: Side::Cache,
         harms: |members, _, _| have_weights(members.value),
         field: "",
-        message: "the responses of one member of the upstream are served to clients of the others: the key does not tell them apart",
+        message: "the responses of one member of the upstream are served to clients of the others: the key does not distinguish them",
         hint: "keep one of the two, unless all members answer alike",
     },
     Pair {
@@ -133,7 +133,7 @@ const PAIRS: &[Pair] = &[
         other: Side::Field(&["upstream", "session_affinity"]),
         harms: |split, _, _| has_weights(split.value),
         field: "",
-        message: "sessions do not stay where they began: {one} takes turns by weight for each request",
+        message: "sessions do not stay on one upstream: {one} chooses by weight for each request",
         hint: "choose the upstream by a field or a cookie of the client instead of by weight",
     },
     Pair {
@@ -142,7 +142,7 @@ const PAIRS: &[Pair] = &[
         other: Side::Field(&["upstream", "stick_table"]),
         harms: |split, _, _| has_weights(split.value),
         field: "",
-        message: "sessions do not stay where they began: {one} takes turns by weight for each request",
+        message: "sessions do not stay on one upstream: {one} chooses by weight for each request",
         hint: "choose the upstream by a field or a cookie of the client instead of by weight",
     },
     Pair {
@@ -187,7 +187,7 @@ const PAIRS: &[Pair] = &[
         other: Side::Field(&["retry_policy", "methods"]),
         harms: |_, methods, _| changes_something(methods.value),
         field: "",
-        message: "two nodes carry out the same request where the first one is only slow",
+        message: "two nodes may execute the same request if the first one is only slow",
         hint: "leave POST and PATCH out, or `hedging`",
     },
     Pair {
@@ -196,13 +196,13 @@ const PAIRS: &[Pair] = &[
         other: Side::Field(&["upstream", "retry_policy", "methods"]),
         harms: |_, methods, _| changes_something(methods.value),
         field: "",
-        message: "two nodes carry out the same request where the first one is only slow",
+        message: "two nodes may execute the same request if the first one is only slow",
         hint: "leave POST and PATCH out, or `hedging`",
     },
 ];
 
-/// The warnings about pairs in a resource; `value` may also be what several resources make together.
-/// `are_told` says of two places whether the pair belongs here.
+/// Returns the warnings about pairs in a resource; `value` may also be the merged view of several resources. `are_told`
+/// returns whether a pair of two places belongs here.
 pub(super) fn harmful(
     value: &Object,
     plugins: &dyn PluginSchemas,
@@ -212,7 +212,7 @@ pub(super) fn harmful(
     for pair in PAIRS {
         let (ones, others) = (parts(&pair.one, value, plugins), parts(&pair.other, value, plugins));
         for (index, one) in ones.iter().enumerate() {
-            // Two of a kind are one pair, whichever comes first.
+            // Two of the same kind are one pair, in either order.
             let is_same = matches!((&pair.one, &pair.other), (Side::Consumers, Side::Consumers));
             let others = if is_same { others.get(index + 1..).unwrap_or_default() } else { &others[..] };
             for other in others {
@@ -263,7 +263,7 @@ fn isolates(cache: &Part<'_>) -> bool {
     cache.value.get("consumer_isolation") != Some(&Value::Bool(false))
 }
 
-/// Whether `one` runs before `other`, with the priorities that they are configured with.
+/// Returns whether `one` runs before `other`, with their configured priorities.
 fn runs_before(one: &Part<'_>, other: &Part<'_>, plugins: &dyn PluginSchemas) -> bool {
     let priority = |part: &Part<'_>| {
         let written = part.value.get("_meta").and_then(|meta| meta.get("priority")?.as_i64());
@@ -272,7 +272,7 @@ fn runs_before(one: &Part<'_>, other: &Part<'_>, plugins: &dyn PluginSchemas) ->
     matches!((priority(one), priority(other)), (Some(one), Some(other)) if one > other)
 }
 
-/// Whether requests with one of these methods must not be carried out twice.
+/// Returns whether a request with one of these methods must not be executed twice.
 fn changes_something(methods: &Value) -> bool {
     methods.as_array().is_some_and(|list| list.iter().any(|method| method == "POST" || method == "PATCH"))
 }
@@ -281,7 +281,7 @@ fn rules(split: &Value) -> impl Iterator<Item = &Value> {
     split.get("rules").and_then(Value::as_array).into_iter().flatten()
 }
 
-/// The entries of a rule that get requests.
+/// Returns the entries of a rule that get requests.
 fn entries(rule: &Value) -> Vec<&Value> {
     let entries = rule.get("weighted_upstreams").and_then(Value::as_array).into_iter().flatten();
     entries.filter(|entry| entry.get("weight").and_then(Value::as_i64) != Some(0)).collect()
@@ -291,21 +291,21 @@ fn has_weights(split: &Value) -> bool {
     rules(split).any(|rule| entries(rule).len() > 1)
 }
 
-/// Whether several members of an upstream take turns.
+/// Returns whether several members of an upstream share requests by weight.
 fn have_weights(members: &Value) -> bool {
     let list = members.as_array().map(Vec::as_slice).unwrap_or_default();
     list.iter().filter(|member| member.get("weight").and_then(Value::as_i64) != Some(0)).count() > 1
 }
 
-/// Whether the key of a cache has all that a traffic-split looks at. An upstream whose nodes get another
-/// Host than the client's is in every key.
+/// Returns whether the key of a cache contains every variable of a traffic-split. An upstream that gets another Host
+/// than the client's is in every key.
 fn tells_versions_apart(cache: &Part<'_>, split: &Value) -> bool {
     let has_own_host = |entry: &Value| {
         let pass_host = entry.get("upstream").and_then(|upstream| upstream.get("pass_host")?.as_str());
         matches!(pass_host, Some("node" | "rewrite"))
     };
     let all: Vec<&Value> = rules(split).flat_map(entries).collect();
-    // An entry without an upstream is the route's own.
+    // An entry without an upstream means the route's own.
     let is_other = |entry: &&Value| entry.get("upstream").is_some() || entry.get("upstream_id").is_some();
     if !all.iter().any(is_other)
         || all.iter().filter(|entry| is_other(entry)).all(|entry| has_own_host(entry))
@@ -323,13 +323,13 @@ fn tells_versions_apart(cache: &Part<'_>, split: &Value) -> bool {
     let has = |variable: &&str| {
         let is_in = |part: &str| key.iter().any(|own| own.strip_prefix('$') == Some(part));
         let of_target = *variable == "uri" || *variable == "request_uri" || variable.starts_with("arg_");
-        // Every key has the target and the Host.
+        // Every key has the request target and the Host.
         of_target || *variable == "host" || is_in(variable)
     };
     !has_weights(split) && variables.iter().all(has)
 }
 
-/// The variables of conditions.
+/// Collects the variables of conditions.
 fn named<'v>(value: &'v Value, found: &mut Vec<&'v str>) {
     match value {
         Value::Array(items) => match items.first() {

@@ -1,4 +1,4 @@
-//! Limits that count something else than their writer means, and counts that are shown nowhere.
+//! Warnings about limits with an unexpected key, and about metrics that are not exported.
 
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ use sigma_schema::problem::{Problem, member};
 
 const LIMITS: [&str; 4] = ["limit-count", "limit-req", "limit-conn", "graphql-limit-count"];
 
-/// Limits of a consumer that count each of its addresses by itself.
+/// Warns about limits of a consumer that count each of its addresses separately.
 pub(super) fn limits_by_address(consumer: &Object, found: &mut Vec<Problem>) {
     let plugins = consumer.get("plugins").and_then(Value::as_object).into_iter().flatten();
     for (name, conf) in plugins.filter(|(name, conf)| LIMITS.contains(&name.as_str()) && !is_disabled(conf)) {
@@ -21,13 +21,13 @@ pub(super) fn limits_by_address(consumer: &Object, found: &mut Vec<Problem>) {
             && conf.get("rules").is_none();
         if counts_addresses {
             let place = member(&member("plugins", name), "key");
-            let message = "each address of the consumer has a limit of its own";
+            let message = "each address of the consumer has its own limit";
             found.push(Problem::new(place, "counts_addresses", message).hint("write `key: consumer_name`"));
         }
     }
 }
 
-/// The warning that `prometheus` counts and has no page.
+/// Returns the warning about `prometheus` without a metrics page.
 pub(super) fn unread_metrics(settings: &Settings, resources: &Resources) -> Option<Problem> {
     const NAME: &str = "prometheus";
     let attributes = settings.plugin_attr.get(NAME);
@@ -48,7 +48,7 @@ pub(super) fn unread_metrics(settings: &Settings, resources: &Resources) -> Opti
         return None;
     }
     let place = member(&format!("{section}/{id}.plugins"), NAME);
-    let message = "the metrics can be read nowhere";
+    let message = "no listener exports the metrics";
     let hint = "write plugin_attr: { prometheus: { export_addr: { ip: 127.0.0.1, port: 9091 } } }";
     Some(Problem::new(place, "unread_metrics", message).hint(hint))
 }

@@ -1,13 +1,13 @@
-//! Stream routes whose clients are shown no certificate.
+//! Warnings about stream routes without a certificate.
 
 use crate::resources::{Resources, Ssl, StreamTls};
 use crate::settings::{Settings, StreamListener};
 use sigma_schema::problem::Problem;
 
-/// The warnings about routes on which TLS ends here, and no certificate has their name.
+/// Warns about routes where TLS ends at the gateway and no certificate has their name.
 pub(super) fn without_certificates(settings: &Settings, resources: &Resources, found: &mut Vec<Problem>) {
     let listeners = || settings.listeners.iter().filter(|one| one.stream == Some(StreamListener::Tls));
-    // A listener may have certificates of its own.
+    // A listener may have its own certificates.
     let has_own =
         |one: &crate::settings::Listener| one.tls.as_ref().is_some_and(|tls| !tls.certificates.is_empty());
     if listeners().next().is_none() || listeners().any(has_own) {
@@ -21,7 +21,7 @@ pub(super) fn without_certificates(settings: &Settings, resources: &Resources, f
             Some(name) if !ssls.iter().any(|ssl| ssl.names().any(|pattern| covers(pattern, name))) => {
                 format!("no certificate is for `{name}`: every handshake fails")
             }
-            // It may be meant for other listeners.
+            // The route may be meant for other listeners.
             None if ssls.is_empty()
                 && route.server_port.is_none()
                 && listeners().count() == settings.listeners.len() =>
@@ -37,7 +37,7 @@ pub(super) fn without_certificates(settings: &Settings, resources: &Resources, f
     }
 }
 
-/// Whether a certificate with the name pattern is shown to clients that ask for `name`, which may be a pattern too.
+/// Returns whether a certificate with this name pattern is used for `name`, which may be a pattern too.
 fn covers(pattern: &str, name: &str) -> bool {
     let (pattern, name) = (pattern.to_ascii_lowercase(), name.to_ascii_lowercase());
     pattern == "*"

@@ -1,4 +1,4 @@
-//! Every warning about a resource or a file, and what is next to it and right.
+//! Tests every warning about a resource or a file, and similar correct cases.
 
 use serde_json::json;
 
@@ -7,7 +7,7 @@ use crate::stored::tests::TestPlugins;
 use crate::{ParseOptions, parse};
 use sigma_schema::plugins::NoPlugins;
 
-/// `expected` are the places and what their messages hold.
+/// `expected` has the places and parts of the messages.
 #[track_caller]
 fn check(kind: Kind, value: Value, expected: &[(&str, &str)]) {
     check_with(kind, &value, RouterKind::default(), expected);
@@ -32,12 +32,12 @@ fn check_with(kind: Kind, value: &Value, router: RouterKind, expected: &[(&str, 
 }
 
 #[test]
-fn what_never_matches() {
+fn patterns_that_never_match() {
     check(Kind::Route, json!({"uris": ["/a", "/*", "/a:b"], "hosts": ["a", "*.b", "[::1]"]}), &[]);
     check(Kind::Route, json!({"uri": "/a?x=1"}), &[("uri", "`/a?x=1` never matches")]);
     check(Kind::Route, json!({"uris": ["/a", "/b#c"]}), &[("uris[1]", "never matches")]);
-    check(Kind::Route, json!({"uri": "/u/{id}"}), &[("uri", "braces name no parameter")]);
-    check(Kind::Route, json!({"uri": "/u/:id"}), &[("uri", "this router knows no parameters")]);
+    check(Kind::Route, json!({"uri": "/u/{id}"}), &[("uri", "braces are not parameters")]);
+    check(Kind::Route, json!({"uri": "/u/:id"}), &[("uri", "this router has no parameters")]);
     let parameters = RouterKind::RadixtreeUriWithParameter;
     check_with(Kind::Route, &json!({"uri": "/u/:id"}), parameters, &[]);
     check_with(Kind::Route, &json!({"uri": "/u/{id}"}), parameters, &[("uri", "braces")]);
@@ -47,7 +47,7 @@ fn what_never_matches() {
 }
 
 #[test]
-fn what_has_no_effect() {
+fn fields_without_effect() {
     let upstream = |fields: Value, expected: &[(&str, &str)]| {
         check(Kind::Upstream, fields.clone(), expected);
         let inline: Vec<(String, &str)> =
@@ -70,7 +70,7 @@ fn what_has_no_effect() {
     upstream(states(json!([{"host": "[::1]", "weight": 1}]), "[::1]:80"), &[]);
     upstream(states(json!({"a:80": 1}), "10.0.0.1:80"), &[]);
     let place = "node_states[\"10.0.0.2:80\"]";
-    upstream(states(json!({"10.0.0.1:80": 1}), "10.0.0.2:80"), &[(place, "none of the nodes")]);
+    upstream(states(json!({"10.0.0.1:80": 1}), "10.0.0.2:80"), &[(place, "not one of the nodes")]);
     let active = |active: Value| json!({"checks": {"active": active}});
     upstream(active(json!({"type": "tcp", "timeout": 1})), &[]);
     upstream(
@@ -122,7 +122,7 @@ fn certificates_that_are_out_of_date() {
     check(Kind::Ssl, json!({"cert": "$secret://vault/1/a"}), &[]);
 }
 
-/// The warnings of a whole file.
+/// Checks the warnings about a whole file.
 #[track_caller]
 fn warned(text: &str, expected: &[&str]) {
     let options = ParseOptions { plugins: &TestPlugins, ..ParseOptions::default() };
@@ -135,12 +135,12 @@ fn warned(text: &str, expected: &[&str]) {
 }
 
 #[test]
-fn what_a_whole_file_lacks() {
+fn missing_parts_of_a_file() {
     let node = "upstream: { nodes: { \"h:1\": 1 } }";
     let tls =
         format!("listeners: [{{ address: \"127.0.0.1:1\", tls: true }}]\nroutes: [{{ uri: /a, {node} }}]\n");
     warned(&tls, &["line 1: listeners[0].tls: there is no certificate"]);
-    // A port alone stands for two listeners, and is one for its reader.
+    // A port alone means two listeners, but is reported once.
     warned(&tls.replace("127.0.0.1:1", ":1"), &["line 1: listeners[0].tls: there is no certificate"]);
     warned(
         &format!("{tls}store: {{ kind: embedded }}\n")
@@ -148,7 +148,7 @@ fn what_a_whole_file_lacks() {
         &[],
     );
     let stream = format!("stream_routes: [{{ {node} }}]\n");
-    warned(&stream, &["line 1: stream_routes: no listener takes sessions"]);
+    warned(&stream, &["line 1: stream_routes: no listener accepts sessions"]);
     warned(&format!("{stream}listeners: [{{ address: \":1\", stream: tcp }}]\n"), &[]);
     let keyed = format!("routes:\n  - {{ id: r, uri: /a, {node}, plugins: {{ key-auth: {{}} }} }}\n");
     warned(&keyed, &["line 2: routes[0].plugins.key-auth: no consumer has key-auth"]);
@@ -174,7 +174,7 @@ fn limits_of_consumers_that_count_addresses() {
 }
 
 #[test]
-fn metrics_that_nobody_can_read() {
+fn metrics_without_a_page() {
     let rest = "routes: [{ uri: /a, upstream: { nodes: { \"h:1\": 1 } } }]\n";
     let check = |attributes: &str, is_read: bool| {
         let text =
@@ -218,7 +218,7 @@ fn streams_without_a_certificate() {
     check("tcp", "", "", &[]);
 }
 
-/// The settings and resources of a text, unchecked.
+/// Parses the settings and resources of a text without a check.
 fn parts(text: &str) -> (Settings, Resources) {
     let document = sigma_schema::document::Document::parse(text, 1 << 20).unwrap();
     let mut found = crate::check::Findings::default();
@@ -268,7 +268,7 @@ fn routes_that_are_never_reached() {
     check("uri: /a", "uri: /a, host: h", false);
 }
 
-/// A route gets half of a pair from its service, its plugin config, its upstream or a global rule.
+/// A route gets the other half of a pair from its service, its plugin config, its upstream or a global rule.
 #[test]
 fn pairs_of_several_resources() {
     let check = |text: &str, expected: &[(&str, &str)]| {
@@ -305,7 +305,7 @@ fn pairs_of_several_resources() {
 }
 
 #[test]
-fn names_that_nothing_has() {
+fn names_that_do_not_exist() {
     let node = "upstream: { nodes: { \"h:1\": 1 } }";
     let check = |conf: &str, names: &[&str]| {
         let text = format!(

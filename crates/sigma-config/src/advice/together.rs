@@ -1,5 +1,5 @@
-//! Pairs that do harm together though they stand in different resources of a file: a route gets the plugins
-//! of its service, its plugin config and the global rules.
+//! Pairs that are harmful together in different resources of a file: a route gets the plugins of its service, its
+//! plugin config and the global rules.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,9 +12,9 @@ use crate::rules::Object;
 use sigma_schema::plugins::PluginSchemas;
 use sigma_schema::problem::Problem;
 
-/// Adds the warnings about pairs of which a route gets the halves from different resources.
+/// Adds the warnings about pairs whose halves a route gets from different resources.
 pub(super) fn pairs(resources: &Resources, plugins: &dyn PluginSchemas, found: &mut Vec<Problem>) {
-    // A mistake of a service or a global rule is reported once, and not for each route.
+    // A mistake of a service or a global rule is reported once, not for each route.
     let mut told = HashSet::new();
     for route in resources.routes.iter().filter(|route| route.status.is_on()) {
         let whole = Whole::of(route, resources);
@@ -38,10 +38,10 @@ pub(super) fn pairs(resources: &Resources, plugins: &dyn PluginSchemas, found: &
     }
 }
 
-/// A route with the fields and plugins that it gets from other resources.
+/// A route merged with the fields and plugins that it gets from other resources.
 struct Whole {
     value: Object,
-    /// The other resource of a place, by the pointer that the place begins with.
+    /// The resource of a place outside the route, by the prefix of its pointer.
     owners: HashMap<String, String>,
 }
 
@@ -74,7 +74,7 @@ impl Whole {
         whole
     }
 
-    /// Adds the plugins of a resource, which replace plugins of the same name.
+    /// Adds the plugins of a resource; they replace plugins of the same name.
     fn plugins(&mut self, owner: &str, plugins: &Plugins) {
         let all = self.value.entry("plugins").or_insert_with(|| Value::Object(Map::new()));
         let Some(all) = all.as_object_mut() else { return };
@@ -97,7 +97,7 @@ impl Whole {
         }
     }
 
-    /// The upstream that a resource names by its id.
+    /// Adds the upstream that a resource refers to.
     fn upstream(&mut self, from: &Value, resources: &Resources) {
         let id = from.get("upstream_id").and_then(sigma_schema::id::text_of_id);
         let Some(upstream) = id.and_then(|id| resources.upstreams.get(&id)) else { return };
@@ -106,7 +106,7 @@ impl Whole {
         self.owners.insert("upstream".to_owned(), format!("upstreams/{}", upstream.id.as_str()));
     }
 
-    /// The resource that a place is in, if that is not the route.
+    /// Returns the resource of a place outside the route.
     fn owner(&self, place: &str) -> Option<&String> {
         let begins = |at: &str| {
             let rest = place.strip_prefix(at)?;

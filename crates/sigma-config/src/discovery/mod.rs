@@ -151,7 +151,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn defaults_are_those_of_apisix() {
+    fn defaults_match_apisix() {
         let value = json!({
             "consul": { "servers": ["http://127.0.0.1:8500"] },
             "consul_kv": { "servers": ["http://127.0.0.1:8500"] },
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_effect_is_told() {
+    fn fields_without_effect_are_reported() {
         let value = json!({
             "consul": { "servers": ["http://h:1"], "shared_size": "1m" },
             "consul_kv": {

@@ -134,7 +134,7 @@ fn check_args(registry: Registry, args: &DiscoveryArgs) -> Result<(), ServicePro
     let is_word = |word: &str| !word.is_empty() && word.len() <= 256 && !word.chars().any(char::is_control);
     if words.into_iter().any(|word| !is_word(word)) {
         let message = "a name in `discovery_args` is empty, too long, or has control characters".to_owned();
-        return wrong(message, "leave out what is empty");
+        return wrong(message, "leave empty names out");
     }
     Ok(())
 }

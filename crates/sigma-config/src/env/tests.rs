@@ -1,4 +1,4 @@
-//! Variables in documents of each form, and the types of their values.
+//! Tests of variables in documents of each format, and of the types of their values.
 
 use serde_json::json;
 
@@ -112,7 +112,7 @@ fn variables_are_replaced() {
     check(json!({"${{HOST}}:80": ["${{PORT}}"]}), json!({"example.com:80": [9080]}));
 }
 
-/// A field that takes texts gets the text of the variable, with quotes and without, in both formats.
+/// A text field gets the variable's text, quoted or not, in both formats.
 #[test]
 fn fields_for_texts_get_texts() {
     let variables = [
@@ -140,7 +140,7 @@ fn fields_for_texts_get_texts() {
 }
 
 #[test]
-fn the_field_decides_over_the_type() {
+fn the_field_determines_the_type() {
     let check = |text: &str, pointer: &str, expected: Value| {
         assert_eq!(substituted(text).pointer(pointer), Some(&expected), "{text}");
     };
@@ -149,7 +149,7 @@ fn the_field_decides_over_the_type() {
     let limit = |conf: &str| plugin("limit-count", conf);
     let at = "/routes/0/plugins/limit-count";
     check(&limit("time_window: ${{PORT}}"), &format!("{at}/time_window"), json!(9080));
-    // JSON knows no other way to write it.
+    // JSON has no unquoted form.
     check(&limit("time_window: \"${{PORT}}\""), &format!("{at}/time_window"), json!(9080));
     check(&limit("count: ${{PORT}}"), &format!("{at}/count"), json!(9080));
     check(&limit("count: \"${{PORT}}\""), &format!("{at}/count"), json!("9080"));
@@ -204,15 +204,15 @@ fn the_field_decides_over_the_type() {
         "/routes/0/priority",
         json!(-1),
     );
-    // An alias copies the missing quotes too.
+    // An alias also copies the missing quotes.
     let alias =
         "routes:\n- plugins:\n    limit-count: &c\n      count: ${{PORT}}\n- plugins:\n    limit-count: *c\n";
     check(alias, "/routes/1/plugins/limit-count/count", json!(9080));
 }
 
-/// A resource for the Admin API, whose kind the command line knows, is read by the same rule.
+/// A single resource for the Admin API follows the same rule.
 #[test]
-fn a_single_resource_is_read_alike() {
+fn a_single_resource_follows_the_same_rule() {
     let check = |text: &str, pointer: &str, expected: Value| {
         let mut document = Document::parse(text, 10_000).unwrap();
         assert_eq!(substitute(&mut document, Holds::Resource(&Schemas::new()), &lookup), []);

@@ -1,4 +1,4 @@
-//! The types that a field takes, by the schemas that a document is checked against.
+//! The types that a field accepts, by the schemas of its document.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,48 +13,48 @@ use crate::plugins::scope_of;
 use crate::resources::SECTIONS;
 use sigma_schema::plugins::{PluginSchemas, PluginScope};
 
-/// The type that a field takes.
+/// The type that a field accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// Texts, and neither numbers nor truth values.
+    /// Texts, but neither numbers nor booleans.
     Text,
-    /// Numbers or truth values, and no texts.
+    /// Numbers or booleans, but no texts.
     Scalar,
-    /// Both, or nothing is known about the field.
+    /// Both, or the field is unknown.
     Any,
 }
 
-/// The schemas of `plugin_attr` by the name of the plugin.
+/// Returns the schemas of `plugin_attr` by plugin name.
 pub(super) fn attributes(document: &Value, holds: Holds<'_>) -> HashMap<String, Value> {
     let Holds::File(plugins) = holds else { return HashMap::new() };
     let all = document.get("plugin_attr").and_then(Value::as_object).into_iter().flatten();
     all.filter_map(|(name, _)| Some((name.clone(), plugins.attributes(name)?))).collect()
 }
 
-/// A place in a document, and the schemas that describe it.
+/// A place in a document, with the schemas that describe it.
 #[derive(Clone)]
 pub(super) struct Fields<'a> {
     place: Place<'a>,
     schemas: Vec<Cow<'a, Value>>,
-    /// The configurations of plugins below this place, as JSON pointers that begin here.
+    /// The configurations of plugins below this place; the JSON pointers begin here.
     children: Vec<(String, &'a Value)>,
     attributes: &'a HashMap<String, Value>,
 }
 
-/// The kind of a place, where schemas do not describe it.
+/// The kind of a place that schemas do not describe.
 #[derive(Clone, Copy)]
 enum Place<'a> {
     /// A file.
     Root(&'a dyn PluginSchemas),
     /// A section of resources.
     Section(&'static str, &'a dyn PluginSchemas),
-    /// A resource; without a kind any one.
+    /// A resource; None for a resource of any kind.
     Resource(Option<Kind>, &'a dyn PluginSchemas),
-    /// The member `plugins` of one.
+    /// The member `plugins` of a resource.
     Plugins(Option<Kind>, &'a dyn PluginSchemas),
     /// The setting `plugin_attr`.
     Attributes,
-    /// Something that schemas describe, or nothing does.
+    /// A place that schemas describe, or an unknown one.
     Inside,
 }
 
@@ -72,7 +72,7 @@ impl<'a> Fields<'a> {
         Fields { place: Place::Inside, schemas, children: Vec::new(), attributes: self.attributes }
     }
 
-    /// The fields of the element `index`, whose value is `item`.
+    /// Returns the fields of the element `index`, whose value is `item`.
     pub(super) fn item(&self, index: usize, item: &Value) -> Fields<'a> {
         if let Place::Section(section, plugins) = self.place {
             return self.resource(kind_of(section, item), item, plugins);
@@ -80,7 +80,7 @@ impl<'a> Fields<'a> {
         self.with_children(below(&self.schemas, None), &index.to_string())
     }
 
-    /// The fields of the member `key`, whose value is `value`.
+    /// Returns the fields of the member `key`, whose value is `value`.
     pub(super) fn member(&self, key: &str, value: &Value) -> Fields<'a> {
         match self.place {
             Place::Root(plugins) => {
@@ -153,7 +153,7 @@ impl<'a> Fields<'a> {
         Fields { children, ..self.inside(schemas) }
     }
 
-    /// The type that the value at this place is to have.
+    /// Returns the type that the value at this place must have.
     pub(super) fn wanted(&self) -> Wanted {
         let mut found = Types::default();
         self.schemas.iter().for_each(|schema| types(schema, &mut found));
@@ -185,7 +185,7 @@ fn alternatives<'s>(schema: &'s Value, visit: &mut dyn FnMut(&'s Value)) {
     lists.chain(branches).for_each(|schema| alternatives(schema, visit));
 }
 
-/// The schemas of a member, or without a key of the elements.
+/// Returns the schemas of a member, or of the elements without a key.
 fn below<'a>(schemas: &[Cow<'a, Value>], key: Option<&str>) -> Vec<Cow<'a, Value>> {
     let mut found = Vec::new();
     for schema in schemas {
@@ -221,7 +221,7 @@ struct Types {
     scalar: bool,
 }
 
-/// Adds the types that a schema names.
+/// Adds the types of a schema.
 fn types(schema: &Value, found: &mut Types) {
     alternatives(schema, &mut |schema| {
         let of_word = |word: &Value, found: &mut Types| match word.as_str() {

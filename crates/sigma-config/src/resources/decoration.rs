@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none() {
+    fn invalid_decorations_are_refused() {
         let check = |value: Value, expected: &str| {
             let error = Decoration::of_record(&value).unwrap_err();
             assert!(error.contains(expected), "{value}: {error}");

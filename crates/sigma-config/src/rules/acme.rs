@@ -53,7 +53,7 @@ pub(crate) fn of_document(root: &Object) -> Vec<Problem> {
     let uses_records = acme.is_some_and(|acme| acme.get("challenge") == Some(&Value::from("dns-01")))
         || list("ssls").any(|(_, ssl)| ssl.get("acme").is_some_and(proves_by_records));
     if acme.is_some_and(|acme| acme.contains_key("dns")) && !uses_records && !is_stored {
-        let message = "no name is proved by a record";
+        let message = "no certificate uses the challenge `dns-01`";
         let hint = "write `challenge: dns-01` here or in an ssl, or remove `dns`";
         found.push(Problem::new("acme.dns", "unused", message).hint(hint));
     }
@@ -64,7 +64,7 @@ pub(crate) fn of_document(root: &Object) -> Vec<Problem> {
             tls => !matches!(tls, Value::Null | Value::Bool(false)),
         };
         if !list("listeners").any(|(_, listener)| shows_others(&listener["tls"])) {
-            let message = "no listener would show them: none has `tls` without certificates of its own";
+            let message = "`on_demand` needs a listener with `tls` and without `certificates`";
             let hint = "write `tls: true` at a listener, or remove `on_demand`";
             found.push(Problem::new("acme.on_demand", "unused", message).hint(hint));
         }
@@ -90,7 +90,7 @@ fn of_shared(root: &Object, acme: &Object, is_shared: bool, found: &mut Vec<Prob
     let seals =
         keyring.and_then(|keys| keys.first()?.as_str()).is_some_and(|key| !DEFAULT_KEYRING.contains(&key));
     if !seals {
-        let message = "private keys that are ordered would be in etcd for everybody to read";
+        let message = "private keys of ordered certificates would be readable in etcd";
         let hint = "write a key of your own as `data_encryption: {keyring: [...]}`, 16 or 32 characters that are secret, the same for all gateways";
         found.push(Problem::new("data_encryption.keyring", "acme", message).hint(hint));
     }
@@ -100,7 +100,7 @@ fn of_shared(root: &Object, acme: &Object, is_shared: bool, found: &mut Vec<Prob
         found.push(Problem::new("acme.on_demand", "conflict", message).hint(hint));
     }
     if root.get("store").and_then(|store| store.get("access")) == Some(&Value::from("read_only")) {
-        let message = "with `acme`, gateways tell each other through the store which proofs they give";
+        let message = "with `acme`, gateways share challenge responses through the store";
         let hint = "write `access: read_write`, or remove `acme`";
         found.push(Problem::new("store.access", "conflict", message).hint(hint));
     }
@@ -108,7 +108,7 @@ fn of_shared(root: &Object, acme: &Object, is_shared: bool, found: &mut Vec<Prob
 
 fn without_settings(place: String) -> Problem {
     let hint = "write `acme: {terms_agreed: true}`, see docs/certificates.md";
-    Problem::new(place, "acme", "certificates are to be ordered, and `acme` does not say where").hint(hint)
+    Problem::new(place, "acme", "certificates cannot be ordered without the setting `acme`").hint(hint)
 }
 
 fn of_settings(acme: &Object, found: &mut Vec<Problem>) {
@@ -117,7 +117,7 @@ fn of_settings(acme: &Object, found: &mut Vec<Problem>) {
         found.push(Problem::new(join("acme", field), "acme", message).hint(hint));
     };
     if acme.get("terms_agreed") != Some(&Value::Bool(true)) {
-        let message = "nothing is ordered from an authority whose terms were not agreed to".to_owned();
+        let message = "orders need your agreement to the authority's terms of service".to_owned();
         problem("terms_agreed", message, "read its terms of service, then write `terms_agreed: true`");
     }
     if let Some(directory) = text("directory")
@@ -150,7 +150,7 @@ fn of_settings(acme: &Object, found: &mut Vec<Problem>) {
     match acme.get("dns").and_then(Value::as_object) {
         Some(dns) => of_dns(dns, number("order_timeout_s").unwrap_or(ORDER_TIMEOUT_S.into()), found),
         None if proves_by_records => {
-            let message = "names are to be proved by `dns-01`, and `acme.dns` does not say how".to_owned();
+            let message = "names need the challenge `dns-01`, and `acme.dns` is not set".to_owned();
             problem(
                 "challenge",
                 message,
@@ -169,7 +169,7 @@ fn of_on_demand(on_demand: &Object, found: &mut Vec<Problem>) {
     let names = on_demand.get("names").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let ask = on_demand.get("ask").and_then(Value::as_str);
     if names.is_empty() && ask.is_none() {
-        let message = "whoever connects could have certificates ordered for any name".to_owned();
+        let message = "any client could have certificates ordered for any name".to_owned();
         problem("names", message, "write the names for which one may be ordered, or `ask`");
     }
     for (index, name) in names.iter().enumerate() {
@@ -200,7 +200,7 @@ fn of_dns(dns: &Object, order_timeout_s: u64, found: &mut Vec<Problem>) {
     };
     match (dns.get("update"), dns.get("hook")) {
         (None, None) => {
-            let message = "it says neither how records are placed nor by what".to_owned();
+            let message = "neither `update` nor `hook` is set".to_owned();
             problem("update", message, "write `update` or `hook`");
         }
         (Some(_), Some(_)) => {
@@ -296,7 +296,7 @@ mod tests {
             let found = of_document(root.as_object().unwrap());
             assert_eq!(told(&found), expected, "{root}");
         };
-        let nowhere = "certificates are to be ordered, and `acme` does not say where";
+        let nowhere = "certificates cannot be ordered without the setting `acme`";
         let auto = json!([{"address": ":1", "tls": {"auto": true}}]);
         let good = json!({"terms_agreed": true});
         check(json!({"acme": good, "listeners": auto}), &[]);
@@ -318,7 +318,7 @@ mod tests {
         check(json!({"acme": leased, "admin": {}}), &[("acme.lease_s", alone)]);
         let own = json!({"keyring": ["0123456789abcdef", DEFAULT_KEYRING[0]]});
         check(json!({"acme": leased, "store": {"kind": "etcd"}, "data_encryption": own}), &[]);
-        let open = "private keys that are ordered would be in etcd for everybody to read";
+        let open = "private keys of ordered certificates would be readable in etcd";
         for keyring in
             [json!({}), json!({"keyring": []}), json!({"keyring": [DEFAULT_KEYRING[1], "0123456789abcdef"]})]
         {
@@ -329,17 +329,14 @@ mod tests {
         }
         check(
             json!({"acme": good, "store": {"kind": "etcd", "access": "read_only"}, "data_encryption": own}),
-            &[(
-                "store.access",
-                "with `acme`, gateways tell each other through the store which proofs they give",
-            )],
+            &[("store.access", "with `acme`, gateways share challenge responses through the store")],
         );
         let field = |name: &str, value: Value, place: &str, message: &str| {
             let mut acme = good.clone();
             acme[name] = value;
             check(json!({"acme": acme}), &[(place, message)]);
         };
-        let terms = "nothing is ordered from an authority whose terms were not agreed to";
+        let terms = "orders need your agreement to the authority's terms of service";
         field("terms_agreed", json!(false), "acme.terms_agreed", terms);
         check(json!({"acme": {}}), &[("acme.terms_agreed", terms)]);
         for odd in ["http://a", "https://", "a", "https://u@a"] {
@@ -378,14 +375,11 @@ mod tests {
             let root = json!({"acme": {"terms_agreed": true, "dns": {"hook": hook}}, "ssls": ssls});
             of_document(root.as_object().unwrap())
         };
-        assert_eq!(told(&whole(json!([]))), [("acme.dns", "no name is proved by a record")]);
+        assert_eq!(told(&whole(json!([]))), [("acme.dns", "no certificate uses the challenge `dns-01`")]);
         assert!(whole(json!([{"type": "acme", "acme": {"challenge": "dns-01"}}])).is_empty());
-        let how = "names are to be proved by `dns-01`, and `acme.dns` does not say how";
+        let how = "names need the challenge `dns-01`, and `acme.dns` is not set";
         check(json!({"challenge": "dns-01"}), &[("acme.challenge", how)]);
-        check(
-            json!({"dns": {}}),
-            &[("acme.dns.update", "it says neither how records are placed nor by what")],
-        );
+        check(json!({"dns": {}}), &[("acme.dns.update", "neither `update` nor `hook` is set")]);
         let twice = "records are placed by `update` already";
         check(json!({"dns": {"update": update, "hook": hook}}), &[("acme.dns.hook", twice)]);
         for (field, odd, message) in [
@@ -421,7 +415,7 @@ mod tests {
         };
         check(json!({"names": ["*.a.test", "b.test"]}), &[]);
         check(json!({"ask": "http://127.0.0.1:1/x?y=z"}), &[]);
-        let any = "whoever connects could have certificates ordered for any name";
+        let any = "any client could have certificates ordered for any name";
         check(json!({}), &[("acme.on_demand.names", any)]);
         check(json!({"names": []}), &[("acme.on_demand.names", any)]);
         for odd in ["*", "a", "*.*.test", "10.0.0.1", "a_b.test", "*."] {
@@ -436,7 +430,7 @@ mod tests {
         let acme = json!({"terms_agreed": true, "on_demand": {"names": ["a.test"]}});
         let own_alone = json!([{"tls": {"certificates": [{"cert": "a", "key": "b"}]}}, {"address": ":80"}]);
         let root = json!({"acme": acme, "listeners": own_alone});
-        let unseen = "no listener would show them: none has `tls` without certificates of its own";
+        let unseen = "`on_demand` needs a listener with `tls` and without `certificates`";
         assert_eq!(told(&of_document(root.as_object().unwrap())), [("acme.on_demand", unseen)]);
         let tls = json!([{"tls": true}]);
         let root = json!({"acme": acme, "listeners": tls, "store": {"kind": "etcd"}, "data_encryption": own});
@@ -445,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_has_what_it_names() {
+    fn lists_allow_their_names() {
         let of = |names: &[&str]| {
             let names = names.iter().map(|name| (*name).to_owned()).collect();
             crate::acme::OnDemand { names, ..Default::default() }
@@ -471,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ssl_says_what_can_be_ordered() {
+    fn names_of_ordered_certificates_are_checked() {
         let check = |ssl: Value, expected: &[(&str, &str)]| {
             assert_eq!(told(&of_ssl(ssl.as_object().unwrap())), expected, "{ssl}");
         };

@@ -1,4 +1,4 @@
-//! The rules of an upstream by which a node is chosen: which of them go together.
+//! Rules for combinations of an upstream's balancing options.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use sigma_schema::id::text_of_id;
 use sigma_schema::problem::{Problem, member};
 use sigma_schema::template::Template;
 
-/// What has no effect beside the type, or beside each other.
+/// Returns the options without effect for the type, or in combination.
 pub(super) fn rules(upstream: &Object) -> Vec<Problem> {
     if let Some(members) = upstream.get("members").and_then(Value::as_array) {
         return of_members(upstream, members);
@@ -22,11 +22,11 @@ pub(super) fn rules(upstream: &Object) -> Vec<Problem> {
     };
     let has = |field: &str| upstream.contains_key(field);
     if has("bounded_load") && !hashes(balance) {
-        let message = format!("`bounded_load` bounds what hashes to a node, and `{balance}` hashes nothing");
+        let message = format!("`bounded_load` needs hashing, and `{balance}` does not hash");
         conflict("bounded_load", message, "write type: chash or maglev, or remove it");
     }
     if has("slow_start") && !matches!(balance, "roundrobin" | "random" | "least_request" | "peak_ewma") {
-        let message = format!("`slow_start` lets shares grow, and `{balance}` has none that can");
+        let message = format!("`slow_start` does not work with `type: {balance}`");
         let hint = "write type: roundrobin, random, least_request or peak_ewma, or remove it";
         conflict("slow_start", message, hint);
     }
@@ -41,12 +41,13 @@ pub(super) fn rules(upstream: &Object) -> Vec<Problem> {
         conflict("zone_aware", message, "choose another `type`, or remove it");
     }
     if has("subsets") && matches!(balance, "maglev" | "none") {
-        let message = format!("`subsets` cannot be had with `type: {balance}`: each would need a table");
+        let message =
+            format!("`subsets` do not work with `type: {balance}`: each subset would need its own table");
         conflict("subsets", message, "write type: chash, or another one");
     }
     if has("subsets") && has("bounded_load") {
         let message =
-            "`bounded_load` goes by the mean of all nodes, and `subsets` use a part of them".to_owned();
+            "`bounded_load` uses the mean load of all nodes, and `subsets` use only some of them".to_owned();
         conflict("bounded_load", message, "remove one of the two");
     }
     let cookie = upstream.get("session_affinity").and_then(|affinity| affinity.get("cookie"));
@@ -64,7 +65,7 @@ pub(super) fn rules(upstream: &Object) -> Vec<Problem> {
     }
     if has("stick_table") && has("session_affinity") {
         let message =
-            "`session_affinity` and `stick_table` would each decide on the node of a session".to_owned();
+            "`session_affinity` and `stick_table` would both choose the node of a session".to_owned();
         conflict("stick_table", message, "remove one of the two");
     }
     found.extend(upstream.get("stick_table").and_then(Value::as_object).map(stick_table).unwrap_or_default());
@@ -72,20 +73,19 @@ pub(super) fn rules(upstream: &Object) -> Vec<Problem> {
     found
 }
 
-/// What an upstream that is made of others has beside these: what says which it is, and nothing that only
-/// those who have nodes can do.
+/// The fields that an upstream with members may have: identification only, not fields that need nodes.
 const OF_MEMBERS: [&str; 7] = ["members", "id", "name", "desc", "labels", "create_time", "update_time"];
 
 fn of_members(upstream: &Object, members: &[Value]) -> Vec<Problem> {
     let mut found = Vec::new();
-    // What is written into a store has the defaults of all fields.
+    // A value in a store has the defaults of all fields.
     let defaults = serde_json::to_value(Upstream::default()).unwrap_or_default();
     let says = |(field, value): &(&String, &Value)| {
         !OF_MEMBERS.contains(&field.as_str()) && defaults.get(field.as_str()) != Some(value)
     };
     for (field, _) in upstream.iter().filter(says) {
         let message =
-            format!("`{field}` has no effect beside `members`: each member serves by its own fields");
+            format!("`{field}` has no effect together with `members`: each member uses its own fields");
         found.push(problem(field, "conflict", message, "write it at the members, or remove it"));
     }
     if members.iter().all(|member| member.get("weight").and_then(Value::as_u64) == Some(0)) {
@@ -110,19 +110,19 @@ fn of_members(upstream: &Object, members: &[Value]) -> Vec<Problem> {
     found
 }
 
-/// What names a session must be one thing, and differ from request to request.
+/// Checks that exactly one thing identifies a session, and that it differs between requests.
 fn stick_table(table: &Object) -> Vec<Problem> {
     let mut found = Vec::new();
     let by_address = table.get("address").and_then(Value::as_bool) == Some(true);
     let ways = [table.contains_key("cookie"), table.contains_key("header"), by_address];
     if ways.iter().filter(|way| **way).count() != 1 {
         let message =
-            "a session is named by a cookie of the answer, or by a header of it, or is its client's address";
+            "a session is identified by a response cookie, a response header, or the client's address";
         let hint = "write one of `cookie` and `header`, or `address: true`";
         found.push(problem("stick_table", "conflict", message, hint));
     }
     if by_address && table.contains_key("match") {
-        let message = "`match` says where requests name their session, and with `address` they name none";
+        let message = "`match` has no effect together with `address`, which already identifies sessions";
         found.push(problem("stick_table.match", "conflict", message, "remove one of the two"));
     }
     let texts = table.get("match").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
@@ -132,14 +132,14 @@ fn stick_table(table: &Object) -> Vec<Problem> {
         if let Some(reason) = template.unknown() {
             found.push(problem(place, "variable", reason, "see the variables in docs/variables.md"));
         } else if template.literal().is_some() {
-            let message = "without a variable all requests are of one session";
+            let message = "without a variable all requests belong to one session";
             found.push(problem(place, "conflict", message, "write a variable, for example $arg_session"));
         }
     }
     found
 }
 
-/// What requests ask for must be what they may ask by.
+/// Checks that requests select subsets by keys that a selector has.
 fn subsets(subsets: &Object) -> Vec<Problem> {
     let mut found = Vec::new();
     let selectors = subsets.get("selectors").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
@@ -149,7 +149,7 @@ fn subsets(subsets: &Object) -> Vec<Problem> {
     for (key, text) in criteria.into_iter().flatten() {
         let place = member("subsets.criteria", key);
         if !known.iter().any(|known| known == key) {
-            let message = format!("`{key}` is in no selector: whoever asks for it finds no subset");
+            let message = format!("`{key}` is in no selector: requests with it find no subset");
             found.push(problem(place, "conflict", message, "add it to the `keys` of a selector"));
         } else if let Some(reason) = text.as_str().and_then(|text| Template::parse(text).unknown()) {
             found.push(problem(place, "variable", reason, "see the variables in docs/variables.md"));
@@ -170,14 +170,14 @@ fn subsets(subsets: &Object) -> Vec<Problem> {
             found.push(problem(place, "conflict", message, "add the other one, or remove it"));
         } else if fewer && !narrows(selector, &of_selectors) {
             let message =
-                "`fallback_keys_subset` is to be some of the `keys`, and the `keys` of another selector";
+                "`fallback_keys_subset` must be some of the `keys`, and equal the `keys` of another selector";
             found.push(problem(place, "conflict", message, "add a selector with just these keys"));
         }
     }
     found
 }
 
-/// Whether what a selector asks again by is less than its own keys, and another selector's.
+/// Returns whether the fallback keys of a selector are some of its own keys, and another selector's keys.
 fn narrows(selector: &Object, all: &[&Object]) -> bool {
     let set = |of: &Object, field: &str| -> BTreeSet<String> {
         let keys = of.get(field).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();

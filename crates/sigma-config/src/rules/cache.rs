@@ -10,7 +10,7 @@ pub(crate) fn breaches(item: &Object) -> Vec<Problem> {
     let Some(cache) = item.get("cache").and_then(Value::as_object) else { return Vec::new() };
     let mut found = Vec::new();
     if item.get("plugins").and_then(|plugins| plugins.get("proxy-cache")).is_some() {
-        let message = "`cache` stands beside the plugin proxy-cache";
+        let message = "`cache` and the plugin proxy-cache are both set";
         found.push(Problem::new("cache", "conflict", message).hint("keep one of the two"));
     }
     for place in ["key", "bypass", "no_store"] {
@@ -33,7 +33,7 @@ fn unusable(part: &str) -> Option<Problem> {
         return Some(Problem::new("", "variable", message).hint("a variable is `$` and a name: $arg_page"));
     }
     (name == "request_method").then(|| {
-        let message = "the method cannot be a part: answers to GET are given to HEAD";
+        let message = "the method must not be in the key: responses to GET also serve HEAD";
         Problem::new("", "conflict", message).hint("leave it out")
     })
 }
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_contradicts_itself() {
+    fn contradictions_are_refused() {
         let check = |item: Value, expected: &[&str]| {
             let found = breaches(item.as_object().unwrap());
             let places: Vec<&str> = found.iter().map(|problem| &*problem.pointer).collect();

@@ -1,4 +1,4 @@
-//! What an upstream of FastCGI applications has, and what it cannot have.
+//! Rules for upstreams of FastCGI applications.
 
 use regex::bytes::Regex;
 use serde_json::Value;
@@ -8,8 +8,8 @@ use crate::resources::FastCgi;
 use sigma_schema::problem::{Problem, member};
 use sigma_schema::template::Template;
 
-/// Parameters that only the gateway may say: the length is that of the bytes that it sends, and programs take the other
-/// one for the proxy that they are to use themselves.
+/// Parameters that only the gateway may set: the length of the body that it sends, and a variable that programs use as
+/// their own outgoing proxy.
 const OWN: [&str; 2] = ["CONTENT_LENGTH", "HTTP_PROXY"];
 
 pub(super) fn rules(upstream: &Object) -> Vec<Problem> {
@@ -23,14 +23,14 @@ pub(super) fn rules(upstream: &Object) -> Vec<Problem> {
         return found;
     }
     for field in ["tls", "proxy_protocol"].into_iter().filter(|field| upstream.contains_key(*field)) {
-        let message = format!("`{field}` cannot be had with `scheme: fcgi`: FastCGI knows no such thing");
+        let message = format!("`{field}` is not supported with `scheme: fcgi`");
         found.push(problem(field, "conflict", message, "remove it"));
     }
     if let Some(active) = upstream.get("checks").and_then(|checks| checks.get("active")?.as_object())
         && word(active, "type") != Some("tcp")
         && !active.contains_key("port")
     {
-        let message = "nodes with `scheme: fcgi` answer no probes of HTTP or gRPC";
+        let message = "nodes with `scheme: fcgi` do not answer HTTP or gRPC probes";
         let hint = "write `type: tcp`, or the `port` of a server that answers them";
         found.push(problem("checks.active.type", "conflict", message, hint));
     }
@@ -68,7 +68,7 @@ fn of_script(fastcgi: &Object) -> Vec<Problem> {
     for (name, text) in fastcgi.get("params").and_then(Value::as_object).into_iter().flatten() {
         let place = member("fastcgi.params", name);
         if OWN.contains(&name.as_str()) {
-            let message = format!("`{name}` is not for a configuration to say");
+            let message = format!("`{name}` is set by the gateway only");
             found.push(problem(place, "conflict", message, "remove it"));
         } else {
             found.extend(text.as_str().and_then(|text| variables(&place, text)));
@@ -77,14 +77,14 @@ fn of_script(fastcgi: &Object) -> Vec<Problem> {
     found
 }
 
-/// The first variable of a text that no request has.
+/// Reports the first variable of a text that requests do not have.
 fn variables(place: &str, text: &str) -> Option<Problem> {
-    // What has a default is never empty.
+    // A variable with a default is never empty.
     let reason = Template::parse(text).unknown_beside(&FastCgi::VARIABLES)?;
     Some(problem(place, "variable", reason, "see the variables in docs/variables.md"))
 }
 
-/// Whether a path has a segment that leads out of it, or what no path has.
+/// Returns whether a path has a `..` segment, or characters that paths never have.
 fn leads_astray(path: &str) -> bool {
     path.chars().any(char::is_control) || path.split('/').any(|segment| segment == "..")
 }
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_goes_together() {
+    fn valid_combinations() {
         let check = |upstream: Value, expected: &[&str]| {
             let upstream = upstream.as_object().unwrap();
             let found: Vec<String> = rules(upstream)
@@ -112,8 +112,8 @@ mod tests {
         check(
             json!({ "scheme": "fcgi", "tls": {}, "proxy_protocol": "v1" }),
             &[
-                "tls: `tls` cannot be had with `scheme: fcgi`: FastCGI knows no such thing",
-                "proxy_protocol: `proxy_protocol` cannot be had with `scheme: fcgi`: FastCGI knows no such thing",
+                "tls: `tls` is not supported with `scheme: fcgi`",
+                "proxy_protocol: `proxy_protocol` is not supported with `scheme: fcgi`",
             ],
         );
         let probed = |active: Value| json!({ "scheme": "fcgi", "checks": { "active": active } });
@@ -121,7 +121,7 @@ mod tests {
         check(probed(json!({ "type": "http", "port": 80 })), &[]);
         check(
             probed(json!({})),
-            &["checks.active.type: nodes with `scheme: fcgi` answer no probes of HTTP or gRPC"],
+            &["checks.active.type: nodes with `scheme: fcgi` do not answer HTTP or gRPC probes"],
         );
         check(
             of(
@@ -156,8 +156,8 @@ mod tests {
         check(
             of(json!({ "params": { "CONTENT_LENGTH": "1", "HTTP_PROXY": "x" } })),
             &[
-                "fastcgi.params.CONTENT_LENGTH: `CONTENT_LENGTH` is not for a configuration to say",
-                "fastcgi.params.HTTP_PROXY: `HTTP_PROXY` is not for a configuration to say",
+                "fastcgi.params.CONTENT_LENGTH: `CONTENT_LENGTH` is set by the gateway only",
+                "fastcgi.params.HTTP_PROXY: `HTTP_PROXY` is set by the gateway only",
             ],
         );
     }

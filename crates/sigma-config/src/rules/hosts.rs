@@ -1,4 +1,4 @@
-//! `tls: auto`: an ssl of type acme for each host that routes name and no ssl has.
+//! `tls: auto`: adds an ssl of type acme for each host of a route without an ssl.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -7,14 +7,14 @@ use serde_json::{Map, Value, json};
 
 use sigma_schema::id::Id;
 
-/// Ends of names that no authority vouches for (RFC 6761, RFC 6762, RFC 7686, RFC 9476).
+/// Suffixes of names that no public authority certifies (RFC 6761, RFC 6762, RFC 7686, RFC 9476).
 const NOBODYS: [&str; 6] = ["localhost", "local", "internal", "invalid", "onion", "alt"];
 
-/// The longest name (RFC 1035 §2.3.4), and its longest part.
+/// Maximum length of a name (RFC 1035 §2.3.4), and of one label.
 const NAME_MAX: usize = 253;
 const LABEL_MAX: usize = 63;
 
-/// Adds the ssls. Returns the hosts for which nothing can be ordered by itself.
+/// Adds the ssls. Returns the hosts for which no certificate can be ordered automatically.
 pub(crate) fn derive(root: &mut Map<String, Value>) -> Vec<String> {
     let is_auto = |listener: &Value| listener["tls"]["auto"] == true;
     if !root.get("listeners").and_then(Value::as_array).is_some_and(|all| all.iter().any(is_auto)) {
@@ -35,20 +35,20 @@ pub(crate) fn derive(root: &mut Map<String, Value>) -> Vec<String> {
         return left;
     }
     let ssl = |host: String| json!({ "id": format!("auto-{host}"), "type": "acme", "snis": [host] });
-    // A section that is no list is reported by the schema.
+    // The schema reports a section that is not a list.
     if let Some(ssls) = root.entry("ssls").or_insert_with(|| json!([])).as_array_mut() {
         ssls.extend(ordered.into_iter().map(ssl));
     }
     left
 }
 
-/// The items of a section that are not switched off.
+/// Returns the enabled items of a section.
 fn enabled<'r>(root: &'r Map<String, Value>, section: &str) -> impl Iterator<Item = &'r Value> {
     let items = root.get(section).and_then(Value::as_array).into_iter().flatten();
     items.filter(|item| item.get("status").and_then(Value::as_i64) != Some(0))
 }
 
-/// The texts of two fields, as names are compared.
+/// Returns the texts of two fields in the form for name comparison.
 pub(super) fn texts<'i>(item: &'i Value, one: &str, several: &str) -> impl Iterator<Item = String> + use<'i> {
     let several = item.get(several).and_then(Value::as_array).into_iter().flatten();
     let all = item.get(one).into_iter().chain(several).filter_map(Value::as_str);
@@ -60,7 +60,7 @@ fn is_covered(shown: &BTreeSet<String>, host: &str) -> bool {
     shown.contains(host) || wildcard() || shown.contains("*")
 }
 
-/// Whether a public authority could vouch for a host, and its ssl have an id.
+/// Returns whether a public authority can certify a host, and its ssl can have an id.
 fn is_orderable(host: &str) -> bool {
     let end = host.rsplit_once('.').map(|(_, end)| end);
     is_dns_name(host)
@@ -68,7 +68,7 @@ fn is_orderable(host: &str) -> bool {
         && format!("auto-{host}").parse::<Id>().is_ok()
 }
 
-/// Whether a text is the name of a host, without a wildcard (RFC 1123 §2.1), and no address.
+/// Returns whether a text is a host name without a wildcard (RFC 1123 §2.1), and not an address.
 pub(crate) fn is_dns_name(name: &str) -> bool {
     let is_label = |label: &str| {
         (1..=LABEL_MAX).contains(&label.len())
@@ -79,12 +79,12 @@ pub(crate) fn is_dns_name(name: &str) -> bool {
     let is_number = |label: &str| label.bytes().all(|b| b.is_ascii_digit());
     name.len() <= NAME_MAX
         && name.split('.').all(is_label)
-        // Of the forms of addresses some have parsers of their own (`1.2`, `0x7f.1`): a name's last part is a word.
+        // Some address notations have their own parsers (`1.2`, `0x7f.1`), so the last label must be a word.
         && !name.rsplit('.').next().is_some_and(|end| is_number(end) || end.starts_with("0x"))
         && name.parse::<IpAddr>().is_err()
 }
 
-/// Whether a text is the name of a record or of a key: labels that may have underscores (RFC 8552).
+/// Returns whether a text is the name of a record or of a key: labels that may have underscores (RFC 8552).
 pub(super) fn is_record_name(name: &str) -> bool {
     let is_label = |label: &str| {
         (1..=LABEL_MAX).contains(&label.len())
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_told_from_addresses_and_odd_texts() {
+    fn names_are_distinguished_from_addresses_and_odd_texts() {
         let check = |name: &str, expected: (bool, bool)| {
             assert_eq!((is_dns_name(name), is_orderable(name)), expected, "{name:?}");
         };
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ssl_is_made_for_each_host_that_has_none() {
+    fn each_host_without_an_ssl_gets_one() {
         let check = |mut root: Value, expected: (&[&str], &[&str])| {
             let root = root.as_object_mut().unwrap();
             let left = derive(root);

@@ -1,17 +1,17 @@
-//! What must hold of listeners.
+//! Rules for listeners.
 
 use serde_json::Value;
 
 use super::Object;
 use sigma_schema::problem::{Problem, element, member};
 
-/// The problems of a whole document; `root` is it in its long form.
+/// Returns the problems of a whole document; `root` is its long form.
 pub(crate) fn of_document(root: &Object) -> Vec<Problem> {
     let listeners = root.get("listeners").and_then(Value::as_array).into_iter().flatten().enumerate();
     listeners.flat_map(|(index, listener)| of_listener(&element("listeners", index), listener)).collect()
 }
 
-/// What fields of a listener come to that its `stream` has no place for.
+/// Reports the fields of a listener that its `stream` does not support.
 fn of_listener(place: &str, listener: &Value) -> Vec<Problem> {
     let is_written = |field: &str| listener.get(field).is_some_and(|value| *value != Value::Null);
     let mut found = Vec::new();
@@ -23,15 +23,15 @@ fn of_listener(place: &str, listener: &Value) -> Vec<Problem> {
     match listener.get("stream").and_then(Value::as_str) {
         Some("tcp") => refuse(
             "tls",
-            "the bytes of a listener with `stream: tcp` are not looked at",
+            "a listener with `stream: tcp` does not interpret bytes",
             "write `stream: tls` for sessions that begin with TLS",
         ),
         Some("udp") => {
-            let datagrams = "the datagrams of a listener with `stream: udp` are passed on as they are";
+            let datagrams = "a listener with `stream: udp` forwards datagrams unchanged";
             refuse("tls", datagrams, "remove it: DTLS and QUIC end at the node");
-            let no_header = "the PROXY protocol stands at the beginning of a connection, and UDP has none";
+            let no_header = "the PROXY protocol needs a connection, and UDP has no connections";
             refuse("proxy_protocol", no_header, "remove it, or take `stream: tcp`");
-            let no_backlog = "nobody waits to be accepted over UDP";
+            let no_backlog = "UDP has no pending connections";
             refuse(
                 "backlog",
                 no_backlog,
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn listeners_have_what_their_streams_know() {
+    fn fields_of_listeners_fit_their_streams() {
         let check = |listener: Value, expected: &[&str]| {
             let document = json!({ "listeners": [listener] });
             let found = of_document(document.as_object().expect("an object"));

@@ -1,4 +1,4 @@
-//! The nodes that `node_states` of an upstream names.
+//! Rules for the nodes in `node_states` of an upstream.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,12 +15,12 @@ fn named(upstream: &Object) -> impl Iterator<Item = &str> {
     upstream.get(FIELD).and_then(Value::as_object).into_iter().flatten().map(|(node, _)| node.as_str())
 }
 
-/// What is the name of no node: those have a port, unless they are paths.
+/// Reports invalid node names: a name needs a port, unless it is a path.
 pub(super) fn rules(upstream: &Object) -> Vec<Problem> {
     let breach = |node: &str| {
         let message = match split_address(node) {
             Ok((host, None)) if !host.starts_with("unix:") => {
-                format!("`{node}` has no port, and nodes are named with theirs")
+                format!("`{node}` has no port, and node names include the port")
             }
             Ok(_) => return None,
             Err(message) => message,
@@ -31,8 +31,8 @@ pub(super) fn rules(upstream: &Object) -> Vec<Problem> {
     named(upstream).filter_map(breach).collect()
 }
 
-/// Those that name none of the configured nodes. None where names are resolved, or a registry has the nodes:
-/// what their addresses are is not known.
+/// Returns the names that match no configured node. Empty if names are resolved, or nodes come from a registry, because
+/// their addresses are unknown here.
 pub(crate) fn strangers(upstream: &Object) -> Vec<String> {
     let port_of_scheme = match word(upstream, "scheme") {
         Some("https" | "grpcs") => 443,
@@ -63,7 +63,7 @@ pub(crate) fn strangers(upstream: &Object) -> Vec<String> {
     named(upstream).filter(|node| !nodes.contains(*node)).map(str::to_owned).collect()
 }
 
-/// Whether a host is its own address.
+/// Returns whether a host is an address.
 fn is_fixed(host: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     host.starts_with("unix:") || bare.parse::<IpAddr>().is_ok()

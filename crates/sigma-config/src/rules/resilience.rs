@@ -1,4 +1,4 @@
-//! What is contradictory, or without effect, in the rules for retries and deadlines.
+//! Rules for retries and deadlines: contradictions, and options without effect.
 
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ fn number(item: &Object, key: &str) -> Option<f64> {
     item.get(key).and_then(Value::as_f64)
 }
 
-/// Of a route or an upstream.
+/// Returns the contradictions of a route or an upstream.
 pub(crate) fn breaches(item: &Object) -> Vec<Problem> {
     let mut found = Vec::new();
     if let Some(policy) = object(item, "retry_policy") {
@@ -41,13 +41,13 @@ fn breaker(breaker: &Object, found: &mut Vec<Problem>) {
         && !breaker.contains_key("slow_call_duration_threshold")
     {
         let message = "`slow_call_rate_threshold` has no effect without `slow_call_duration_threshold`";
-        let hint = "say from how many seconds on a request is slow";
+        let hint = "set the seconds at which a request is slow";
         found.push(problem("circuit_breaker.slow_call_rate_threshold", message, hint));
     }
     let Some(fallback) = object(breaker, "fallback") else { return };
     if fallback.contains_key("upstream_id") {
         for field in ["body", "content_type"].into_iter().filter(|field| fallback.contains_key(*field)) {
-            let message = format!("`{field}` has no effect beside `upstream_id`");
+            let message = format!("`{field}` has no effect together with `upstream_id`");
             found.push(problem(&format!("circuit_breaker.fallback.{field}"), &message, "remove one of them"));
         }
     }
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_says_nothing_is_refused() {
+    fn options_without_effect_are_refused() {
         let check = |item: Value, want: &[&str]| {
             let found = breaches(item.as_object().expect("an object"));
             let places: Vec<&str> = found.iter().map(|problem| problem.pointer.as_str()).collect();

@@ -1,4 +1,4 @@
-//! The certificate and key of an ssl: written in it, or in files.
+//! Rules for the certificate and key of an ssl: written in it, or in files.
 
 use serde_json::Value;
 
@@ -6,14 +6,14 @@ use super::{Object, word};
 use crate::reference::is_reference;
 use sigma_schema::problem::Problem;
 
-/// The fields of a pair that is written in the ssl, each with the field that names a file instead.
+/// The fields for PEM texts, each with its field for a file name.
 const FIELDS: [(&str, &str); 2] = [("cert", "cert_file"), ("key", "key_file")];
 
-/// A longer text is not taken for the name of a file.
+/// A longer text is not a file name.
 const FILE_NAME_MAX: usize = 255;
 
-/// Refuses the fields that name files. An ssl of a store or the Admin API may be written by an author who must not
-/// read the files of this machine.
+/// Refuses fields with file names. The author of an ssl in a store or the Admin API must not be able to read files of
+/// this machine.
 pub(crate) fn without_files(ssl: &Object) -> Result<(), String> {
     let named = FIELDS.iter().find(|(_, file)| ssl.contains_key(*file));
     match named {
@@ -24,13 +24,13 @@ pub(crate) fn without_files(ssl: &Object) -> Result<(), String> {
     }
 }
 
-/// The problems of the schema in words for the author of a file: the missing field instead of the clause that did not
+/// Rewords schema problems for the author of a file: it names the missing field instead of the clause that did not
 /// match.
 pub(crate) fn instead_of(mut schema: Vec<Problem>, ssl: &Object) -> Vec<Problem> {
     let mut own = file_names(ssl);
     schema.retain(|problem| !own.iter().any(|name| name.pointer == problem.pointer));
     let mut pair = pair(ssl);
-    // A field whose name is wrong may be the one that is missing.
+    // A misspelt field may be the missing one.
     if schema.iter().any(|problem| problem.code == "unknown_key") {
         pair.retain(|problem| problem.code != "missing");
     }
@@ -50,7 +50,7 @@ pub(crate) fn instead_of(mut schema: Vec<Problem>, ssl: &Object) -> Vec<Problem>
     own
 }
 
-/// Names of files in the fields for PEM text.
+/// Reports file names in the fields for PEM text.
 fn file_names(ssl: &Object) -> Vec<Problem> {
     let looks_like_one = |text: &str| {
         !text.is_empty()
@@ -67,7 +67,7 @@ fn file_names(ssl: &Object) -> Vec<Problem> {
     FIELDS.iter().filter_map(named).collect()
 }
 
-/// Missing fields, and fields that exclude each other.
+/// Reports missing fields, and fields that exclude each other.
 fn pair(ssl: &Object) -> Vec<Problem> {
     let has = |field: &str| ssl.contains_key(field);
     let kind = ssl.get("type").and_then(Value::as_str).unwrap_or("server");
@@ -154,7 +154,7 @@ mod tests {
         );
     }
 
-    /// An author who may write to a store must not read files of the gateway's machine.
+    /// An author with write access to a store must not read files of the gateway's machine.
     #[test]
     fn a_store_cannot_name_files() {
         for field in ["cert_file", "key_file"] {

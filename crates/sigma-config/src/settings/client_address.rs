@@ -88,14 +88,14 @@ pub(crate) fn breaches(
 ) -> Vec<(&'static str, String, &'static str)> {
     let mut found = Vec::new();
     if !names_proxies {
-        let message = "no peer is believed, so no address would be read".to_owned();
+        let message = "no peer is trusted, so the field would never be read".to_owned();
         found.push(("", message, "name the proxies in front in `trusted_addresses`"));
     }
     let field = section.get("field").and_then(|field| AddressField::deserialize(field).ok());
     if let Some(AddressField::Single(name)) = field
         && section.contains_key("hops")
     {
-        let message = format!("`{name}` tells one address and not a chain");
+        let message = format!("`{name}` has one address, not a list");
         found.push(("hops", message, "remove it, or write `field: X-Forwarded-For`"));
     }
     found

@@ -29,7 +29,7 @@ macro_rules! any_resource {
         }
 
         impl AnyResource {
-            /// Its kind.
+            /// Returns its kind.
             #[must_use]
             pub fn kind(&self) -> Kind {
                 match self {
@@ -37,7 +37,7 @@ macro_rules! any_resource {
                 }
             }
 
-            /// Its kind and identity.
+            /// Returns its kind and id.
             #[must_use]
             pub fn key(&self) -> ResourceKey {
                 match self {
@@ -47,9 +47,8 @@ macro_rules! any_resource {
         }
 
         impl Resources {
-            /// Puts a resource in, in place of the one with its key, which may have been closed;
-            /// returns that one. Of resources of a kind the one with the smaller order comes first;
-            /// see [`Table`].
+            /// Puts a resource in and returns the one with the same key, which may have been closed. Within a kind the
+            /// smaller order comes first; see [`Table`].
             pub fn put(&mut self, resource: AnyResource, created: u64) -> Option<AnyResource> {
                 self.reopen(&resource.key());
                 match resource {
@@ -59,7 +58,7 @@ macro_rules! any_resource {
                 }
             }
 
-            /// Takes a resource out.
+            /// Removes a resource.
             pub fn remove(&mut self, key: &ResourceKey) -> Option<AnyResource> {
                 self.reopen(key);
                 match key.kind {
@@ -67,21 +66,21 @@ macro_rules! any_resource {
                 }
             }
 
-            /// The resource with this key.
+            /// Returns the resource with this key.
             pub fn get(&self, key: &ResourceKey) -> Option<AnyResource> {
                 match key.kind {
                     $(Kind::$kind => self.$table.get(&key.id).cloned().map(AnyResource::$kind),)*
                 }
             }
 
-            /// The order of the resource with this key.
+            /// Returns the order of the resource with this key.
             pub fn order(&self, key: &ResourceKey) -> Option<Order> {
                 match key.kind {
                     $(Kind::$kind => self.$table.order(&key.id),)*
                 }
             }
 
-            /// The keys of all resources, kind by kind, in order within a kind.
+            /// Returns the keys of all resources, kind by kind, in order within a kind.
             #[must_use]
             pub fn keys(&self) -> Vec<ResourceKey> {
                 fn of<T: Resource>(kind: Kind, table: &Table<T>) -> impl Iterator<Item = ResourceKey> {
@@ -93,8 +92,7 @@ macro_rules! any_resource {
             }
         }
 
-        /// Reads `value`, which the schema and the rules of its kind accept, into its type, with the
-        /// identity `id`.
+        /// Converts `value`, which schema and rules of its kind accept, to its type, with the id `id`.
         pub(crate) fn typed(kind: Kind, id: &str, value: &Value) -> Result<AnyResource, String> {
             Ok(match kind {
                 $(Kind::$kind => {
@@ -123,7 +121,7 @@ any_resource! {
     Secret: secrets, id;
 }
 
-/// The form in which identities are kept.
+/// The type of an id.
 trait Identity {
     fn of(id: &str) -> Option<Self>
     where
@@ -142,7 +140,7 @@ impl Identity for Box<str> {
     }
 }
 
-/// The identity from the key counts, whatever the value says.
+/// Returns the id from the key; the id in the value is ignored.
 fn identity<I: Identity>(id: &str, written: I) -> I {
     I::of(id).unwrap_or(written)
 }
@@ -152,8 +150,8 @@ fn of_value<T: DeserializeOwned>(kind: Kind, id: &str, value: &Value) -> Result<
         Kind::Secret => bundled::of_secret(provider_of(id)?),
         kind => bundled::of_kind(kind),
     };
-    // The schema and the rules have accepted it; what the types refuse all the same, such as a
-    // number that no machine can count to, is refused like by a schema.
+    // Schema and rules have accepted the value. If the types still refuse it, for example a number beyond 64 bits, that
+    // is an error like the schema's.
     let mut conformed = conform(value, schema);
     if empty_lists(&conformed).next().is_some() {
         let names: Vec<String> = empty_lists(&conformed).cloned().collect();
@@ -164,18 +162,18 @@ fn of_value<T: DeserializeOwned>(kind: Kind, id: &str, value: &Value) -> Result<
     T::deserialize(&*conformed).map_err(|error| error.to_string())
 }
 
-/// The plugins whose configuration is the empty list, which is the empty object to Lua.
+/// Returns the plugins whose configuration is the empty list, which equals the empty object in Lua.
 fn empty_lists(value: &Value) -> impl Iterator<Item = &String> {
     let plugins = value.get("plugins").and_then(Value::as_object).into_iter().flatten();
     plugins.filter(|(_, conf)| conf.as_array().is_some_and(Vec::is_empty)).map(|(name, _)| name)
 }
 
-/// Reads one item of a store. The identity is that of the key. Plugins that are not known or not
-/// enabled are refused, but for those of [`skipped_plugins`], which are left out. Private keys are
-/// decrypted. `unknown` says what becomes of fields that do not exist.
+/// Reads one item of a store. Its id is taken from the key. Unknown and disabled plugins are refused, except
+/// [`skipped_plugins`], which are ignored. Private keys are decrypted. `unknown` decides the treatment of unknown
+/// fields.
 ///
 /// # Errors
-/// Returns the reason for which the item is invalid, in APISIX's words.
+/// Returns why the item is invalid, in APISIX's words.
 pub fn read(
     key: &ResourceKey,
     value: &Value,
@@ -207,7 +205,7 @@ pub fn read(
     }
     let lacks = |field: &str| value.get(field).is_none();
     match key.kind {
-        // Their schemas require it, though the key says it.
+        // Their schemas require the id, although the key has it.
         Kind::ConsumerGroup | Kind::GlobalRule | Kind::PluginConfig if lacks("id") => {
             let value = held.get_or_insert_with(|| value.clone());
             value["id"] = key.id.as_str().into();
@@ -217,7 +215,7 @@ pub fn read(
     let value = held.as_ref().unwrap_or(value);
     let subject = Subject { kind: key.kind, id: Some(&key.id), value, plugins, is_of_file: false };
     match key.kind {
-        // It may belong to a plugin that is not there, which APISIX does not mind.
+        // It may belong to a missing plugin, which APISIX accepts.
         Kind::PluginMetadata if !subject.metadata_of_nobody().is_empty() => {}
         _ => subject.verify()?,
     }
@@ -227,8 +225,8 @@ pub fn read(
     typed(key.kind, &key.id, value).map_err(invalid)
 }
 
-/// Names of the plugins of an item that [`read`] leaves out although it does not know them: those
-/// that the operator allows to be left out, and those that the item itself disables. For a warning.
+/// Returns the unknown plugins of an item that [`read`] ignores: plugins that the operator allows to be ignored, and
+/// plugins that the item disables. Used for a warning.
 pub fn skipped_plugins(kind: Kind, value: &Value, plugins: &dyn PluginSchemas) -> Vec<String> {
     let confs = value.get("plugins").and_then(Value::as_object).into_iter().flatten();
     let skipped = confs.filter(|(name, conf)| {

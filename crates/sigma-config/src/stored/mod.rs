@@ -1,7 +1,7 @@
-//! Single resources, as they come from a store or through the Admin API: values without lines.
+//! Single resources from a store or the Admin API: values without lines.
 //!
-//! [`check`] words every refusal as APISIX's Admin API does, [`read`] makes the types. What a
-//! resource refers to is told by [`references`]; whether that exists only a store knows.
+//! [`check`] reports errors in the words of APISIX's Admin API, [`read`] converts to the types. [`references`] returns
+//! the references of a resource; only a store can check that their targets exist.
 
 mod any;
 mod outline;
@@ -34,14 +34,14 @@ use sigma_schema::problem::{Problem, member};
 use sigma_schema::synonyms::nearest_plugin;
 use sigma_schema::wording;
 
-/// APISIX's schema of a kind, with Sigma's own fields and their descriptions: for people. That of a secret is the
-/// choice between those of the managers.
+/// Returns APISIX's schema of a kind with Sigma's own fields and their descriptions, for readers. The schema of a
+/// secret is a choice between the managers' schemas.
 pub fn schema(kind: Kind) -> &'static Value {
     static SCHEMAS: OfKinds<Value> = OfKinds::new();
     SCHEMAS.get_or_init(kind, || apisix_schema(kind))
 }
 
-/// APISIX's schema of an access to one secret manager.
+/// Returns APISIX's schema of one secret manager's configuration.
 pub fn secret_schema(manager: SecretProvider) -> &'static Value {
     static SCHEMAS: OnceLock<[Value; 3]> = OnceLock::new();
     let [vault, aws, gcp] = SCHEMAS.get_or_init(|| SecretProvider::ALL.map(apisix_secret_schema));
@@ -52,7 +52,7 @@ pub fn secret_schema(manager: SecretProvider) -> &'static Value {
     }
 }
 
-/// The checker of a kind, or of an access to a secret manager.
+/// Returns the compiled schema of a kind, or of one secret manager's configuration.
 fn checker(kind: Kind, manager: Option<SecretProvider>) -> &'static wording::Schema {
     static CHECKERS: OfKinds<wording::Schema> = OfKinds::new();
     static SECRETS: OnceLock<[wording::Schema; 3]> = OnceLock::new();
@@ -69,17 +69,16 @@ fn checker(kind: Kind, manager: Option<SecretProvider>) -> &'static wording::Sch
 }
 
 fn compiled(schema: &Value) -> wording::Schema {
-    // All schemas stand in this crate, and the tests compile each.
+    // All schemas are in this crate, and the tests compile each one.
     wording::Schema::of_program(schema).expect("the schema of a resource is valid")
 }
 
-/// Checks a resource as the Admin API does on a write, references to other resources apart.
-/// `id` is the identity from the path, if there is one: that of a credential is the plain one,
-/// that of a secret `<manager>/<id>`, that of plugin metadata the plugin's name. Private keys
-/// are not encrypted. `unknown` says what becomes of fields that do not exist.
+/// Checks a resource like the Admin API on a write, without its references. `id` is the id from the path, if there is
+/// one: for a credential the plain id, for a secret `<manager>/<id>`, for plugin metadata the plugin's name. Private
+/// keys are not encrypted. `unknown` decides the treatment of unknown fields.
 ///
 /// # Errors
-/// Returns the whole text of the refusal.
+/// Returns the whole error text.
 pub fn check(
     kind: Kind,
     id: Option<&str>,
@@ -89,7 +88,7 @@ pub fn check(
 ) -> Result<(), String> {
     let held;
     let value = match (id, table(value)) {
-        // A consumer is known by its name alone, and metadata is what the plugin makes of it.
+        // A consumer only has a name, and metadata has the fields of its plugin.
         (Some(id), Value::Object(object)) if !matches!(kind, Kind::Consumer | Kind::PluginMetadata) => {
             let mut object = object.clone();
             object.insert("id".to_owned(), id.into());
@@ -106,9 +105,9 @@ pub fn check(
     any::typed(kind, subject.id().unwrap_or_default(), value).map(drop).map_err(invalid)
 }
 
-/// Everything for which [`check`] refuses a resource of a file, each mistake once, in words for the writer of a file,
-/// with its place in the resource and its remedy. Rules look at values, so that they find what is wrong in a resource
-/// that the schema refuses as well.
+/// Returns all reasons why [`check`] refuses a resource of a file, each mistake once, in words for the writer of a
+/// file, with place and remedy. Rules check values, so that they also find problems in a resource that the schema
+/// refuses.
 pub(crate) fn problems(
     kind: Kind,
     value: &Value,
@@ -118,7 +117,7 @@ pub(crate) fn problems(
     let subject = Subject { kind, id: None, value, plugins, is_of_file: true };
     let (before, after) = rules_of(kind);
     let mut found: Vec<Problem> = subject.violated(before).map(rules::in_plain_words).collect();
-    // What was refused is not told of twice.
+    // Adds only problems at new places.
     fn add(found: &mut Vec<Problem>, more: impl Iterator<Item = Problem>) {
         let told: HashSet<String> = found.iter().map(|problem| problem.pointer.clone()).collect();
         found.extend(more.filter(|problem| problem.pointer.is_empty() || !told.contains(&problem.pointer)));
@@ -135,12 +134,12 @@ pub(crate) fn problems(
         add(&mut found, fields.into_iter().map(|field| field.refused()));
     }
     for problem in found.iter_mut().filter(|problem| problem.code == "unknown_key") {
-        // The name of a plugin, beside `plugins`.
+        // The name of a plugin outside `plugins`.
         let name = problem.pointer.replace('_', "-");
         if plugins.names().contains(&name.as_str()) {
             problem.hint = Some(format!("did you mean `plugins.{name}`?"));
         }
-        // A credential, which a consumer has.
+        // A credential, which belongs to a consumer.
         let field = problem.pointer.strip_prefix("plugins.").and_then(|place| place.split_once('.'));
         let Some((plugin, field)) = field.filter(|_| !matches!(kind, Kind::Consumer | Kind::Credential))
         else {
@@ -156,7 +155,7 @@ pub(crate) fn problems(
     found
 }
 
-/// `value`; the empty object if it is the empty list, which is the same to Lua.
+/// Returns `value`, or the empty object for the empty list, which is the same in Lua.
 fn table(value: &Value) -> &Value {
     static EMPTY: OnceLock<Value> = OnceLock::new();
     match value {
@@ -169,21 +168,22 @@ fn invalid(text: String) -> String {
     format!("invalid configuration: {text}")
 }
 
-/// A resource that is looked at.
+/// A resource to check.
 struct Subject<'a> {
     kind: Kind,
-    /// The identity, if it is known from elsewhere than the value.
+    /// The id, if it is not from the value.
     id: Option<&'a str>,
     value: &'a Value,
     plugins: &'a dyn PluginSchemas,
-    /// Whether the writer of a file is told of it, and not a client of the Admin API, who gets APISIX's texts.
+    /// Whether the result is for the writer of a file, and not for a client of the Admin API, which gets APISIX's
+    /// texts.
     is_of_file: bool,
 }
 
 /// A rule across the fields of a resource.
 type Rule = fn(&Subject<'_>, &Object) -> Vec<Problem>;
 
-/// The rules of a kind that APISIX looks at before the schema, and those behind it, in its order.
+/// Returns the rules of a kind that APISIX checks before the schema, and those after it, in its order.
 fn rules_of(kind: Kind) -> (&'static [Rule], &'static [Rule]) {
     const PLUGINS: Rule = |subject, _| subject.wrong_plugins();
     const UPSTREAM: Rule = |_, object| rules::inline_upstream(object);
@@ -213,18 +213,18 @@ impl Subject<'_> {
         self.id.or_else(|| self.value.get("id")?.as_str())
     }
 
-    /// The identity, which may be written as a number.
+    /// Returns the id, which may be written as a number.
     fn text_of_id(&self) -> Option<String> {
         self.id.map(str::to_owned).or_else(|| text_of_id(self.value.get("id")?))
     }
 
-    /// What the rules say; nothing of what is no object, which the schema refuses.
+    /// Returns the violations of the rules; none if the value is not an object, which the schema refuses.
     fn violated(&self, rules: &'static [Rule]) -> impl Iterator<Item = Problem> {
         let object = self.value.as_object().into_iter();
         object.flat_map(|object| rules.iter().flat_map(|rule| rule(self, object)))
     }
 
-    /// The checker of its schema; None if there is no such secret manager.
+    /// Returns the compiled schema, or None for an unknown secret manager.
     fn checker(&self) -> Option<&'static wording::Schema> {
         match self.kind {
             Kind::Secret => Some(checker(self.kind, Some(provider_of(self.id()?).ok()?))),
@@ -232,7 +232,7 @@ impl Subject<'_> {
         }
     }
 
-    /// Everything that is checked of a value before it is read into its type, up to the first refusal.
+    /// Checks a value before its conversion to a type, up to the first error.
     fn verify(&self) -> Result<(), String> {
         let (before, after) = rules_of(self.kind);
         let first = |rules| self.violated(rules).next().map_or(Ok(()), |problem| Err(problem.message));
@@ -266,7 +266,7 @@ impl Subject<'_> {
         self.plugins().filter_map(wrong).collect()
     }
 
-    /// The mistakes of a plugin's configuration, for the writer of a file.
+    /// Returns the mistakes of a plugin's configuration for the writer of a file.
     fn mistakes_of_plugin(&self, name: &str, conf: &Value) -> Vec<Problem> {
         let place = member("plugins", name);
         let scope = scope_of(self.kind, name, self.plugins);
@@ -292,7 +292,7 @@ impl Subject<'_> {
         vec![rules::in_plain_words(Problem::new(field, refused.code, message).hint(hint).within(&place))]
     }
 
-    /// The remedy for a plugin that is not known.
+    /// Returns the remedy for an unknown plugin.
     fn instead_of(&self, name: &str) -> String {
         if self.plugins.left_out(name).is_some() {
             return BUILD_HINT.to_owned();
@@ -366,7 +366,7 @@ fn provider_of(id: &str) -> Result<SecretProvider, String> {
     SecretProvider::of_name(name).ok_or_else(|| format!("invalid secret manager: {name}"))
 }
 
-/// The text for a plugin that stands in another global rule already.
+/// Returns the text for a plugin that is already in another global rule.
 #[must_use]
 pub fn duplicate_global_plugin(plugin: &str, rule: &str) -> String {
     format!("plugin '{plugin}' already exists in global rule with id '{rule}'")

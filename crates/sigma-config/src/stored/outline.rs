@@ -1,5 +1,4 @@
-//! The outline of an item that is invalid: where it would have stood, and whether the form
-//! before it may go on standing in for it.
+//! The outline of an invalid item: its place, and whether its last valid form may replace it.
 
 use serde_json::Value;
 
@@ -9,20 +8,19 @@ use crate::resources::{Plugins, Route, Ssl, StreamRoute, Upstream};
 use crate::rules::Object;
 use sigma_schema::id::Id;
 
-/// Lists of which single elements may be unreadable.
+/// Lists in which single elements may be unreadable.
 const NAMES: [&str; 4] = ["uris", "hosts", "snis", "alpn"];
 
-/// Whether resources of a kind serve somebody by themselves, or are what others cannot do without.
-/// Resources of other kinds only lend texts to plugins, which refuse where they lack one.
+/// Returns whether resources of a kind get requests by themselves, or are required by others. Resources of other kinds
+/// only provide texts to plugins, which refuse requests without them.
 #[must_use]
 pub fn has_place(kind: Kind) -> bool {
     !matches!(kind, Kind::PluginMetadata | Kind::Proto | Kind::Secret)
 }
 
-/// The readable members of an item that cannot be served: enough to know whom it would have served.
-/// A condition that cannot be read is left out, so that the outline covers more than the item would
-/// have, never less. None where nothing says whom it would have served, and for kinds that serve
-/// nobody by themselves.
+/// Returns the readable members of an invalid item: enough to know its requests. An unreadable condition is omitted, so
+/// that the outline matches more requests than the item, never fewer. None if the item does not say which requests it
+/// gets, and for kinds without requests of their own.
 pub fn outline(key: &ResourceKey, value: &Value) -> Option<AnyResource> {
     if !has_place(key.kind) {
         return None;
@@ -52,8 +50,8 @@ pub fn outline(key: &ResourceKey, value: &Value) -> Option<AnyResource> {
     has_place.then_some(outline)
 }
 
-/// Whether an item that cannot be served tells for whom it is. A global rule is for everybody, so that it has
-/// to tell what it is to guard with; a stream route that loses a condition would take all sessions.
+/// Returns whether an invalid item says which requests it gets. A global rule applies to all requests, so it must name
+/// its plugins. A stream route without a condition would get all sessions.
 #[must_use]
 pub fn tells_whom(key: &ResourceKey, value: &Value) -> bool {
     const CONDITIONS: [&str; 7] =
@@ -72,10 +70,9 @@ pub fn tells_whom(key: &ResourceKey, value: &Value) -> bool {
     }
 }
 
-/// Whether `last`, the form that was good, may stand in for what was `written` and cannot be
-/// served: it serves nobody whom the new form would not have served, and asks no less of them.
-/// Configurations of plugins that both have are not compared, but those of a consumer, which hold
-/// its keys.
+/// Returns whether `last`, the last valid form, may replace the invalid form `written`. It must not get requests that
+/// the new form would not get, and must not check them less. Configurations of plugins in both forms are not compared,
+/// except a consumer's, which contain its keys.
 pub fn may_stand_in(last: &AnyResource, written: &AnyResource) -> bool {
     match (last, written) {
         (AnyResource::Route(last), AnyResource::Route(written)) => route_may(last, written),
@@ -145,12 +142,12 @@ fn ssl_may(last: &Ssl, written: &Ssl) -> bool {
         && names(last).is_superset(&names(written))
 }
 
-/// Whether a form has every plugin of the other one.
+/// Returns whether a form has every plugin of the other form.
 fn has_plugins(last: &Plugins, written: &Plugins) -> bool {
     written.keys().all(|name| last.contains_key(name))
 }
 
-/// Whether nodes have to prove what they have to prove in the other form.
+/// Returns whether nodes must prove the same as in the other form.
 fn has_tls(last: Option<&Upstream>, written: Option<&Upstream>) -> bool {
     let tls = |upstream: Option<&Upstream>| upstream.and_then(|upstream| upstream.tls.clone());
     let written = tls(written);

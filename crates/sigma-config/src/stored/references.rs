@@ -8,17 +8,17 @@ use sigma_schema::id::text_of_id;
 /// A reference from one resource to another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reference {
-    /// The field that names the other one, e.g. `upstream.tls.client_cert_id`.
+    /// The field with the reference, e.g. `upstream.tls.client_cert_id`.
     pub field: String,
-    /// The kind of the other one.
+    /// The kind of the target.
     pub kind: Kind,
-    /// Its identity.
+    /// The id of the target.
     pub id: String,
-    /// How a refusal begins; `, response code: 404` or `: <error>` follows.
+    /// The beginning of the error text; `, response code: 404` or `: <error>` follows.
     pub message_prefix: String,
 }
 
-/// The fields of a kind that refer to others, in the order in which APISIX looks at them.
+/// The fields of a kind with references, in the order in which APISIX checks them.
 const FIELDS: [(Kind, &str, Kind); 15] = [
     (Kind::Route, "upstream.tls.client_cert_id", Kind::Ssl),
     (Kind::Route, "upstream_id", Kind::Upstream),
@@ -38,27 +38,27 @@ const FIELDS: [(Kind, &str, Kind); 15] = [
 ];
 
 impl Reference {
-    /// Whether it makes the other one a part of this.
+    /// Returns whether the target is a member of this upstream.
     pub fn is_to_member(&self) -> bool {
         self.field.contains("members[")
     }
 }
 
-/// The text for a member that has members.
+/// Returns the text for a member that has members itself.
 #[must_use]
 pub fn nested_members(id: &str) -> String {
     format!("upstream [{id}] is made of members itself")
 }
 
-/// What `value` refers to. An ssl must be of type `client`, see [`wrong_ssl_type`]; the consumer
-/// of a credential is named by its key and is not among these.
+/// Returns the references of `value`. An ssl must be of type `client`, see [`wrong_ssl_type`]. The consumer of a
+/// credential is part of its key and not included.
 pub fn references(kind: Kind, value: &Value) -> Vec<Reference> {
     let fields = FIELDS.into_iter().filter(|(of, ..)| *of == kind);
     let named = fields.filter_map(|(_, field, target)| reference(value, field.to_owned(), target));
     named.chain(members(kind, value)).collect()
 }
 
-/// The upstreams that an upstream is made of.
+/// Returns the members of an upstream.
 fn members(kind: Kind, value: &Value) -> Vec<Reference> {
     let (place, upstream) = match kind {
         Kind::Upstream => ("members", Some(value)),
@@ -88,7 +88,7 @@ fn named(id: &Value, field: String, kind: Kind) -> Option<Reference> {
     Some(Reference { field, kind, id, message_prefix })
 }
 
-/// The text for a reference to an ssl that is for servers.
+/// Returns the text for a reference to an ssl for servers.
 #[must_use]
 pub fn wrong_ssl_type(id: &str) -> String {
     format!("failed to fetch ssl info by ssl id [{id}], wrong ssl type")

@@ -1,4 +1,4 @@
-//! Single resources: what is accepted, the exact text of every refusal, and what becomes of them.
+//! Tests of single resources: accepted values, the exact text of every error, and the results.
 
 mod bounds;
 mod everywhere;
@@ -14,8 +14,8 @@ use sigma_schema::Problem;
 use sigma_schema::plugins::NoPlugins;
 use sigma_schema::wording::Unread;
 
-/// Five plugins: `limit-count` wants `count`, `key-auth` authenticates, `mqtt-proxy` serves
-/// streams, `cors` and `consumer-restriction` take anything.
+/// Five plugins: `limit-count` requires `count`, `key-auth` authenticates, `mqtt-proxy` serves streams, `cors` and
+/// `consumer-restriction` accept anything.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TestPlugins;
 
@@ -96,7 +96,7 @@ impl PluginSchemas for TestPlugins {
     }
 }
 
-/// The smallest DER sequence with content, as PEM that is long enough for the schemas.
+/// Returns the smallest DER sequence with content, as PEM that is long enough for the schemas.
 pub(crate) fn pem(label: &str) -> String {
     let body = format!("MIGQ{}", "A".repeat(192));
     format!("-----BEGIN {label}-----\n{body}\n-----END {label}-----\n")
@@ -112,7 +112,7 @@ fn around(unknown: UnknownFields) -> Surroundings<'static> {
     }
 }
 
-/// Every field that does not exist is refused, by a write and in a store, or is only warned of.
+/// An unknown field is refused by a write and by a store, or only causes a warning.
 #[test]
 fn fields_that_do_not_exist() {
     let check = |kind: Kind, value: Value, expected: &[&str]| {
@@ -181,7 +181,7 @@ fn fields_that_do_not_exist() {
             "unknown field `windows` at plugins.limit-count: known fields are count, time_window, rejected_code",
         ],
     );
-    // What is disabled is being prepared, and may be wrong.
+    // A disabled configuration is in preparation, and may be invalid.
     check(Kind::Route, limited(json!({ "_meta": { "disable": true }, "rejeted_code": 429 })), &[]);
     let secret = json!({ "uri": "http://a", "prefix": "a", "token": "a", "tokne": "a" });
     check(Kind::Secret, secret, &["unknown field `tokne`: did you mean `token`?"]);
@@ -190,7 +190,7 @@ fn fields_that_do_not_exist() {
     check(Kind::Ssl, ssl, &["unknown field `dept` at client: did you mean `depth`?"]);
 }
 
-/// The empty list is the empty object to Lua, and clients in Lua send it.
+/// The empty list equals the empty object in Lua, and Lua clients send it.
 #[test]
 fn plugins_may_be_empty_lists() {
     let value = json!({ "uri": "/a", "plugins": { "cors": [], "key-auth": [] } });
@@ -210,16 +210,16 @@ fn plugins_may_be_empty_lists() {
     check(Kind::Upstream, "1", json!({ "nodes": { "::1:1980": 1 } }), "");
 }
 
-/// What a plugin has to say is told with its place, also where unknown fields are refused.
+/// A plugin's warning has its place, also if unknown fields are refused.
 #[test]
-fn what_plugins_warn_of() {
+fn warnings_of_plugins_have_a_place() {
     let value = json!({ "uri": "/a", "plugins": { "cors": { "odd": 1 } } });
     let found = warnings(Kind::Route, None, &value, &around(UnknownFields::Refuse));
     let found: Vec<String> = found.iter().map(ToString::to_string).collect();
     assert_eq!(found, ["plugins.cors.odd: this is odd"]);
 }
 
-/// Checks the refusal of a value, or that it is accepted, and that reading it agrees.
+/// Checks that a value is refused or accepted, and that reading it has the same result.
 fn check(kind: Kind, id: &str, value: Value, expected: &str) {
     let result =
         super::check(kind, (!id.is_empty()).then_some(id), &value, &TestPlugins, UnknownFields::Refuse);
@@ -552,7 +552,7 @@ fn other_kinds() {
 }
 
 #[test]
-fn what_a_resource_refers_to() {
+fn references_of_resources() {
     let check = |kind, value, expected: &[(&str, Kind, &str, &str)]| {
         let found = references(kind, &value);
         let found: Vec<_> = found
@@ -636,7 +636,7 @@ fn items_of_a_store_are_read_and_kept() {
     assert!(super::read(&metadata, &json!({ "a": 1 }), &NoPlugins, UnknownFields::Refuse).is_ok());
 }
 
-/// Bytes that a route with an inline upstream and one node takes, without the texts.
+/// Size in bytes of a route with an inline upstream and one node, without the texts.
 #[test]
 fn routes_are_small() {
     let fixed = size_of::<Route>() + size_of::<Upstream>() + size_of::<Node>();
@@ -647,7 +647,7 @@ fn routes_are_small() {
 fn every_schema_compiles() {
     for kind in Kind::ALL {
         assert!(checker(kind, None).check(&Value::Null).is_err(), "{kind:?}");
-        // With all of its patterns, which the checker compiles when it needs them.
+        // Includes all patterns, which the program compiles on first use.
         assert_eq!(wording::Schema::compile(bundled::of_kind(kind)).err(), None, "{kind:?}");
     }
     for manager in SecretProvider::ALL {

@@ -1,4 +1,4 @@
-//! The fields of a resource that nobody reads, and all else that its writer should know.
+//! Warnings about a resource: fields without effect, and others.
 
 use std::collections::HashSet;
 
@@ -15,11 +15,11 @@ use sigma_schema::plugins::PluginScope;
 use sigma_schema::problem::member;
 use sigma_schema::wording::Unread;
 
-/// Names that stores and clients add to whatever they keep.
+/// Names that stores and clients add to every resource.
 pub(super) const KEPT_WITH_ALL: [&str; 3] = ["id", "create_time", "update_time"];
 
-/// The fields of a resource that nobody reads. Pointers begin in the resource:
-/// `plugins.limit-count.rejeted_code`. Of plugins that are `refused` as a whole nothing is told.
+/// Returns the fields without effect of a resource. Pointers begin in the resource: `plugins.limit-count.rejeted_code`.
+/// Plugins that are `refused` as a whole are skipped.
 fn unread(subject: &Subject<'_>, refused: &[Problem]) -> Vec<Unread> {
     let (kind, plugins) = (subject.kind, subject.plugins);
     let mut found = match kind {
@@ -35,7 +35,7 @@ fn unread(subject: &Subject<'_>, refused: &[Problem]) -> Vec<Unread> {
         let place = member("plugins", name);
         let is_whole =
             |problem: &Problem| problem.pointer == place && matches!(problem.code, "unknown_plugin" | "type");
-        // A disabled configuration is being prepared, or kept for reference.
+        // A disabled configuration is in preparation, or kept for reference.
         if !is_disabled(conf) && !refused.iter().any(is_whole) {
             let of_plugin = plugins.unread(name, scope_of(kind, name, plugins), conf);
             found.extend(of_plugin.into_iter().map(|field| field.within(&place)));
@@ -44,29 +44,28 @@ fn unread(subject: &Subject<'_>, refused: &[Problem]) -> Vec<Unread> {
     found
 }
 
-/// The fields of a resource that do not exist; of plugins that are `refused` none.
+/// Returns the unknown fields of a resource; plugins that are `refused` are skipped.
 pub(super) fn unknown(subject: &Subject<'_>, refused: &[Problem]) -> Vec<Unread> {
     let mut unread = unread(subject, refused);
     unread.retain(Unread::is_unknown);
     unread
 }
 
-/// Refuses a resource that has fields which do not exist, all of them in one text.
+/// Refuses a resource with unknown fields; one text has all of them.
 pub(super) fn refuse_unknown(subject: &Subject<'_>) -> Result<(), String> {
     let sentences: Vec<String> = unknown(subject, &[]).iter().map(Unread::sentence).collect();
     if sentences.is_empty() { Ok(()) } else { Err(invalid(sentences.join("; "))) }
 }
 
-/// The code of the warning that a plugin believes any peer. It does not hold with the setting `trusted_addresses`.
+/// The code of a plugin's warning that it trusts any peer. It does not apply with the setting `trusted_addresses`.
 pub const TRUSTS_ANY_PEER: &str = "trusts_any_peer";
 
-/// The warnings about a resource that [`super::check`] accepts; they stop nothing.
-/// Pointers begin in the resource.
+/// Returns the warnings about a resource that [`super::check`] accepts. Pointers begin in the resource.
 pub fn warnings(kind: Kind, id: Option<&str>, value: &Value, around: &Surroundings<'_>) -> Vec<Problem> {
     let plugins = around.plugins;
     let subject = Subject { kind, id, value, plugins, is_of_file: false };
     let unread = unread(&subject, &[]).into_iter();
-    // Fields that are refused are no warnings as well.
+    // Refused fields are not also warnings.
     let unread = unread.filter(|field| !field.is_unknown() || around.unknown == UnknownFields::Warn);
     let mut found: Vec<Problem> = unread.map(|field| field.ignored()).collect();
     let empty = Object::new();
@@ -76,7 +75,7 @@ pub fn warnings(kind: Kind, id: Option<&str>, value: &Value, around: &Surroundin
         let place = member("plugins", name);
         let of_plugin = plugins.warnings(name, scope_of(kind, name, plugins), conf);
         let of_plugin = of_plugin.into_iter().filter(|problem| {
-            // The setting stands in for the list that the plugin lacks.
+            // The setting replaces the list that the plugin lacks.
             !around.trusts_proxies || problem.code != TRUSTS_ANY_PEER
         });
         found.extend(of_plugin.map(|problem| problem.within(&place)));
@@ -84,7 +83,7 @@ pub fn warnings(kind: Kind, id: Option<&str>, value: &Value, around: &Surroundin
     if let (Kind::PluginMetadata, Some(name)) = (kind, subject.id()) {
         found.extend(plugins.warnings(name, PluginScope::Metadata, value));
     }
-    // A plugin may have something to say of a field that its schema calls idle already.
+    // A plugin may also warn about a field that its schema already reports.
     let mut told = HashSet::new();
     found.retain(|problem| told.insert((problem.pointer.clone(), problem.code)));
     found

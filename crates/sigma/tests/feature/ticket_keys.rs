@@ -138,8 +138,8 @@ fn keys_are_not_kept_where_everybody_could_read_them() {
     let own = "data_encryption: { keyring: [0123456789abcdef] }";
     let public = "data_encryption: { keyring: [qeddd145sfvddff3, 0123456789abcdef] }";
     for (text, said) in [
-        ("tls: { ticket_keys: file }", "everybody knows it (set `data_encryption.keyring`"),
-        (&*format!("tls: {{ ticket_keys: file }}\n{public}"), "everybody knows it"),
+        ("tls: { ticket_keys: file }", "which is public (set `data_encryption.keyring`"),
+        (&*format!("tls: {{ ticket_keys: file }}\n{public}"), "which is public"),
         (&*format!("tls: {{ ticket_keys: store }}\n{own}"), "set `store.kind: etcd`"),
         (
             &*format!(

@@ -1,4 +1,4 @@
-//! Every row of the table, and configurations next to it that are right.
+//! Tests every row of the table, and similar configurations that are correct.
 
 use serde_json::json;
 
@@ -53,7 +53,7 @@ impl PluginSchemas for Known {
     }
 }
 
-/// `expected` are the places and what their messages hold.
+/// `expected` has the places and parts of the messages.
 #[track_caller]
 fn check(value: Value, expected: &[(&str, &str)]) {
     let found = harmful(value.as_object().unwrap(), &Known, &|_, _| true);
@@ -77,7 +77,7 @@ fn there_are_rows_enough() {
 
 #[test]
 fn caches_and_persons() {
-    let shared = ("plugins.proxy-cache.consumer_isolation", "one person that key-auth lets in");
+    let shared = ("plugins.proxy-cache.consumer_isolation", "one user of key-auth");
     check(plugins(json!({"key-auth": {}, "proxy-cache": {"consumer_isolation": false}})), &[shared]);
     check(plugins(json!({"key-auth": {}, "proxy-cache": {}})), &[]);
     check(plugins(json!({"proxy-cache": {"consumer_isolation": false}})), &[]);
@@ -87,7 +87,7 @@ fn caches_and_persons() {
     check(own, &[("cache.consumer_isolation", "openid-connect")]);
     check(
         plugins(json!({"authz-casdoor": {}, "proxy-cache": {}})),
-        &[("plugins.proxy-cache", "names no persons")],
+        &[("plugins.proxy-cache", "does not name users")],
     );
     check(
         plugins(json!({"authz-casdoor": {}, "graphql-proxy-cache": {"consumer_isolation": false}})),
@@ -105,7 +105,7 @@ fn caches_and_versions() {
     };
     let by = |variable: &str, entries: Value| json!([{"match": [{"vars": [[variable, "==", "1"]]}], "weighted_upstreams": entries}]);
     let canary = json!([{"upstream": {"nodes": {"a:1": 1}}}]);
-    let told = [("plugins.proxy-cache", "the key does not tell them apart")];
+    let told = [("plugins.proxy-cache", "the key does not distinguish them")];
     check(split(json!({}), by("http_x_canary", canary.clone())), &told);
     let key = json!({"cache_key": ["$request_uri", "$http_x_canary"]});
     check(split(key.clone(), by("http_x_canary", canary.clone())), &[]);
@@ -165,7 +165,7 @@ fn other_pairs_do_harm() {
     let sticky = |field: &str, split: Value| json!({"upstream": {"nodes": {"a:1": 1}, field: {}}, "plugins": {"traffic-split": split}});
     for field in ["session_affinity", "stick_table"] {
         let place = format!("upstream.{field}");
-        check(sticky(field, weights.clone()), &[(&place, "takes turns by weight")]);
+        check(sticky(field, weights.clone()), &[(&place, "chooses by weight")]);
         check(sticky(field, json!({"rules": [{"weighted_upstreams": [{"upstream_id": "1"}]}]})), &[]);
     }
     let mirrored = ("plugins.proxy-mirror", "credentials that key-auth asks");

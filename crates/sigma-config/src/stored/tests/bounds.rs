@@ -1,11 +1,11 @@
-//! Every field of every kind at its limits: what is just allowed, the text for what is not any more,
-//! and the value of what is left out.
+//! Tests every field of every kind at its limits: the last valid value, the text for the first invalid one, and the
+//! value of an absent field.
 
 use serde_json::{Map, json};
 
 use super::*;
 
-/// The smallest resource of each kind that is accepted, and its identity.
+/// Returns the smallest valid resource of each kind, and its id.
 pub(super) fn smallest(kind: Kind) -> (&'static str, Value) {
     let certificate = || json!({ "cert": pem("CERTIFICATE"), "key": pem("PRIVATE KEY"), "sni": "a.com" });
     match kind {
@@ -22,7 +22,7 @@ pub(super) fn smallest(kind: Kind) -> (&'static str, Value) {
     }
 }
 
-/// `value` at a path such as `checks.active.port`, in the smallest resource.
+/// Returns the smallest resource with `value` at a path such as `checks.active.port`.
 fn with(kind: Kind, path: &str, value: &Value) -> Value {
     let (_, mut whole) = smallest(kind);
     let mut place = &mut whole;
@@ -41,8 +41,8 @@ fn verdict(kind: Kind, value: &Value) -> String {
     super::super::check(kind, Some(id), value, &TestPlugins, UnknownFields::Refuse).err().unwrap_or_default()
 }
 
-/// The values that a field may have, and what is said of those that it may not: the inner text, or
-/// the whole if it begins with `!`.
+/// Checks valid and invalid values of a field. The text of an invalid one is the inner text, or the whole text if it
+/// begins with `!`.
 #[track_caller]
 fn field(kind: Kind, path: &str, good: &[Value], bad: &[(Value, &str)]) {
     for value in good {
@@ -63,7 +63,7 @@ const NO_FORM: &str = "object matches none of the required";
 const NO_CHOICE: &str = "matches none of the enum values";
 const TWICE: &str = "expected unique items but items 1 and 2 are equal";
 
-/// Kinds without the field are named by the text of its refusal.
+/// Kinds without the field are named by the error text.
 #[test]
 fn fields_that_many_kinds_have() {
     for kind in Kind::ALL {
@@ -71,7 +71,7 @@ fn fields_that_many_kinds_have() {
             let text = format!("invalid configuration: additional properties forbidden, found {name}");
             assert_eq!(verdict(kind, &with(kind, name, &json!("x"))), text, "{kind:?}");
         };
-        // APISIX takes any key in both; that of metadata is the plugin's business.
+        // APISIX accepts any key in both; the plugin checks its metadata.
         if matches!(kind, Kind::PluginMetadata | Kind::Secret) {
             let text = verdict(kind, &with(kind, "further", &json!(1)));
             let expected = "invalid configuration: unknown field `further`: known fields are uri, ";
@@ -271,7 +271,7 @@ fn fields_of_routes_and_services() {
     );
     let script = json!({ "uri": "/a", "script": "local _M = {}", "plugin_config_id": 1 });
     assert_eq!(verdict(Kind::Route, &script), "invalid configuration: value wasn't supposed to match schema");
-    // What is not there may be empty, and one thing is enough to do.
+    // An absent field may be empty, and one action is enough.
     for action in ["plugins", "upstream", "upstream_id", "service_id"] {
         let mut value = json!({ "uri": "/a", "upstream": { "nodes": {} }, "upstream_id": 1, "service_id": 1, "plugins": {} });
         value.as_object_mut().unwrap().retain(|name, _| name == action || name == "uri");
@@ -425,7 +425,7 @@ fn fields_of_upstreams() {
     );
 }
 
-/// A Kafka bridge chooses no node; nothing else may leave that out.
+/// Only a Kafka bridge may omit balancing.
 #[test]
 fn only_kafka_balances_nothing() {
     let with =
@@ -434,7 +434,7 @@ fn only_kafka_balances_nothing() {
     assert!(with("http").contains("only upstreams with `scheme: kafka`"), "{}", with("http"));
 }
 
-/// The variables that a hash may be made of, and what is taken for a header, a cookie, a template.
+/// The variables that a hash may use, and the keys for a header, a cookie, a template.
 #[test]
 fn keys_of_consistent_hashing() {
     let check = |hash_on: &str, key: Value, accepted: bool| {
@@ -700,7 +700,7 @@ fn fields_of_protos_secrets_and_stream_routes() {
         &[(json!(0), "expected 0 to be at least 1"), (json!(65536), "expected 65536 to be at most 65535")],
     );
     for name in ["remote_addr", "server_addr"] {
-        // The schema lets the second through, the address itself does not.
+        // The schema accepts the second one, the address parser does not.
         stream(
             name,
             &[json!("10.0.0.0/8"), json!("::1")],
@@ -762,7 +762,7 @@ fn members_of_meta() {
     check(json!(1), "wrong type: expected object, got number");
 }
 
-/// A text that stands for a secret is not held against its field.
+/// A reference to a secret is not checked against its field.
 #[test]
 fn references_are_not_checked() {
     for reference in ["$secret://vault/1/a/b", "$env://NAME", "$ENV://NAME/field"] {
@@ -773,9 +773,9 @@ fn references_are_not_checked() {
     }
 }
 
-/// What a resource is taken for that says as little as it may.
+/// The defaults of a resource with the fewest fields.
 #[test]
-fn what_is_left_out_has_a_value() {
+fn absent_fields_have_a_default() {
     let check = |kind: Kind, value: Value, expected: &[(&str, Value)]| {
         let key = ResourceKey::new(kind, smallest(kind).0);
         let read = read(&key, &value, &TestPlugins, UnknownFields::Refuse).unwrap();
@@ -853,14 +853,14 @@ fn what_is_left_out_has_a_value() {
     assert_eq!(account.entries_uri, "https://secretmanager.googleapis.com/v1");
 }
 
-/// A kind without a row here would be a kind that nobody has looked at.
+/// A kind without a row here would be untested.
 #[test]
 fn every_kind_has_a_smallest_form_and_one_too_small() {
     for kind in Kind::ALL {
         let (_, value) = smallest(kind);
         assert_eq!(verdict(kind, &value), "", "{kind:?}");
         assert_ne!(verdict(kind, &json!("text")), "", "{kind:?}");
-        // Of what is in it nothing can be left out.
+        // None of its fields may be removed.
         for name in value.as_object().unwrap().keys() {
             let mut less = value.clone();
             less.as_object_mut().unwrap().remove(name);

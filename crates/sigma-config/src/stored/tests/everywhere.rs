@@ -1,5 +1,5 @@
-//! A file, the Admin API and a store refuse the same resources: a store in the words of the Admin API, a file in its own
-//! ones.
+//! A file, the Admin API and a store refuse the same resources: a store in the words of the Admin API, a file in its
+//! own words.
 
 use serde_json::json;
 
@@ -7,14 +7,14 @@ use super::bounds::smallest;
 use super::*;
 use crate::{ParseOptions, parse};
 
-/// The place that a file names, its words, and the remedy.
+/// The place in a file, the message, and the remedy.
 struct Refusal {
     place: String,
     words: String,
     hint: String,
 }
 
-/// What a file with this one resource is refused for first.
+/// Returns the first error of a file with this one resource.
 fn of_file(kind: Kind, value: &Value) -> Option<Refusal> {
     let mut item = value.clone();
     let (id, _) = smallest(kind);
@@ -27,7 +27,7 @@ fn of_file(kind: Kind, value: &Value) -> Option<Refusal> {
     }
     let text = json!({ kind.section(): [item] }).to_string();
     let options = ParseOptions { plugins: &TestPlugins, ..ParseOptions::default() };
-    // Whether others exist is no question of one resource by itself.
+    // The existence of other resources does not matter for a single one.
     let problems = parse(&text, &options).err()?;
     let first = problems.into_iter().find(|problem| problem.code != "reference")?;
     assert_eq!(first.line, Some(1), "{first}");
@@ -36,7 +36,7 @@ fn of_file(kind: Kind, value: &Value) -> Option<Refusal> {
     Some(Refusal { place, words: first.message, hint: first.hint.unwrap_or_default() })
 }
 
-/// `value` is refused by all three for what is at `place`; the file adds a remedy with `hint` in it.
+/// Checks that all three refuse `value` because of `place`; the file's remedy contains `hint`.
 #[track_caller]
 fn refused(kind: Kind, value: &Value, place: &str, hint: &str) {
     let (id, _) = smallest(kind);
@@ -54,7 +54,7 @@ fn refused(kind: Kind, value: &Value, place: &str, hint: &str) {
     assert!(said.contains(hint), "{kind:?} {value}: {said}");
 }
 
-/// The smallest resource of a kind with these fields on top.
+/// Returns the smallest resource of a kind with these additional fields.
 fn with(kind: Kind, fields: Value) -> Value {
     let (_, mut value) = smallest(kind);
     value.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -62,7 +62,7 @@ fn with(kind: Kind, fields: Value) -> Value {
 }
 
 #[test]
-fn routes_are_refused_alike() {
+fn routes_are_refused_everywhere() {
     let check = |fields: Value, place: &str, hint: &str| {
         refused(Kind::Route, &with(Kind::Route, fields), place, hint);
     };
@@ -258,8 +258,8 @@ fn the_other_kinds_are_refused_alike() {
     refused(Kind::Secret, &json!({ "uri": "http://h", "prefix": "a" }), "", "`token`");
 }
 
-/// Whatever stands in a field, all three refuse it or none does. (`upstream` and `plugins` have short
-/// forms in files.)
+/// For any value of a field, all three accept it or all refuse it. (`upstream` and `plugins` have short forms in
+/// files.)
 mod generated {
     use proptest::prelude::*;
 
@@ -283,9 +283,9 @@ mod generated {
     }
 }
 
-/// What only nobody reads is warned of, if that is wished, by all three alike.
+/// All three only warn about fields without effect, if that is configured.
 #[test]
-fn unknown_fields_are_passed_over_alike() {
+fn unknown_fields_are_ignored_everywhere() {
     let value = json!({ "uri": "/a", "plugins": {}, "upstream": { "nodes": {}, "tls": { "verfy": true } } });
     let unknown = UnknownFields::Warn;
     assert_eq!(super::super::check(Kind::Route, Some("1"), &value, &TestPlugins, unknown), Ok(()));

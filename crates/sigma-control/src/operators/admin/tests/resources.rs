@@ -242,7 +242,7 @@ async fn members_of_upstreams_have_nodes() {
         "PUT /upstreams/2",
         r#"{"members":[{"upstream_id":"1"}],"retries":2}"#,
         400,
-        "`retries` has no effect beside `members`: each member serves by its own fields",
+        "`retries` has no effect together with `members`: each member uses its own fields",
     )
     .await;
 }

@@ -125,7 +125,7 @@ fn unprovable_names_are_refused() {
         "no certificate can be ordered for `*.a.test` by `http-01`",
     );
     let by_records = json!({ "type": "acme", "sni": "*.a.test", "acme": { "challenge": "dns-01" } });
-    check(by_records.clone(), "`acme.dns` does not say how");
+    check(by_records.clone(), "`acme.dns` is not set");
     let mut hooked = by_records;
     hooked["acme"]["dns"] = json!({ "hook": { "command": ["/bin/true"] } });
     check(hooked, "dns");
