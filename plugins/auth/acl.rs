@@ -302,7 +302,7 @@ mod tests {
         };
         check(
             with(json!({"external_user_label_field": "$["})),
-            "invalid external_user_label_field: `$[` is no JSONPath that is understood",
+            "invalid external_user_label_field: `$[` is not a supported JSONPath",
         );
         check(
             with(json!({"external_user_label_field_parser": "segmented_text"})),

@@ -193,7 +193,7 @@ impl Rules<'_> {
         }
         let level = self.root.get("error_log").and_then(|log| log.get("level")?.as_str());
         if let Some(wrong) = level.and_then(crate::settings::wrong_directive) {
-            let message = format!("`{wrong}` is no level");
+            let message = format!("`{wrong}` is not a level");
             let words = crate::settings::LEVELS.join(", ");
             let hint = match closest(wrong, crate::settings::LEVELS) {
                 Some(close) => format!("did you mean `{close}`?"),

@@ -50,7 +50,7 @@ impl FromStr for NameServer {
         address
             .filter(|address| address.port() > 0)
             .map(NameServer)
-            .ok_or_else(|| format!("`{text}` is no name server; write an IP address, or one with a port"))
+            .ok_or_else(|| format!("`{text}` is not a name server; write an IP address, or one with a port"))
     }
 }
 

@@ -74,7 +74,7 @@ const EDGE: &[ProfileDefault] = &[
         of: DefaultOf::Setting("show_reason"),
         value: "\"never\"",
         otherwise: "always",
-        price: "Clients learn nothing of the nodes from an error. The reason is in the logs alone; `internal` shows it to \
+        price: "Errors reveal nothing about nodes to clients. Only logs have the reason; `internal` shows it to \
                 clients with private addresses.",
     },
     ProfileDefault {
@@ -88,7 +88,7 @@ const EDGE: &[ProfileDefault] = &[
         of: DefaultOf::Setting("timeouts.request_body_min_bytes_per_second"),
         value: "500",
         otherwise: "0",
-        price: "A client cannot hold a request and its connection to a node by a byte now and then. After the grace of \
+        price: "A client cannot hold a request and its connection to a node with a slow upload. After the grace of \
                 20 s a slower upload is answered 408.",
     },
     ProfileDefault {
@@ -127,31 +127,31 @@ const EDGE: &[ProfileDefault] = &[
         of: DefaultOf::Plugin("openid-connect", "use_nonce"),
         value: "true",
         otherwise: "false",
-        price: "An ID token is of one login. The issuer must return `nonce`, as OpenID Connect demands.",
+        price: "An ID token is valid for one login. The issuer must return `nonce`, as OpenID Connect demands.",
     },
     ProfileDefault {
         of: DefaultOf::Plugin("jwt-auth", "require_exp"),
         value: "true",
         otherwise: "–",
-        price: "A stolen token ends. Tokens without `exp` are refused.",
+        price: "A stolen token expires. Tokens without `exp` are refused.",
     },
     ProfileDefault {
         of: DefaultOf::Plugin("ldap-auth", "tls_verify"),
         value: "true",
         otherwise: "false",
-        price: "Passwords reach the directory alone. Its certificate must be valid where `use_tls` is on.",
+        price: "Only the directory gets passwords. Its certificate must be valid where `use_tls` is on.",
     },
     ProfileDefault {
         of: DefaultOf::Plugin("http-logger", "ssl_verify"),
         value: "true",
         otherwise: "false",
-        price: "Logs reach their receiver alone. Its certificate must be valid.",
+        price: "Only the receiver gets logs. Its certificate must be valid.",
     },
     ProfileDefault {
         of: DefaultOf::Plugin("loki-logger", "ssl_verify"),
         value: "true",
         otherwise: "false",
-        price: "Logs reach their receiver alone. Its certificate must be valid.",
+        price: "Only the receiver gets logs. Its certificate must be valid.",
     },
     ProfileDefault {
         of: DefaultOf::Plugin("graphql-limit-count", "introspection_ssl_verify"),

@@ -200,7 +200,7 @@ fn service(upstream: &Object) -> Option<Problem> {
             Some(close) => format!("did you mean `{close}`?"),
             None => format!("registries are {}", words.join(", ")),
         };
-        let message = format!("`{word_of_type}` is no registry that nodes can come from");
+        let message = format!("`{word_of_type}` is not a service registry");
         return Some(Problem::new("discovery_type", "not_served", message).hint(hint));
     };
     let name = word(upstream, "service_name")?;

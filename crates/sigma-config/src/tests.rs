@@ -276,9 +276,9 @@ fn levels_of_the_error_log_are_a_closed_list() {
         accepted(&format!("error_log: {{ level: \"{level}\" }}\n"));
     }
     let check = |text: &str, fragment: &str| refused(text, &[("error_log.level", 1, fragment)]);
-    check("error_log: { level: eror }", "`eror` is no level (did you mean `error`?)");
-    check("error_log: warning,h2=info", "`warning` is no level");
-    check("error_log: { level: \"warn,sigma=loud\" }", "`sigma=loud` is no level");
+    check("error_log: { level: eror }", "`eror` is not a level (did you mean `error`?)");
+    check("error_log: warning,h2=info", "`warning` is not a level");
+    check("error_log: { level: \"warn,sigma=loud\" }", "`sigma=loud` is not a level");
     check("error_log: { level: \"\" }", "levels are off, error, warn");
     check("error_log: /var/log/sigma.log", "a file goes into `path`");
 }

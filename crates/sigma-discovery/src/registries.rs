@@ -367,7 +367,7 @@ fn masked(mut settings: Value) -> Value {
 fn folder<'n>(settings: &ConsulKv, service_name: &'n str) -> Result<&'n str, ServiceProblem> {
     let wrong = |message: String, hint| ServiceProblem { place: "service_name", message, hint };
     let Some((server, folder)) = ConsulKv::folder(service_name) else {
-        return Err(wrong(format!("`{service_name}` is no folder of Consul's keys"), "write <service>"));
+        return Err(wrong(format!("`{service_name}` is not a folder of Consul keys"), "write <service>"));
     };
     let Some(server) = server else { return Ok(folder) };
     if !settings.agents.servers.iter().any(|known| known.base() == server) {

@@ -29,7 +29,7 @@ impl JsonPath {
     /// # Errors
     /// Returns a sentence if the path is not in this subset.
     pub fn parse(text: &str) -> Result<JsonPath, String> {
-        let wrong = || format!("`{text}` is no JSONPath that is understood");
+        let wrong = || format!("`{text}` is not a supported JSONPath");
         let mut rest = text.strip_prefix('$').unwrap_or(text);
         // A single name is a path.
         let mut steps = Vec::new();

@@ -47,7 +47,7 @@ pub fn split_address(text: &str) -> Result<(Cow<'_, str>, Option<u16>), String> 
     check_host(host)?;
     match port.strip_prefix(':') {
         None if port.is_empty() => Ok((host.into(), None)),
-        None => Err(format!("`{text}` has text after `]` that is no port")),
+        None => Err(format!("`{text}` has text after `]` that is not a port")),
         Some(digits) => match digits.parse::<u16>() {
             Ok(port) if port > 0 && digits.bytes().all(|b| b.is_ascii_digit()) => {
                 Ok((host.into(), Some(port)))

@@ -165,7 +165,7 @@ fn bad_configurations_are_refused() {
     );
     check(
         json!({"type": "body", "body_format": "json", "name": "$.a[?(@.x)]", "action": "remove"}),
-        "is no JSONPath that is understood",
+        "is not a supported JSONPath",
     );
 }
 

@@ -86,7 +86,7 @@ const PAIRS: &[Pair] = &[
         harms: |members, _, _| have_weights(members.value),
         field: "",
         message: "the responses of one member of the upstream are served to clients of the others: the key does not distinguish them",
-        hint: "keep one of the two, unless all members answer alike",
+        hint: "keep one of the two, unless all members respond alike",
     },
     Pair {
         code: "shared_cookies",
@@ -169,8 +169,8 @@ const PAIRS: &[Pair] = &[
         other: Side::Plugin(&["grpc-web"]),
         harms: ALWAYS,
         field: "",
-        message: "grpc-web answers 400 to the requests that {one} is for",
-        hint: "give each of the two a route of its own",
+        message: "grpc-web responds 400 to requests for {one}",
+        hint: "give each of the two its own route",
     },
     Pair {
         code: "refuses_all",

@@ -58,7 +58,7 @@ pub(super) fn breaches(discovery: &Map<String, Value>) -> Vec<(String, &'static 
         }
         (false, false) => {
             let hint =
-                "add servers: [\"10.0.0.2\"], or leave `dns` out for those that names of nodes are asked of";
+                "add servers: [\"10.0.0.2\"], or leave `dns` out to use the servers of the setting `dns`";
             found.push(("dns".to_owned(), "`dns` needs `servers` or `resolv_conf`", hint));
         }
         _ => {}
@@ -80,7 +80,7 @@ pub fn split_dns_service(text: &str) -> Result<(&str, Option<u16>), String> {
     let host = &text[..host.len().min(text.len())];
     let name = host.strip_suffix('.').unwrap_or(host);
     if host.starts_with("unix:") || host.starts_with('[') || name.len() > 253 || !name.split('.').all(label) {
-        return Err(format!("`{text}` is no name of DNS; write host or host:port"));
+        return Err(format!("`{text}` is not a DNS name; write host or host:port"));
     }
     Ok((host, port))
 }

@@ -203,7 +203,7 @@ impl<'de> Deserialize<'de> for LabelPattern {
         let text = String::deserialize(deserializer)?;
         let compiled = regex::Regex::new(&text).and_then(|_| regex::Regex::new(&format!("^(?:{text})$")));
         compiled.map(LabelPattern).map_err(|_| {
-            serde::de::Error::custom(format!("`{text}` is no regular expression for names of namespaces"))
+            serde::de::Error::custom(format!("`{text}` is not a regular expression for namespaces"))
         })
     }
 }

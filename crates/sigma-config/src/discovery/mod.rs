@@ -124,7 +124,7 @@ pub(crate) fn without_effect(discovery: &Discovery) -> Vec<Problem> {
         let message = format!("`{place}` has no effect: {reason}");
         found.push(Problem::new(join("discovery", place), "no_effect", message).hint("remove it"));
     };
-    let no_memory = "there is no memory that workers share";
+    let no_memory = "workers share no memory";
     let of_services = discovery.consul.iter().map(|settings| ("consul", &settings.agents));
     let of_keys = discovery.consul_kv.iter().map(|settings| ("consul_kv", &settings.agents));
     for (name, agents) in of_services.chain(of_keys) {

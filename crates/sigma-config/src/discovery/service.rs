@@ -98,18 +98,18 @@ pub fn check_service(
     }
     match registry {
         Registry::Kubernetes if !is_kubernetes(name) => {
-            let message = format!("`{name}` is no service of Kubernetes");
+            let message = format!("`{name}` is not a Kubernetes service");
             return wrong(
                 message,
                 "write <namespace>/<service>:<port name>, with several clusters <id>/ before it",
             );
         }
         Registry::ConsulKv if ConsulKv::folder(name).is_none() => {
-            let message = format!("`{name}` is no folder of Consul's keys");
+            let message = format!("`{name}` is not a folder of Consul keys");
             return wrong(message, "write http://<consul>/v1/kv/<prefix>/<service>/ or <service>");
         }
         Registry::Etcd if name.split('/').any(|part| part.is_empty() || part == "." || part == "..") => {
-            let message = format!("`{name}` is no folder of services in etcd");
+            let message = format!("`{name}` is not a folder of services in etcd");
             return wrong(message, "write the part of the keys between the prefix and the node's own name");
         }
         _ => {}

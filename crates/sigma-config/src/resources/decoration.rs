@@ -59,7 +59,7 @@ impl Decoration {
     /// # Errors
     /// Returns a sentence if it is invalid.
     pub fn of_record(value: &Value) -> Result<Decoration, String> {
-        let members = value.as_object().ok_or("it is no object")?;
+        let members = value.as_object().ok_or("it is not an object")?;
         let told = ["field_path", "add_value", "add_arguments", "mul_value", "mul_arguments"];
         let told: Map<String, Value> =
             told.iter().filter_map(|name| Some(((*name).to_owned(), members.get(*name)?.clone()))).collect();
@@ -108,7 +108,7 @@ impl<'de> Deserialize<'de> for FieldPath {
                 && name.bytes().all(|b| is_first(b) || b.is_ascii_digit())
         };
         if !text.split('.').all(is_name) {
-            let reason = format!("`{text}` is no path of names such as Query.users");
+            let reason = format!("`{text}` is not a path of names such as Query.users");
             return Err(serde::de::Error::custom(reason));
         }
         Ok(FieldPath(text.split('.').map(Into::into).collect()))
@@ -249,11 +249,11 @@ mod tests {
             let error = Decoration::of_record(&value).unwrap_err();
             assert!(error.contains(expected), "{value}: {error}");
         };
-        check(json!([]), "it is no object");
+        check(json!([]), "it is not an object");
         check(json!({}), "missing field `field_path`");
-        check(json!({"field_path": "a..b"}), "`a..b` is no path of names");
-        check(json!({"field_path": "a.1"}), "`a.1` is no path of names");
-        check(json!({"field_path": ""}), "`` is no path of names");
+        check(json!({"field_path": "a..b"}), "`a..b` is not a path of names");
+        check(json!({"field_path": "a.1"}), "`a.1` is not a path of names");
+        check(json!({"field_path": ""}), "`` is not a path of names");
         check(json!({"field_path": "a", "add_value": -1}), "numbers from 0 on");
         let twice = json!([{"field_path": "a"}, {"field_path": "a"}]);
         let error = Decorations::deserialize(&twice).unwrap_err().to_string();

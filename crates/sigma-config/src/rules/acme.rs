@@ -223,7 +223,7 @@ fn of_dns(dns: &Object, order_timeout_s: u64, found: &mut Vec<Problem>) {
     }
     let program = dns.get("hook").and_then(|hook| hook.get("command")?.get(0)?.as_str());
     if let Some(program) = program.filter(|program| !program.starts_with('/')) {
-        let hint = "write its whole path, and each argument as an item of its own; there is no shell";
+        let hint = "write its absolute path, and each argument as a separate item; there is no shell";
         problem("hook.command[0]", format!("`{program}` is not the path of a program"), hint);
     }
     let propagation =

@@ -29,7 +29,7 @@ fn unusable(part: &str) -> Option<Problem> {
     let name = part.strip_prefix('$')?;
     let is_name = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     if !is_name {
-        let message = format!("`{part}` is no variable");
+        let message = format!("`{part}` is not a variable");
         return Some(Problem::new("", "variable", message).hint("a variable is `$` and a name: $arg_page"));
     }
     (name == "request_method").then(|| {

@@ -21,7 +21,7 @@ impl<'de> Deserialize<'de> for ViaName {
         let text = String::deserialize(deserializer)?;
         let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
         if text.is_empty() || !text.bytes().all(token) {
-            let reason = format!("`{text}` is no name of a gateway: use letters, digits, `-`, `.` and `_`");
+            let reason = format!("`{text}` is not a gateway name: use letters, digits, `-`, `.` and `_`");
             return Err(serde::de::Error::custom(reason));
         }
         Ok(ViaName(text))

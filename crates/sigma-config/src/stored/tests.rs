@@ -380,7 +380,7 @@ fn upstreams() {
     );
     check(
         json!({ "service_name": "a", "discovery_type": "zookeeper" }),
-        "`zookeeper` is no registry that nodes can come from",
+        "`zookeeper` is not a service registry",
     );
     check(
         json!({ "nodes": { "h": -1 } }),

@@ -1,23 +1,23 @@
-//! Lists and mappings in brackets whose lines are indented less than YAML 1.2 asks for.
+//! YAML flow lists and mappings whose lines are indented less than YAML 1.2 requires.
 //!
-//! JSON pasted behind a key ends in the column of the key. libyaml, and with it most readers, ignores
-//! the indentation inside brackets; the parser here does not. So the lines up to the closing bracket get
-//! spaces in front, which mean nothing there.
+//! JSON pasted after a key ends in the column of the key. libyaml and most other parsers ignore the indentation inside
+//! brackets; the parser here does not. So spaces, which have no meaning there, are added to the lines up to the closing
+//! bracket.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 
 use saphyr_parser::Marker;
 
-/// Most bytes that are read again in all, and most readings: a file of thousands of such lists would
+/// Maximum number of bytes in all rereads, and maximum number of reads: a file with thousands of such lists would
 /// otherwise take minutes.
 const REREAD_BYTES: usize = 256 << 20;
 const READINGS: usize = 1000;
 
-/// A text, and the spaces that were added to its lines.
+/// A text, with the spaces added to its lines.
 pub(super) struct Indented<'a> {
     text: Cow<'a, str>,
-    /// Line, from 1, and added spaces.
+    /// Number of added spaces by line, from 1.
     added: HashMap<usize, usize>,
     readings: usize,
     bytes: usize,
@@ -32,7 +32,7 @@ impl<'a> Indented<'a> {
         &self.text
     }
 
-    /// The column that a place has in the text as it was written, from 0.
+    /// Returns the column of a position in the original text, from 0.
     pub(super) fn column(&self, marker: &Marker) -> usize {
         marker.col().saturating_sub(self.added_to(marker.line()))
     }
@@ -41,7 +41,7 @@ impl<'a> Indented<'a> {
         self.added.get(&line).copied().unwrap_or_default()
     }
 
-    /// Whether a bracket opens at a place, which is counted from 1.
+    /// Returns whether there is an opening bracket at a position, which is counted from 1.
     pub(super) fn is_bracket(&self, (line, column): (u32, u32)) -> bool {
         self.offset(line as usize, column as usize).is_some_and(|at| self.text[at..].starts_with(['{', '[']))
     }
@@ -61,8 +61,8 @@ impl<'a> Indented<'a> {
         }
     }
 
-    /// Indents the list or mapping in brackets that begins at `flow`, or at the end of the line before
-    /// `line`. Returns whether the text should be read again.
+    /// Indents the flow list or mapping that begins at `flow`, or at the end of the line before `line`. Returns whether
+    /// the text should be read again.
     pub(super) fn indent(&mut self, line: usize, flow: Option<(u32, u32)>) -> bool {
         self.readings += 1;
         self.bytes += self.text.len();
@@ -98,22 +98,22 @@ impl<'a> Indented<'a> {
         covers
     }
 
-    /// The bracket that the last line with a text before `line` ends with.
+    /// Returns the bracket at the end of the last non-empty line before `line`.
     fn bracket_before(&self, line: usize) -> Option<usize> {
         let before = self.text[..self.line_start(line)?].trim_end();
         before.ends_with(['{', '[']).then(|| before.len() - 1)
     }
 }
 
-/// How long the list or mapping is that `text` begins with; None if it does not end.
+/// Returns the length of the list or mapping at the start of `text`, or None if it does not end.
 fn extent(text: &str) -> Option<usize> {
     let mut depth = 0_usize;
     let mut quote = None;
     let mut escaped = false;
-    // The quote that ended with the character before: twice the same is a quote inside a text.
+    // The quote that ended with the previous character: a doubled quote is a quote inside the text.
     let mut closed = None;
     let mut comment = false;
-    // The last character that is no space, and the one before this.
+    // The last character that is not a space, and the one before it.
     let (mut last, mut before) = ('{', ' ');
     for (at, c) in text.char_indices() {
         match (quote, c) {
@@ -128,7 +128,7 @@ fn extent(text: &str) -> Option<usize> {
             (Some(_), _) => {}
             (None, '\'') if closed == Some('\'') => quote = closed,
             (None, '#') if before.is_whitespace() => comment = true,
-            // Inside a plain text quotes are characters like others.
+            // Inside a plain text quotes are ordinary characters.
             (None, '"' | '\'') if matches!(last, '{' | '[' | ',' | ':') => quote = Some(c),
             (None, '{' | '[') => depth += 1,
             (None, '}' | ']') => {

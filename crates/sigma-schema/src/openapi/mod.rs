@@ -158,7 +158,7 @@ impl OpenApi {
             for method in METHODS {
                 let Some(operation) = item.member(method) else { continue };
                 if !operation.value.is_object() {
-                    return Err(operation.wrong("is no operation"));
+                    return Err(operation.wrong("is not an operation"));
                 }
                 let servers =
                     [&operation, &item, &self.root()].into_iter().find_map(|at| at.member("servers"));
@@ -264,7 +264,7 @@ mod tests {
             assert_eq!(document.operations().unwrap_err(), expected);
         };
         let with = |parameter: Value| json!({"get": {"parameters": [parameter]}});
-        check(json!({"get": 7}), "`/paths/~1a/get` is no operation");
+        check(json!({"get": 7}), "`/paths/~1a/get` is not an operation");
         check(json!({"$ref": "other.yaml"}), "`/paths/~1a/$ref`: `other.yaml` is outside this document");
         check(json!({"$ref": "#/x"}), "`/paths/~1a/$ref`: `#/x` leads nowhere");
         // The message names the reference of the cycle at which the limit is reached.

@@ -715,7 +715,7 @@ fn fields_of_protos_secrets_and_stream_routes() {
             (json!({}), "value should match only one schema, but matches none"),
             (
                 json!({ "service_name": "a", "discovery_type": "zookeeper" }),
-                "!`zookeeper` is no registry that nodes can come from",
+                "!`zookeeper` is not a service registry",
             ),
         ],
     );

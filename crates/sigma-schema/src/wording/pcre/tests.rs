@@ -130,7 +130,7 @@ fn unsupported_constructs_are_named() {
         (r"(a", "is not a valid expression: unclosed group"),
         (r"\y", r"has `\y`"),
         (r"(.{1,1000}){1,1000}", "is too large"),
-        (r"\x{110000}", "which is no character"),
+        (r"\x{110000}", "which is not a character"),
     ];
     for (source, expected) in cases {
         let error = Pattern::compile(source).unwrap_err().to_string();

@@ -221,7 +221,7 @@ fn code_point(digits: &str, radix: u32) -> Result<char, String> {
     // `\x` without digits is the character 0.
     let digits = if digits.is_empty() { "0" } else { digits };
     let code = u32::from_str_radix(digits, radix).ok().and_then(char::from_u32);
-    code.ok_or_else(|| format!("has `{digits}`, which is no character"))
+    code.ok_or_else(|| format!("has `{digits}`, which is not a character"))
 }
 
 /// Escapes a character, so that it is a literal in brackets and outside, with and without the flag `x`.
