@@ -7,9 +7,9 @@ use serde_json::{Map, Value};
 use super::{RegistryAddress, RegistryTimeout};
 use sigma_schema::Confidential;
 
-/// Services that register in etcd: a key `<prefix>/<service>/<any name>` is a node with the value `{"host": "10.0.0.1",
-/// "port": 80, "weight": 1, "priority": 0, "metadata": {}}`. With a lease on the key, a node disappears when it stops
-/// renewing the lease. etcd must be 3.4 or newer; changes arrive at once.
+/// Services that register in etcd. A node is a key `<prefix>/<service>/<any name>` with the value
+/// `{"host": "10.0.0.1", "port": 80, "weight": 1, "priority": 0, "metadata": {}}`. With a lease on the key, a node
+/// disappears when it stops renewing the lease. etcd must be 3.4 or newer; changes arrive at once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EtcdDiscovery {

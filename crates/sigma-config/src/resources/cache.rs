@@ -56,12 +56,12 @@ pub struct RouteCache {
     pub revalidate: bool,
     /// Whether a stale response that may be served meanwhile is refreshed in the background.
     pub background_update: bool,
-    /// Seconds during which a stale response is served while it is refreshed, if the response does not say so itself
-    /// (RFC 5861).
+    /// Seconds during which a stale response is served while it is refreshed; a longer time in the response itself (RFC
+    /// 5861) has precedence.
     #[schemars(range(max = 31_536_000))]
     pub stale_while_revalidate: u32,
     /// Seconds during which a stale response is served if no node responds, or one responds with one of
-    /// `stale_statuses`, if the response does not say so itself (RFC 5861).
+    /// `stale_statuses`; a longer time in the response itself (RFC 5861) has precedence.
     #[schemars(range(max = 31_536_000))]
     pub stale_if_error: u32,
     /// Statuses that count as no response.

@@ -33,8 +33,8 @@ resource! {
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(with = "Option<HostPattern>")]
         pub sni: Option<Box<str>>,
-        /// Protocols of which the client must offer one by ALPN (RFC 7301), such as `h2`; for listeners with `stream:
-        /// tls`.
+        /// Protocols of which the client must offer one by ALPN (RFC 7301), such as `h2`; only for listeners with
+        /// `stream: tls`.
         #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(length(min = 1), inner(length(min = 1, max = 255)))]
         pub alpn: Optional<Vec<String>>,
