@@ -77,7 +77,8 @@ pub enum WithoutAnswer {
 /// Certificate revocation lists (CRL, RFC 5280), in PEM or DER, from files and from URLs.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct SslCrl {
-    /// Files, which are read again when they change.
+    /// Files, which are read again when they change. In a configuration file only; a store or the Admin API cannot
+    /// name files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub files: Vec<PathBuf>,

@@ -15,13 +15,16 @@ const FILE_NAME_MAX: usize = 255;
 /// Refuses fields with file names. The author of an ssl in a store or the Admin API must not be able to read files of
 /// this machine.
 pub(crate) fn without_files(ssl: &Object) -> Result<(), String> {
-    let named = FIELDS.iter().find(|(_, file)| ssl.contains_key(*file));
-    match named {
-        Some((text, file)) => Err(format!(
+    if let Some((text, file)) = FIELDS.iter().find(|(_, file)| ssl.contains_key(*file)) {
+        return Err(format!(
             "`{file}` is for a configuration file only; write the PEM text into `{text}`, or a reference such as $env://NAME"
-        )),
-        None => Ok(()),
+        ));
     }
+    let lists = ssl.get("client").and_then(|client| client.get("crl")?.get("files"));
+    if lists.is_some_and(|lists| lists.as_array().is_none_or(|lists| !lists.is_empty())) {
+        return Err("`client.crl.files` is for a configuration file only; write where to fetch the lists into `client.crl.urls`".to_owned());
+    }
+    Ok(())
 }
 
 /// Rewords schema problems for the author of a file: it names the missing field instead of the clause that did not
@@ -157,10 +160,16 @@ mod tests {
     /// An author with write access to a store must not read files of the gateway's machine.
     #[test]
     fn a_store_cannot_name_files() {
-        for field in ["cert_file", "key_file"] {
-            for value in [json!("/etc/shadow"), json!(""), json!(null), json!({})] {
+        for field in ["cert_file", "key_file", "client.crl.files"] {
+            for value in [json!("/etc/shadow"), json!(["/etc/shadow"]), json!(""), json!(null), json!({})] {
                 for unknown in [UnknownFields::Refuse, UnknownFields::Warn] {
-                    let ssl = json!({"id": "1", "sni": "a.test", field: value});
+                    let ssl = match field {
+                        "client.crl.files" => {
+                            let client = json!({"ca": "", "crl": {"files": value}});
+                            json!({"id": "1", "sni": "a.test", "client": client})
+                        }
+                        field => json!({"id": "1", "sni": "a.test", field: value}),
+                    };
                     let expected = format!("`{field}` is for a configuration file only");
                     let refusal = stored::check(Kind::Ssl, Some("1"), &ssl, &NoPlugins, unknown).unwrap_err();
                     assert!(refusal.contains(&expected) && !refusal.contains("shadow"), "{refusal}");
