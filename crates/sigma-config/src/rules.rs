@@ -170,6 +170,7 @@ pub(crate) fn upstream(upstream: &Object) -> Vec<Problem> {
             found.extend(private_key("tls.client_key", key));
         }
         found.extend(word(tls, "ca").and_then(|ca| certificate("tls.ca", ca)));
+        found.extend(tls.get("starttls").into_iter().flat_map(|_| starttls(upstream)));
     }
     if word(upstream, "type") == Some("none") && word(upstream, "scheme") != Some("kafka") {
         let message = "`none` chooses no node; only upstreams with `scheme: kafka` have it";
@@ -185,7 +186,23 @@ pub(crate) fn upstream(upstream: &Object) -> Vec<Problem> {
     found
 }
 
-/// Returns whether a balancing type hashes a key.
+/// An upstream with `tls.starttls`: without TLS nothing would be encrypted, and probes of HTTP meet a database.
+fn starttls(upstream: &Object) -> Vec<Problem> {
+    let mut found = Vec::new();
+    if word(upstream, "scheme") != Some("tls") {
+        let message = "`tls.starttls` needs `scheme: tls`";
+        found.push(problem("tls.starttls", "conflict", message, "write `scheme: tls`, or remove it"));
+    }
+    let active = upstream.get("checks").and_then(|checks| checks.get("active")?.as_object());
+    if active.is_some_and(|active| word(active, "type") != Some("tcp") && !active.contains_key("port")) {
+        let message = "nodes with `tls.starttls` answer no probes of HTTP or gRPC";
+        let hint = "write `type: tcp`, or the `port` of a server that answers them";
+        found.push(problem("checks.active.type", "conflict", message, hint));
+    }
+    found
+}
+
+/// Whether a type hashes a key.
 pub(crate) fn hashes(balance: &str) -> bool {
     matches!(balance, "chash" | "maglev")
 }

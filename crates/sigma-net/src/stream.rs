@@ -273,8 +273,8 @@ impl Stream {
         self.is_quiet() && self.is_silent()
     }
 
-    /// Returns true if the kernel has neither bytes nor an end to be read.
-    fn is_silent(&self) -> bool {
+    /// Whether the kernel has neither bytes nor an end to be read.
+    pub(crate) fn is_silent(&self) -> bool {
         let is_silent = |socket: BorrowedFd<'_>| {
             let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
             matches!(rustix::net::recv(socket, &mut [0_u8], flags), Err(Errno::AGAIN))

@@ -207,7 +207,7 @@ fn failed(
 ) {
     worker.counters.add(Counter::TlsHandshakeFailures, 1);
     let kind = match error {
-        HandshakeError::Cleartext(_) => EarlyRefusal::CleartextOnTls,
+        HandshakeError::Cleartext(_) | HandshakeError::Premature => EarlyRefusal::CleartextOnTls,
         HandshakeError::NoCertificate(_) => EarlyRefusal::UnknownName,
         HandshakeError::Closed | HandshakeError::TimedOut | HandshakeError::Io(_) if !has_begun => {
             tracing::debug!(peer = ?origin.peer, %error, "no TLS session with a client");

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use sigma_config::resources::Scheme;
 use sigma_http::{Fault, FaultKind};
-use sigma_net::tls::{BadCertificate, ClientTls, HandshakeCause, HandshakeError};
+use sigma_net::tls::{BadCertificate, ClientTls, HandshakeCause, HandshakeError, postgres};
 use sigma_net::{Deadline, Stream, deadline};
 use sigma_wire::Connection;
 use sigma_wire::h2::{SharedConnection, SharedLimits};
@@ -164,6 +164,18 @@ pub async fn reach(addr: &Address, dial: &Dial<'_>, deadline: &Deadline) -> Resu
     in_time(deadline.bound(shaken).await)
 }
 
+/// Asks the node behind `stream` for TLS as PostgreSQL does, for a client that shakes hands with it itself.
+///
+/// # Errors
+/// Returns an error if the node declines, or does not respond before `deadline`.
+pub async fn request_tls(addr: &Address, stream: &mut Stream, deadline: &Deadline) -> Result<(), Fault> {
+    let asking = async {
+        let asked = postgres::request_tls(stream).await;
+        asked.map_err(|error| unshaken(addr, "", &error))
+    };
+    in_time(deadline.bound(asking).await)
+}
+
 fn in_time<T>(result: Option<Result<T, Fault>>) -> Result<T, Fault> {
     result.unwrap_or_else(|| Err(timed_out()))
 }
@@ -183,23 +195,23 @@ fn refused(addr: &Address, error: &io::Error) -> Fault {
     Fault::new(FaultKind::ConnectRefused, "the node refused the connection or cannot be reached")
 }
 
-/// The interval in which a worker logs a node's certificate error: each connection would repeat it.
+/// How often a worker logs what is wrong with a node's TLS: each connection would say the same.
 const COMPLAINT_MS: u64 = 10_000;
 
 /// The number of nodes with such an interval. Others are logged without a limit.
 const COMPLAINTS_MAX: usize = 256;
 
 thread_local! {
-    /// The nodes whose certificate errors were logged, each with the time.
-    static COMPLAINTS: RefCell<HashMap<(Address, BadCertificate), u64>> = RefCell::default();
+    /// The nodes whose TLS was complained of, each with the reason and the time.
+    static COMPLAINTS: RefCell<HashMap<(Address, &'static str), u64>> = RefCell::default();
 }
 
-/// Returns true if a node's certificate error should be logged now.
-fn is_news(addr: &Address, bad: BadCertificate) -> bool {
+/// Whether the reason why a node has no TLS is to be logged now.
+fn is_news(addr: &Address, reason: &'static str) -> bool {
     let now_ms = deadline::now_ms();
     COMPLAINTS.with_borrow_mut(|complaints| {
         complaints.retain(|_, then| now_ms.saturating_sub(*then) < COMPLAINT_MS);
-        let key = (addr.clone(), bad);
+        let key = (addr.clone(), reason);
         if complaints.contains_key(&key) {
             return false;
         }
@@ -230,7 +242,7 @@ fn distrusted(addr: &Address, name: &str, error: &HandshakeError) -> Fault {
             ("the node's certificate is not trusted", "see `tls.ca` and `tls.verify` of the upstream")
         }
     };
-    if is_news(addr, bad) {
+    if is_news(addr, reason) {
         tracing::warn!(%addr, name, %error, "{reason}: {remedy}");
     }
     Fault::new(FaultKind::TlsCertificate, reason)
@@ -243,6 +255,9 @@ fn unshaken(addr: &Address, name: &str, error: &HandshakeError) -> Fault {
     if matches!(error, HandshakeError::BadName) {
         // It was not even contacted.
         return Fault::new(FaultKind::NoUpstream, "the node's host cannot be asked for over TLS");
+    }
+    if let HandshakeError::Declined | HandshakeError::OtherProtocol | HandshakeError::Premature = error {
+        return without_tls(addr, error);
     }
     let cause = error.cause();
     if !matches!(cause, HandshakeCause::Certificate) {
@@ -257,7 +272,29 @@ fn unshaken(addr: &Address, name: &str, error: &HandshakeError) -> Fault {
     }
 }
 
-/// Returns the fault of a connection that is not established in time.
+/// The fault of a node that was asked for TLS in cleartext. It is never spoken to without.
+fn without_tls(addr: &Address, error: &HandshakeError) -> Fault {
+    let (reason, remedy) = match error {
+        HandshakeError::Declined => (
+            "the node has no TLS: it responded N to PostgreSQL's SSLRequest",
+            "set `ssl = on` at the node, or write `scheme: tcp`, which sends cleartext",
+        ),
+        HandshakeError::Premature => (
+            "bytes came behind the node's response to PostgreSQL's SSLRequest, before TLS began",
+            "look for a peer between the gateway and the node that adds them",
+        ),
+        _ => (
+            "the node did not respond S or N to PostgreSQL's SSLRequest",
+            "see `tls.starttls` of the upstream: it is for nodes that speak PostgreSQL",
+        ),
+    };
+    if is_news(addr, reason) {
+        tracing::warn!(%addr, "{reason}: {remedy}");
+    }
+    Fault::new(FaultKind::TlsProtocol, reason)
+}
+
+/// The fault of a connection that does not stand in time.
 pub(crate) fn timed_out() -> Fault {
     Fault::new(FaultKind::ConnectTimeout, "the node did not accept the connection in time")
 }

@@ -64,8 +64,8 @@ pub use ssl::{Ssl, SslType, TlsVersion};
 pub use stapling::SslStapling;
 pub use stream::{Protocol, ProtocolLogger, StreamRoute, StreamTls, StreamUdp};
 pub use upstream::{
-    Balance, DiscoveryArgs, HashOn, KeepalivePool, Node, PassHost, ProxyProtocolVersion, Scheme, Upstream,
-    UpstreamTls,
+    Balance, DiscoveryArgs, HashOn, KeepalivePool, Node, PassHost, ProxyProtocolVersion, Scheme, StartTls,
+    Upstream, UpstreamTls,
 };
 
 use crate::kind::{Kind, ResourceKey};

@@ -13,6 +13,7 @@ use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use super::buffer::Buffer;
 use super::identity::Order;
 use super::ja4;
+use super::postgres;
 use super::session::{RECORD_BYTES, Session, Side};
 use super::stream::{TlsStream, poll_drain, poll_fill};
 use super::{
@@ -41,9 +42,11 @@ pub struct AcceptOptions {
     pub offer: Offer,
     /// The largest ClientHello, record headers included. A browser with post-quantum keys sends about 2 KiB.
     pub hello_bytes: usize,
-    /// The timeout of the whole handshake.
+    /// Time for the whole handshake, a request for TLS in cleartext included.
     pub timeout_ms: u64,
-    /// The identities for authorities that check a proof of a name; None without proofs.
+    /// Whether clients may ask for TLS in cleartext, as those of PostgreSQL do.
+    pub takes_requests: bool,
+    /// Who is shown to an authority that asks for a proof of a name; None where nothing is proved.
     pub proofs: Option<Arc<Proofs>>,
     /// The issuer of certificates for names without one; None if such names are rejected.
     pub issuer: Option<Arc<dyn Issuer>>,
@@ -76,6 +79,7 @@ impl Default for AcceptOptions {
             offer: Offer::default(),
             hello_bytes: 16 * 1024,
             timeout_ms: 10_000,
+            takes_requests: false,
             proofs: None,
             issuer: None,
         }
@@ -181,7 +185,14 @@ impl Greeting {
     ) -> Result<Greeting, HandshakeError> {
         let deadline = Deadline::new();
         deadline.set(options.timeout_ms);
-        let hello = deadline.bound(read_hello(socket, early, options.hello_bytes)).await;
+        let reading = async {
+            let mut bytes = Buffer::default();
+            bytes.extend(early);
+            let was_requested = options.takes_requests && postgres::respond(socket, &mut bytes).await?;
+            let hello = read_hello(socket, bytes, options.hello_bytes).await?;
+            Ok(Hello { was_requested, ..hello })
+        };
+        let hello = deadline.bound(reading).await;
         Ok(Greeting { hello: hello.unwrap_or(Err(HandshakeError::TimedOut))?, deadline })
     }
 
@@ -195,7 +206,12 @@ impl Greeting {
         &self.hello.alpn
     }
 
-    /// Returns true for an authority that checks a proof.
+    /// Whether the client has asked for TLS in cleartext before.
+    pub fn was_requested(&self) -> bool {
+        self.hello.was_requested
+    }
+
+    /// Whether it is an authority's, which wants a proof.
     pub fn asks_proof(&self) -> bool {
         matches!(&self.hello.alpn[..], [only] if only == PROOF)
     }
@@ -335,6 +351,8 @@ struct Hello {
     order: Order,
     /// The offered protocols above TLS.
     alpn: Vec<Vec<u8>>,
+    /// The client has asked for TLS in cleartext.
+    was_requested: bool,
 }
 
 /// The kind of cleartext in the first bytes of a client.
@@ -361,11 +379,9 @@ fn cleartext(bytes: &[u8]) -> Cleartext {
     }
 }
 
-/// Reads until the ClientHello is complete.
-async fn read_hello(socket: &mut Stream, early: &[u8], limit: usize) -> Result<Hello, HandshakeError> {
+/// Reads until the ClientHello, of which `hello` is the beginning, is complete.
+async fn read_hello(socket: &mut Stream, mut hello: Buffer, limit: usize) -> Result<Hello, HandshakeError> {
     let mut acceptor = Acceptor::default();
-    let mut hello = Buffer::default();
-    hello.extend(early);
     let mut seen = 0;
     poll_fn(|cx| {
         loop {
@@ -420,7 +436,7 @@ async fn read_hello(socket: &mut Stream, early: &[u8], limit: usize) -> Result<H
         }
     })
     .await
-    .map(|(name, order, alpn)| Hello { bytes: hello, name, order, alpn })
+    .map(|(name, order, alpn)| Hello { bytes: hello, name, order, alpn, was_requested: false })
 }
 
 /// Completes the facts; the client's certificate may be rejected.
@@ -458,7 +474,8 @@ fn alert(socket: &mut Stream, description: u8) {
     send_now(socket, &[21, 3, 3, 0, 2, 2, description]);
 }
 
-/// Sends as much as possible without waiting. The connection has ended; to explain its end is a courtesy.
-fn send_now(socket: &mut Stream, bytes: &[u8]) {
+/// Sends as much as goes without waiting. The connection is over; that its end is understood is
+/// a courtesy.
+pub(super) fn send_now(socket: &mut Stream, bytes: &[u8]) {
     let _ = socket.poll_write(&mut Context::from_waker(Waker::noop()), bytes);
 }

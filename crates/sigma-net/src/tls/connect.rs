@@ -20,6 +20,7 @@ use rustls::{
 use super::accept::shake;
 use super::buffer::Buffer;
 use super::pem::{self, Pair};
+use super::postgres;
 use super::session::{Session, Side};
 use super::stream::TlsStream;
 use super::{CertificateDer, Facts, HandshakeError, Offer, PROVIDER, Unusable, Versions};
@@ -129,12 +130,15 @@ pub struct ClientSettings {
     pub versions: Versions,
     /// The offered ciphers and groups.
     pub offer: Offer,
+    /// Whether servers are asked for TLS in cleartext before, as those of PostgreSQL are.
+    pub requests_tls: bool,
 }
 
 /// The TLS settings towards one upstream, ready for handshakes. Connections that share them resume sessions.
 #[derive(Debug, Clone)]
 pub struct ClientTls {
     config: Arc<ClientConfig>,
+    requests_tls: bool,
 }
 
 impl ClientTls {
@@ -162,7 +166,7 @@ impl ClientTls {
         };
         config.alpn_protocols = settings.alpn;
         config.resumption = Resumption::in_memory_sessions(SESSIONS);
-        Ok(ClientTls { config: Arc::new(config) })
+        Ok(ClientTls { config: Arc::new(config), requests_tls: settings.requests_tls })
     }
 
     /// Returns true if both are the same object, so that a connection of one fits the other.
@@ -178,7 +182,7 @@ impl ClientTls {
     /// Returns settings for tests with a configuration that settings cannot express.
     #[cfg(test)]
     pub(super) fn from_config(config: ClientConfig) -> ClientTls {
-        ClientTls { config: Arc::new(config) }
+        ClientTls { config: Arc::new(config), requests_tls: false }
     }
 
     /// Runs the handshake with the server of `socket` for `name`: a DNS name, or an address, which is verified but
@@ -205,6 +209,9 @@ impl ClientTls {
         let server = ServerName::try_from(name).map_err(|_| HandshakeError::BadName)?.to_owned();
         let connection = UnbufferedClientConnection::new(Arc::clone(&self.config), server)
             .map_err(HandshakeError::Protocol)?;
+        if self.requests_tls {
+            postgres::request_tls(&mut socket).await?;
+        }
         let mut session = Session::new(Side::Client(connection), Buffer::default());
         shake(&mut socket, &mut session).await?;
         let facts = Facts { server_name: Some(name.into()), ..Facts::of(session.common()) };

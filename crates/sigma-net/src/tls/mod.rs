@@ -28,6 +28,7 @@ mod ja4;
 mod ocsp;
 mod offer;
 pub mod pem;
+pub mod postgres;
 mod resumption;
 mod revocation;
 mod session;
@@ -120,6 +121,12 @@ pub enum HandshakeError {
     NoVersion,
     /// The client sent cleartext: all bytes read, if they begin an HTTP request.
     Cleartext(Option<Box<[u8]>>),
+    /// Bytes came behind a request for TLS, or behind the response to it, before there was TLS.
+    Premature,
+    /// The server declines TLS.
+    Declined,
+    /// The server responds to a request for TLS in the way of another protocol.
+    OtherProtocol,
     /// The peer or its certificate broke a rule of the protocol.
     Protocol(rustls::Error),
     /// An authority has seen the proof of a name, which ends the connection.
@@ -211,6 +218,15 @@ impl fmt::Display for HandshakeError {
             }
             HandshakeError::Cleartext(None) => {
                 f.write_str("the client sent cleartext, and the listener has TLS")
+            }
+            HandshakeError::Premature => {
+                f.write_str("bytes came behind PostgreSQL's SSLRequest or its response, before TLS began")
+            }
+            HandshakeError::Declined => {
+                f.write_str("the server has no TLS: it responded N to PostgreSQL's SSLRequest")
+            }
+            HandshakeError::OtherProtocol => {
+                f.write_str("the server did not respond S or N to PostgreSQL's SSLRequest")
             }
             HandshakeError::Protocol(error) => write!(f, "the TLS handshake failed: {error}"),
             HandshakeError::Proved => f.write_str("an authority has seen the proof of a name"),

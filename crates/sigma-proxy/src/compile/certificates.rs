@@ -436,6 +436,7 @@ fn tls_options(
         offer,
         hello_bytes: tls.hello_bytes as usize,
         timeout_ms: tls.handshake_timeout_ms.into(),
+        takes_requests: listener.stream.is_some(),
         proofs: sources
             .ordered
             .and_then(CertificateSource::challenges)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sigma_config::checks::{Active, CheckType};
 use sigma_config::profile::Profile;
-use sigma_config::resources::{self, Scheme, Ssl, UpstreamTls};
+use sigma_config::resources::{self, Scheme, Ssl, StartTls, UpstreamTls};
 use sigma_config::settings::Settings;
 use sigma_config::tls::AlpnProtocol;
 use sigma_net::tls::pem::Pair;
@@ -136,11 +136,12 @@ impl Inputs {
             (_, None | Some([])) => &[AlpnProtocol::Http11],
             (_, Some(configured)) => configured,
         };
-        let any = self.client_tls(&trust, offered, pair)?;
+        let starttls = self.tls.as_ref().and_then(|tls| tls.starttls);
+        let any = self.client_tls(&trust, offered, pair, starttls)?;
         let upgradable = match offered {
             // A node that supports only HTTP/2 declines an upgrade, as in cleartext.
             [AlpnProtocol::Http11] | [AlpnProtocol::H2] => any.clone(),
-            _ => self.client_tls(&trust, &[AlpnProtocol::Http11], pair)?,
+            _ => self.client_tls(&trust, &[AlpnProtocol::Http11], pair, starttls)?,
         };
         Ok(Requests { any, upgradable })
     }
@@ -151,7 +152,8 @@ impl Inputs {
             Proof::Nothing => Trust::Anyone,
             Proof::Identity => self.authorities(sources)?,
         };
-        self.client_tls(&trust, &[speak], pair).map(Some)
+        // They go to a server of HTTP, which may be on another port of the node.
+        self.client_tls(&trust, &[speak], pair, None).map(Some)
     }
 
     fn client_tls(
@@ -159,6 +161,7 @@ impl Inputs {
         trust: &Trust,
         alpn: &[AlpnProtocol],
         pair: Option<&Pair>,
+        starttls: Option<StartTls>,
     ) -> Result<ClientTls, String> {
         let versions = match self.client.as_ref().map(|client| &client.ssl_protocols[..]) {
             None | Some([]) => Versions::ALL,
@@ -170,6 +173,7 @@ impl Inputs {
             alpn: alpn.iter().map(|protocol| protocol.as_str().into()).collect(),
             versions,
             offer: self.client.as_deref().map(chosen_by).transpose()?.unwrap_or_default(),
+            requests_tls: starttls == Some(StartTls::Postgres),
         };
         ClientTls::new(settings).map_err(|error| error.to_string())
     }

@@ -14,7 +14,7 @@ use sigma_observe::counters::Counter;
 use sigma_plugin::flow::Tried;
 use sigma_schema::expr::Variables;
 use sigma_upstream::balance::{Balancer, InFlight};
-use sigma_upstream::dial::reach;
+use sigma_upstream::dial::{reach, request_tls};
 use sigma_upstream::overload::gate::Permit;
 
 use super::guarded::fallback;
@@ -156,7 +156,13 @@ impl Flow<'_> {
         let target = target::target(&view.snapshot, upstream, node, &demands);
         let deadline = Deadline::new();
         deadline.set(demands.connect_ms);
-        let reached = reach(&node.addr, &target.dial, &deadline).await;
+        let mut reached = reach(&node.addr, &target.dial, &deadline).await;
+        if let Ok(stream) = &mut reached
+            && self.requests_tls
+            && let Err(fault) = request_tls(&node.addr, stream, &deadline).await
+        {
+            reached = Err(fault);
+        }
         if reached.is_ok() {
             self.worker.counters.add(Counter::UpstreamConnects, 1);
         }

@@ -23,7 +23,10 @@ use crate::snapshot::flows::{Approach, FlowRoute};
 use crate::snapshot::{Target, Upstream};
 use crate::worker::View;
 
-/// The status of a session that sends no more, or too late, although plugins want to see more.
+/// The protocol above TLS that clients of PostgreSQL offer.
+const POSTGRES: &[u8] = b"postgresql";
+
+/// The status of a session that sends no more although plugins want to see more, or too late.
 const UNREADABLE: u16 = 503;
 
 impl Flow<'_> {
@@ -96,9 +99,14 @@ impl Flow<'_> {
     ) -> Result<Stream, End> {
         if route.passes_tls {
             self.session.early = Chunk::copy_of(greeting.bytes());
+            self.requests_tls = greeting.was_requested();
             return Ok(stream);
         }
-        let shaken = shaken(self.worker, stream, greeting, self.origin, listener, tls, &route.alpn).await;
+        // Clients of PostgreSQL that begin with TLS leave where nothing is agreed on.
+        let own = [POSTGRES.to_vec()];
+        let offers = greeting.alpn().iter().any(|offered| offered == POSTGRES);
+        let alpn = if route.alpn.is_empty() && offers { &own[..] } else { &route.alpn };
+        let shaken = shaken(self.worker, stream, greeting, self.origin, listener, tls, alpn).await;
         let stream = shaken.ok_or(End::Nothing)?;
         let asks = |facts: &sigma_net::tls::Facts| {
             let identity = facts.identity.as_ref();

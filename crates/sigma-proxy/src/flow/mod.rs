@@ -46,6 +46,8 @@ struct Flow<'w> {
     origin: Origin,
     /// The client, if its TLS ends here.
     trust: Option<Box<Trust>>,
+    /// The client has asked for TLS in cleartext, and its TLS ends at the node: the node has to be asked as well.
+    requests_tls: bool,
 }
 
 /// The reason why a session ended early.
@@ -91,7 +93,7 @@ fn session(traffic: Arc<Traffic>) -> Session {
 impl<'w> Flow<'w> {
     /// Returns a session that begins now.
     fn new(worker: &'w Worker, session: Session, origin: Origin) -> Flow<'w> {
-        Flow { worker, session, began: now(), plugins: Vec::new(), origin, trust: None }
+        Flow { worker, session, began: now(), plugins: Vec::new(), origin, trust: None, requests_tls: false }
     }
 
     async fn run(&mut self, stream: Stream, listener: Arc<ListenerOptions>) -> Result<(), End> {

@@ -77,7 +77,7 @@ fn completed(fragment: &str, certificate: &str, key: &str) -> String {
 const OWN_PLUGIN: &str = "notice";
 
 /// Blocks of commands and what runs them, or why nothing does. A block has the word in it.
-const COMMANDS: [(&str, &str, &str); 37] = [
+const COMMANDS: [(&str, &str, &str); 36] = [
     ("CONTRIBUTING.md", ".ci/bare make test", "it makes a machine of its own, as root, and takes an hour"),
     ("README.md", "make run", "what it builds is what is tested here"),
     ("README.md", "target/first:$PATH", "the same: the tests have their own build in the path"),
@@ -124,8 +124,7 @@ const COMMANDS: [(&str, &str, &str); 37] = [
     ("docs/running-many-nodes.md", "X-API-KEY", "a_node_with_etcd_as_the_document_says"),
     ("docs/running-many-nodes.md", "/v1/revision", "a_node_with_etcd_as_the_document_says"),
     ("docs/streams.md", "redis-cli", "streams::a_database_as_the_page_says"),
-    ("docs/udp.md", "dig", "datagrams::names_as_the_page_says"),
-    ("docs/udp.md", "logger", "datagrams::logs_as_the_page_says"),
+    ("docs/streams.md", "psql", "servers::postgres::postgres_as_the_page_says"),
     ("docs/tls.md", "examples/https.yaml", "https_in_one_minute"),
 ];
 
@@ -282,7 +281,7 @@ fn a_node_with_etcd_as_the_document_says() {
 fn configurations_in_the_documents_are_valid() {
     let (root, dir) = (Authority::new("Root"), tempfile::tempdir().unwrap());
     let issued = root.issue("internal.example.com");
-    for name in ["rsa", "ecdsa", "admin", "operators"] {
+    for name in ["rsa", "ecdsa", "admin", "operators", "db"] {
         issued.files(dir.path(), name);
     }
     fs::write(dir.path().join("ecdsa.ocsp"), [0x30, 0]).unwrap();

@@ -384,9 +384,9 @@ fn sessions_without_a_stream_route_are_named() {
     });
     refused(&gateway, "no_stream_route", 1);
     line(&gateway, &["reason=\"no_stream_route\"", "no stream route matches the TLS server name b.test"]);
-    // A database that begins in cleartext.
+    // A session of PostgreSQL without TLS.
     let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
-    client.send(b"\0\0\0\x08\x04\xd2\x16\x2f").unwrap();
+    client.send(b"\0\0\0\x17\0\x03\0\0user\0postgres\0\0").unwrap();
     let _ = client.read_to_close();
     refused(&gateway, "cleartext_on_tls_listener", 1);
 }

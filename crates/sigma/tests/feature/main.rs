@@ -95,6 +95,7 @@ mod stapling;
 mod status;
 mod stream_guards;
 mod stream_plugins;
+mod stream_postgres;
 mod streams;
 mod strict;
 mod supervised;
