@@ -145,6 +145,9 @@ pub(crate) struct Run {
     /// Also start a small origin at each of these addresses, to try the gateway with
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub(crate) with_demo_origin: Vec<SocketAddr>,
+    /// Also start a small OpenID provider at this loopback address, which logs everybody in: to try logins with
+    #[arg(long, value_name = "ADDRESS", value_parser = crate::demo_provider::address)]
+    pub(crate) with_demo_provider: Option<SocketAddr>,
 }
 
 #[derive(Debug, Args)]

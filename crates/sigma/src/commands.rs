@@ -24,7 +24,7 @@ use sigma_schema::Problem;
 use crate::args::{Check, Cli, Command, DEFAULT_FILE, Import, Routes, Run};
 use crate::output::printed;
 use crate::roster::roster;
-use crate::{demo, errorlog, first_request, orders};
+use crate::{demo, demo_provider, errorlog, first_request, orders};
 
 /// Exit status of `sigma routes` when no route serves the request; 1 and 2 stand for failures.
 const NO_ROUTE: u8 = 3;
@@ -140,6 +140,11 @@ fn run_for(args: Run, origin: &Origin) -> Result<ExitCode> {
             demo::start(*address)
                 .await
                 .with_context(|| format!("cannot start the demo origin on {address}"))?;
+        }
+        if let Some(address) = args.with_demo_provider {
+            demo_provider::start(address)
+                .await
+                .with_context(|| format!("cannot start the demo provider on {address}"))?;
         }
         let listeners: Vec<String> =
             checked.config.settings.listeners.iter().map(|l| l.place().to_string()).collect();

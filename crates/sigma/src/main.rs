@@ -4,6 +4,7 @@ mod args;
 mod commands;
 mod ctl;
 mod demo;
+mod demo_provider;
 mod errorlog;
 mod explain;
 mod first_request;

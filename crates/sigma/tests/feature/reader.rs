@@ -90,13 +90,17 @@ struct Section {
 }
 
 impl Section {
-    /// A part of `page`, which says how the gateway is started.
+    /// A part of `page`. It says itself how the gateway is started, or the page says it for all of them.
     fn of(page: &str, name: &str, text: &str) -> Section {
-        let start = page.split('`').map(str::trim).find(|code| code.starts_with("sigma run"));
+        let start_in = |text: &str| {
+            let mut codes = text.split('`').map(str::trim);
+            codes.find(|code| code.starts_with("sigma run")).map(str::to_owned)
+        };
+        let start = start_in(text).or_else(|| start_in(page));
         Section {
             name: name.to_owned(),
             text: text.to_owned(),
-            start: start.expect("a page says `sigma run`").to_owned(),
+            start: start.expect("a page says `sigma run`"),
         }
     }
 }
@@ -186,8 +190,9 @@ fn follow_sections_of(page: &str) {
 }
 
 /// Ports that pages name. Each becomes one that is free.
-const PORTS: [&str; 13] = [
-    "20880", "9080", "9081", "9443", "9091", "9180", "9181", "9000", "9001", "9002", "9999", "50051", "2379",
+const PORTS: [&str; 14] = [
+    "20880", "9080", "9081", "9443", "9091", "9180", "9181", "9000", "9001", "9002", "9003", "9999", "50051",
+    "2379",
 ];
 
 /// The ports among them that the gateway itself opens.
