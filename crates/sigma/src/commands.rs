@@ -19,10 +19,11 @@ use sigma_convert::seed::{NIUBIX_JSON, Seeds};
 use sigma_net::limits::Descriptors;
 use sigma_plugin::{Kind, Roster};
 use sigma_proxy::route::Verdict;
+use sigma_proxy::{Question, Snapshot};
 use sigma_schema::Problem;
 
 use crate::args::{Check, Cli, Command, DEFAULT_FILE, Import, Routes, Run};
-use crate::output::printed;
+use crate::output::{printed, verdict};
 use crate::roster::roster;
 use crate::{demo, demo_provider, errorlog, first_request, orders};
 
@@ -317,7 +318,7 @@ fn routes(args: &Routes) -> Result<ExitCode> {
         match explanation.verdict {
             Verdict::Matched => {
                 found = true;
-                println!("{id}: serves this request");
+                println!("{id}: {}", verdict(&refusers(&snapshot, &checked.config, args)));
             }
             Verdict::Rejected(reason) => println!("{id}: no: {reason}"),
         }
@@ -327,4 +328,17 @@ fn routes(args: &Routes) -> Result<ExitCode> {
         return Ok(ExitCode::from(NO_ROUTE));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The plugins that may refuse the request of `sigma routes`.
+fn refusers(snapshot: &Snapshot, config: &Config, args: &Routes) -> Vec<String> {
+    let question = Question {
+        method: args.method.clone(),
+        target: args.path.clone(),
+        host: args.host.clone(),
+        routes: 1,
+        ..Question::default()
+    };
+    let explained = sigma_proxy::explain_live(snapshot, config, &question);
+    explained.map(|explained| explained.may_be_refused_by().map(str::to_owned).collect()).unwrap_or_default()
 }

@@ -175,7 +175,7 @@ fn shown(question: &Question, explained: &Explained, served: u64) -> Value {
         "refused": explained.refused,
         "plugins": plugins,
         "phases": phases(&explained.plugins),
-        "may_be_refused_by": may_refuse(&explained.plugins),
+        "may_be_refused_by": explained.may_be_refused_by().collect::<Vec<_>>(),
         "upstream": upstream,
         "to_node": to_node(question, explained),
     })
@@ -230,10 +230,6 @@ fn phase_name(phase: Phase) -> &'static str {
     }
 }
 
-fn runs(one: &Met) -> bool {
-    one.left_out.is_none() && one.filter != Some(false)
-}
-
 fn met(one: &Met) -> Value {
     let reason = one.left_out.or((one.filter == Some(false)).then_some("_meta.filter does not hold"));
     let phases: Vec<&str> = one.phases.iter().copied().map(phase_name).collect();
@@ -241,7 +237,7 @@ fn met(one: &Met) -> Value {
         "name": one.name,
         "source": one.source,
         "global": one.is_global,
-        "runs": runs(one),
+        "runs": one.runs(),
         "phases": phases,
     });
     if one.left_out.is_none() {
@@ -278,17 +274,10 @@ fn masked(mut would: Value) -> Value {
     would
 }
 
-/// The names of those that run before a node is asked, and so may respond themselves.
-fn may_refuse(plugins: &[Met]) -> Vec<&str> {
-    let before = [Phase::Rewrite, Phase::Access, Phase::BeforeProxy];
-    let may = |one: &&Met| runs(one) && before.iter().any(|phase| one.phases.contains(phase));
-    plugins.iter().filter(may).map(|one| one.name.as_str()).collect()
-}
-
 /// The names of those that run, by phase, in order.
 fn phases(plugins: &[Met]) -> Value {
     let of = |phase: Phase| -> Value {
-        let running = plugins.iter().filter(|one| runs(one) && one.phases.contains(&phase));
+        let running = plugins.iter().filter(|one| one.runs() && one.phases.contains(&phase));
         running.map(|one| one.name.as_str()).collect()
     };
     let all: Map<String, Value> = Phase::ALL
@@ -319,7 +308,7 @@ fn to_node(question: &Question, explained: &Explained) -> Value {
     let may_change: Vec<&str> = explained
         .plugins
         .iter()
-        .filter(|one| runs(one) && one.phases.iter().any(|phase| BEFORE_NODE.contains(phase)))
+        .filter(|one| one.runs() && one.phases.iter().any(|phase| BEFORE_NODE.contains(phase)))
         .map(|one| one.name.as_str())
         .filter(|name| told.insert(*name))
         .collect();

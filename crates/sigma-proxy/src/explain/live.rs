@@ -114,8 +114,24 @@ pub struct Explained {
     pub forwarded: Vec<(&'static str, String)>,
 }
 
-/// Explains a request; `config` is the configuration that the snapshot was compiled from. Time is linear in the
-/// number of routes.
+impl Met {
+    /// Whether it runs for this request.
+    #[must_use]
+    pub fn runs(&self) -> bool {
+        self.left_out.is_none() && self.filter != Some(false)
+    }
+}
+
+impl Explained {
+    /// The names of the plugins that run before a node is asked, and so may respond themselves.
+    pub fn may_be_refused_by(&self) -> impl Iterator<Item = &str> {
+        let before = [Phase::Rewrite, Phase::Access, Phase::BeforeProxy];
+        let may = move |one: &&Met| one.runs() && before.iter().any(|phase| one.phases.contains(phase));
+        self.plugins.iter().filter(may).map(|one| one.name.as_str())
+    }
+}
+
+/// Explains a request; `config` is what the snapshot was compiled from. Time is linear in the number of routes.
 ///
 /// # Errors
 /// Returns an error, which is the broken rule, if the request breaks one.

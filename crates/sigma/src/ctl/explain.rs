@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::client::{Client, with_query};
 use super::history::line;
 use super::output::{self, Form};
+use crate::output::verdict;
 
 /// Exit status if no route serves the request.
 const NO_ROUTE: u8 = 3;
@@ -70,11 +71,7 @@ fn told(found: &Value) -> String {
             None => {
                 let refusers: Vec<&str> =
                     items(found, "may_be_refused_by").filter_map(Value::as_str).collect();
-                let verdict = match &refusers[..] {
-                    [] => "serves this request".to_owned(),
-                    _ => format!("matches this request; {} may still refuse it", refusers.join(", ")),
-                };
-                line(&mut text, &format!("  {}: {verdict}", word(route, "id")));
+                line(&mut text, &format!("  {}: {}", word(route, "id"), verdict(&refusers)));
             }
             Some(reason) => line(&mut text, &format!("  {}: no: {reason}", word(route, "id"))),
         }

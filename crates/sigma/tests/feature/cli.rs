@@ -179,6 +179,12 @@ fn routes_says_by_its_status_whether_one_matches() {
     }
     check("/a", 0, "r: serves this request");
     check("/b", 3, "no route serves this request: 404");
+    let guarded = GOOD.replace("uri: /a", "uri: /a\n    plugins: { key-auth: {}, prometheus: {} }");
+    assert_ne!(guarded, GOOD);
+    let output = sigma(&["routes", "GET", "h", "/a", "-c"], "a.yaml", &guarded);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let expected = "r: matches this request; key-auth may still refuse it";
+    assert!(said(&output).contains(expected), "{}", said(&output));
 }
 
 #[test]
