@@ -163,6 +163,15 @@ fn rolled_back(found: &Value, dry_run: bool) -> String {
     text
 }
 
+/// The sign of what became of an object.
+fn sign(operation: Option<&str>) -> char {
+    match operation {
+        Some("created") => '+',
+        Some("deleted") => '-',
+        _ => '~',
+    }
+}
+
 /// A row for each version.
 fn listed(list: &Value) -> String {
     let row = |one: &Value| {
@@ -172,7 +181,11 @@ fn listed(list: &Value) -> String {
             .filter_map(|(name, sign)| Some(format!("{sign}{}", summary[*name].as_u64().filter(|n| *n > 0)?)))
             .collect();
         let keys = one["keys"].as_array().map(Vec::as_slice).unwrap_or_default();
-        what.extend(keys.iter().take(KEYS).filter_map(Value::as_str).map(str::to_owned));
+        what.extend(keys.iter().enumerate().take(KEYS).filter_map(|(at, key)| {
+            // An earlier version tells the keys alone.
+            let sign = one["operations"][at].as_str().map(|operation| sign(Some(operation)));
+            Some(sign.into_iter().chain(key.as_str()?.chars()).collect())
+        }));
         if keys.len() > KEYS {
             what.push("…".to_owned());
         }
@@ -229,11 +242,7 @@ fn changes(found: &Value) -> String {
     let mut text = String::new();
     let all = found["changes"].as_array().map(Vec::as_slice).unwrap_or_default();
     for change in all {
-        let sign = match change["operation"].as_str() {
-            Some("created") => '+',
-            Some("deleted") => '-',
-            _ => '~',
-        };
+        let sign = sign(change["operation"].as_str());
         line(&mut text, &format!("{sign} {}", change["key"].as_str().unwrap_or_default()));
         for path in change["fields"].as_array().into_iter().flatten().filter_map(Value::as_str) {
             let side =
@@ -333,6 +342,7 @@ mod tests {
             "revision": 41,
             "summary": {"created": 1, "changed": 2, "deleted": 0},
             "keys": ["routes/1", "routes/2", "upstreams/a-name-that-takes-much-room", "ssls/1"],
+            "operations": ["changed", "created", "changed"],
             "result": {"state": "quarantined", "objects": [
                 {"key": "routes/2", "served": "closed", "reason": "it names a plugin that this build does not have, which is told in a long sentence"},
             ]},
@@ -366,9 +376,12 @@ mod tests {
             "summary": {"created": 0, "changed": 0, "deleted": 0}, "result": {"state": "in_force"},
             "note": "the history begins, with 3 objects",
         });
+        let mut earlier = version();
+        earlier.as_object_mut().unwrap().shift_remove("operations");
+        assert!(listed(&json!([earlier])).contains("+1 ~2 routes/1 rou"));
         let text = listed(&json!([version(), begun]));
         let expected = "VERSION  TIME                 BY             RESULT       CHANGES\n\
-            12       2026-11-23 14:55:01  dashboard [2J  quarantined  +1 ~2 routes/1 route…\n\
+            12       2026-11-23 14:55:01  dashboard [2J  quarantined  +1 ~2 ~routes/1 +rou…\n\
             1        2026-11-23 14:00:00  unknown        in force     the history begins, …\n";
         assert_eq!(text, expected);
         assert!(text.lines().all(|line| line.chars().count() < 80), "{text}");

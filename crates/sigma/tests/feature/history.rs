@@ -303,8 +303,8 @@ fn the_history_is_read_and_gone_back_in_from_a_shell() {
         }
         assert!(text.lines().all(|line| line.chars().count() < 80), "{text}");
     };
-    check(&["history"], 0, &["VERSION", "~1 routes/1", "+1 routes/1"]);
-    check(&["history", "--object", "routes/1", "--limit", "1"], 0, &["~1 routes/1"]);
+    check(&["history"], 0, &["VERSION", "~1 ~routes/1", "+1 +routes/1"]);
+    check(&["history", "--object", "routes/1", "--limit", "1"], 0, &["~1 ~routes/1"]);
     check(&["history", &newest], 0, &["~ routes/1", "uri: \"/one\" -> \"/two\"", "from 127.0.0.1"]);
     check(&["diff", &first, &newest], 3, &["uri: \"/one\" -> \"/two\""]);
     check(&["diff", &first, &first], 0, &[]);

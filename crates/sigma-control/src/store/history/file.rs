@@ -17,7 +17,7 @@ use redb::{
 };
 use rustix::fs::OFlags;
 
-use super::version::{Author, Difference, KEYS_NAMED, Outcome, State, Summary, Version};
+use super::version::{Author, Difference, KEYS_NAMED, Operation, Outcome, State, Summary, Version};
 use super::{Limits, SETTINGS};
 
 /// Version → its description, in JSON.
@@ -68,7 +68,17 @@ pub(super) struct Draft {
     pub(super) always: bool,
 }
 
-/// The changes that restore objects to their state after a version.
+/// The objects that a version changes.
+#[derive(Debug, Default)]
+struct Changes {
+    summary: Summary,
+    keys: Vec<String>,
+    operations: Vec<Operation>,
+    /// Room that their former values take.
+    bytes: u64,
+}
+
+/// What brings objects back to how they were after a version.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Target {
     /// Objects that are different now; None for objects to delete.
@@ -156,7 +166,7 @@ impl HistoryFile {
         let version = {
             let mut tables = Tables::of(&writing)?;
             tables.fill(items)?;
-            tables.add(draft, Summary::default(), Vec::new(), 0)?
+            tables.add(draft, Changes::default())?
         };
         writing.commit()?;
         Ok(version)
@@ -184,17 +194,19 @@ impl HistoryFile {
         let version = {
             let mut tables = Tables::of(&writing)?;
             let number = tables.newest()? + 1;
-            let (mut summary, mut keys, mut bytes) = (Summary::default(), Vec::new(), 0);
+            let mut changes = Changes::default();
             for item in items {
-                let Some(added) = tables.change(number, item, &mut summary)? else { continue };
-                bytes += added;
-                if keys.len() < KEYS_NAMED {
-                    keys.push(item.key.clone());
+                let Some((operation, added)) = tables.change(number, item)? else { continue };
+                changes.bytes += added;
+                changes.summary.add(operation);
+                if changes.keys.len() < KEYS_NAMED {
+                    changes.keys.push(item.key.clone());
+                    changes.operations.push(operation);
                 }
             }
             let now = draft.time_ms;
-            let version = match summary.objects() > 0 || draft.always {
-                true => Some(tables.add(draft, summary, keys, bytes)?),
+            let version = match changes.summary.objects() > 0 || draft.always {
+                true => Some(tables.add(draft, changes)?),
                 false => None,
             };
             tables.trim(now, limits)?;
@@ -446,29 +458,31 @@ impl<'t> Tables<'t> {
         self.number(NEWEST)
     }
 
-    /// Takes in one object; returns what its former value takes, or None if it has not changed.
-    fn change(&mut self, number: u64, item: &Item, summary: &mut Summary) -> Result<Option<u64>> {
+    /// Takes in one object; returns what became of it and what its former value takes, or None if it has not changed.
+    fn change(&mut self, number: u64, item: &Item) -> Result<Option<(Operation, u64)>> {
         let key = item.key.as_str();
         let former = match &item.value {
             Some(value) => self.now.insert(key, (item.modified, &**value))?,
             None => self.now.remove(key)?,
         };
         let former = former.map(|row| row.value().1.to_vec());
-        match (&former, &item.value) {
+        let operation = match (&former, &item.value) {
             (None, None) => return Ok(None),
             (Some(former), Some(value)) if **former == **value => return Ok(None),
-            (None, Some(_)) => summary.created += 1,
-            (Some(_), Some(_)) => summary.changed += 1,
-            (Some(_), None) => summary.deleted += 1,
-        }
+            (None, Some(_)) => Operation::Created,
+            (Some(_), Some(_)) => Operation::Changed,
+            (Some(_), None) => Operation::Deleted,
+        };
         self.before.insert((number, key), former.as_deref())?;
         self.by_key.insert((key, number), ())?;
-        Ok(Some(former.map_or(0, |former| former.len() as u64) + 2 * key.len() as u64 + ROW_BYTES))
+        let bytes = former.map_or(0, |former| former.len() as u64) + 2 * key.len() as u64 + ROW_BYTES;
+        Ok(Some((operation, bytes)))
     }
 
-    fn add(&mut self, draft: Draft, summary: Summary, keys: Vec<String>, bytes: u64) -> Result<Version> {
+    fn add(&mut self, draft: Draft, changes: Changes) -> Result<Version> {
         let number = self.newest()? + 1;
         let Draft { author, revision, time_ms, rollback_to, note, result, .. } = draft;
+        let Changes { summary, keys, operations, bytes } = changes;
         let mut version = Version {
             version: number,
             time_ms,
@@ -476,6 +490,7 @@ impl<'t> Tables<'t> {
             revision,
             summary,
             keys,
+            operations,
             result,
             rollback_to,
             note,

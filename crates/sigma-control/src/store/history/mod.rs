@@ -27,7 +27,7 @@ use super::{Change, Contents, Event, StoreError};
 pub(crate) use file::Target;
 use file::{HistoryFile, Item};
 use recorder::{Recorder, Told};
-pub use version::{Author, By, Difference, Outcome, State, Summary, Unserved, Version, cleaned};
+pub use version::{Author, By, Difference, Operation, Outcome, State, Summary, Unserved, Version, cleaned};
 
 /// The prefix of the names of settings among the keys.
 pub(crate) const SETTINGS: &str = "settings/";

@@ -132,6 +132,18 @@ impl Outcome {
     }
 }
 
+/// What became of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Operation {
+    /// It is new.
+    Created,
+    /// It is different.
+    Changed,
+    /// It is gone.
+    Deleted,
+}
+
 /// How many objects a version changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Summary {
@@ -144,6 +156,15 @@ pub struct Summary {
 }
 
 impl Summary {
+    /// Counts one more.
+    pub(super) fn add(&mut self, operation: Operation) {
+        match operation {
+            Operation::Created => self.created += 1,
+            Operation::Changed => self.changed += 1,
+            Operation::Deleted => self.deleted += 1,
+        }
+    }
+
     /// All of them.
     #[must_use]
     pub fn objects(&self) -> u64 {
@@ -166,7 +187,10 @@ pub struct Version {
     pub summary: Summary,
     /// The first of their keys.
     pub keys: Vec<String>,
-    /// Its result here.
+    /// What became of each of `keys`; empty for versions of earlier programs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub operations: Vec<Operation>,
+    /// What became of it here.
     pub result: Outcome,
     /// The version that it brought back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
