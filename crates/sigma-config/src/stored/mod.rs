@@ -20,7 +20,7 @@ pub use any::{AnyResource, read, skipped_plugins};
 pub use outline::{has_place, may_stand_in, outline, tells_whom};
 pub use references::{Reference, nested_members, references, wrong_ssl_type};
 use sigma_schema::conform::conform;
-pub use warnings::{TRUSTS_ANY_PEER, warnings};
+pub use warnings::{TRUSTS_ANY_PEER, warnings, warnings_among};
 
 use crate::bundled::{self, OfKinds};
 use crate::kind::Kind;

@@ -6,12 +6,13 @@ use serde_json::Value;
 
 use super::{Subject, invalid};
 use crate::advice::{self, Surroundings};
-use crate::kind::Kind;
+use crate::kind::{Kind, ResourceKey};
 use crate::plugins::{is_disabled, scope_of};
+use crate::resources::Resources;
 use crate::rules::Object;
-use crate::settings::UnknownFields;
+use crate::settings::{Settings, UnknownFields};
 use sigma_schema::Problem;
-use sigma_schema::plugins::PluginScope;
+use sigma_schema::plugins::{PluginSchemas, PluginScope};
 use sigma_schema::problem::member;
 use sigma_schema::wording::Unread;
 
@@ -87,4 +88,25 @@ pub fn warnings(kind: Kind, id: Option<&str>, value: &Value, around: &Surroundin
     let mut told = HashSet::new();
     found.retain(|problem| told.insert((problem.pointer.clone(), problem.code)));
     found
+}
+
+/// The warnings about a resource that come from its neighbours: `resources` are all that are served, itself among
+/// them. Pointers begin in the resource.
+pub fn warnings_among(
+    key: &ResourceKey,
+    settings: &Settings,
+    resources: &Resources,
+    plugins: &dyn PluginSchemas,
+) -> Vec<Problem> {
+    let place = key.to_string();
+    let inside = |mut problem: Problem| {
+        let rest = problem.pointer.strip_prefix(&place)?;
+        problem.pointer = match rest.strip_prefix('.') {
+            Some(rest) => rest.to_owned(),
+            None if rest.is_empty() => String::new(),
+            None => return None,
+        };
+        Some(problem)
+    };
+    advice::whole(settings, resources, plugins).into_iter().filter_map(inside).collect()
 }

@@ -171,6 +171,9 @@ fn ask(state: &mut AdminState, running: &Arc<Running>, plugins: Arc<Roster>) {
     state.purges = Some(Arc::clone(running.purges()));
     let described = Arc::clone(&plugins);
     state.summaries = Arc::new(move || summaries::summaries(&described));
+    let (others, known) = (Arc::clone(running), Arc::clone(&plugins));
+    state.neighbours =
+        Some(Arc::new(move |resource, revision| others.warnings_among(resource, revision, &*known)));
     state.documentation = Arc::new(move |name| Some(reference(&**plugins.get(name)?)));
 }
 

@@ -11,10 +11,12 @@ use std::time::Instant;
 
 use http::StatusCode;
 use serde_json::{Value, json};
+use sigma_config::Problem;
 use sigma_config::discovery::Registry;
 use sigma_config::kind::{Kind, ResourceKey};
+use sigma_config::plugins::PluginSchemas;
 use sigma_config::resources::Upstream;
-use sigma_config::stored::AnyResource;
+use sigma_config::stored::{self, AnyResource};
 use sigma_config::table::Order;
 use sigma_http::FaultKind;
 use sigma_observe::counters::{Counter, Totals, WorkerCounters, merge};
@@ -107,6 +109,27 @@ impl Running {
     /// Why traffic should go elsewhere; None if it need not.
     pub(crate) fn unready(&self) -> Option<&'static str> {
         *self.unready.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The warnings about a resource, as if it was served in this form, that come from the others. None while the
+    /// gateway does not know all writes up to `revision`.
+    pub(crate) fn warnings_among(
+        &self,
+        resource: AnyResource,
+        revision: u64,
+        plugins: &dyn PluginSchemas,
+    ) -> Option<Vec<Problem>> {
+        let key = resource.key();
+        let config = {
+            let state = self.publisher.state();
+            if state.desired.revision() < revision {
+                return None;
+            }
+            state.desired.with(resource)
+        };
+        let found =
+            config.map(|config| stored::warnings_among(&key, &config.settings, &config.resources, plugins));
+        Some(found.unwrap_or_default())
     }
 
     /// The file was read again.

@@ -106,6 +106,9 @@ impl Batch {
     }
 }
 
+/// Most resources that are looked at for the warnings about one of them: some milliseconds of the control thread.
+const LOOKED_AT_MAX: usize = 5_000;
+
 /// The configuration that is to be served.
 #[derive(Clone)]
 pub(crate) struct Desired {
@@ -226,6 +229,18 @@ impl Desired {
 
     fn written(&self, key: &ResourceKey) -> Option<&Written> {
         self.written.get(&key.kind)?.get(&*key.id)
+    }
+
+    /// The configuration as if a resource was served in this form. None where there are more resources than can be
+    /// looked at for each write.
+    pub(crate) fn with(&self, resource: AnyResource) -> Option<Config> {
+        if self.written.values().map(HashMap::len).sum::<usize>() > LOOKED_AT_MAX {
+            return None;
+        }
+        let created = self.created(&resource.key()).unwrap_or(u64::MAX);
+        let mut config = self.config.clone();
+        config.resources.put(self.decorated(resource), created);
+        Some(config)
     }
 
     fn created(&self, key: &ResourceKey) -> Option<u64> {

@@ -4,8 +4,8 @@
 use serde_json::{Value, json};
 use sigma_testkit::{Gateway, Message, Operator, Origin, until};
 
-use crate::PATIENCE;
-use crate::managed::{EMBEDDED, admin, revision, start, upstream};
+use crate::managed::{EMBEDDED, admin, config, revision, start, upstream};
+use crate::{PATIENCE, SIGMA};
 
 fn put(admin: &Operator, resource: &str, value: &Value) -> Message {
     admin.call("PUT", &format!("/apisix/admin/{resource}"), Some(value)).unwrap()
@@ -95,4 +95,51 @@ fn unknown_fields_may_be_warned_of() {
     let answer = put(&admin, "routes/1", &mended);
     assert_eq!((answer.status(), warnings(&answer).len()), (200, 0), "{}", answer.text());
     assert!(until(PATIENCE, || listed(&gateway).is_empty()), "{:?}", listed(&gateway));
+}
+
+/// Warnings that need the other resources are those of `sigma check`.
+#[test]
+fn a_writer_is_warned_by_the_other_resources() {
+    let (root, origin) = (crate::tls::Authority::new("Root"), Origin::echo("a").unwrap());
+    let port = sigma_testkit::free_port();
+    let stream = format!("listeners:\n  - {{ address: \"127.0.0.1:{port}\", stream: tls }}\n");
+    let gateway = Gateway::start(SIGMA, &config(EMBEDDED).replace("listeners:\n", &stream)).unwrap();
+    let admin = admin(&gateway);
+    let check = |method: &str, resource: &str, value: Value, expected: &[&str]| {
+        // A rehearsal, which the dashboard's review shows, and the write itself.
+        for query in ["?dry_run=true", ""] {
+            let answer =
+                admin.call(method, &format!("/apisix/admin/{resource}{query}"), Some(&value)).unwrap();
+            assert!(answer.status() < 300, "{resource}: {}", answer.text());
+            assert_eq!(warnings(&answer), expected, "{method} {resource}{query}");
+        }
+    };
+    let to = upstream(&origin);
+    let stream = json!({ "sni": "db.test", "upstream": { "scheme": "tcp", "nodes": { "127.0.0.1:1": 1 } } });
+    check(
+        "PUT",
+        "stream_routes/1",
+        stream.clone(),
+        &[
+            "sni: no certificate is for `db.test`: every handshake fails (add one to `ssls`, or write `tls: passthrough` where the node has it)",
+        ],
+    );
+    check("PUT", "ssls/1", root.issue("db.test").ssl(json!({ "sni": "db.test" })), &[]);
+    check("PUT", "stream_routes/1", stream, &[]);
+    let guarded = json!({ "uri": "/a", "upstream": to, "plugins": { "key-auth": {} } });
+    let no_consumer = "plugins.key-auth: no consumer has key-auth: every request is refused (add a consumer with `key-auth`)";
+    check("PUT", "routes/1", guarded.clone(), &[no_consumer]);
+    check("PATCH", "routes/1", json!({ "desc": "guarded" }), &[no_consumer]);
+    let jack = json!({ "username": "jack", "plugins": { "key-auth": { "key": "jacks-key" } } });
+    check("PUT", "consumers/jack", jack, &[]);
+    check("PUT", "routes/1", guarded, &[]);
+    let shadowed =
+        warnings_of_post(&admin, &json!({ "uri": "/b", "upstream": to, "plugins": { "prometheus": {} } }));
+    assert!(shadowed[0].contains("the metrics can be read nowhere"), "{shadowed:?}");
+}
+
+fn warnings_of_post(admin: &Operator, route: &Value) -> Vec<String> {
+    let answer = admin.call("POST", "/apisix/admin/routes", Some(route)).unwrap();
+    assert_eq!(answer.status(), 201, "{}", answer.text());
+    warnings(&answer).into_iter().map(str::to_owned).collect()
 }

@@ -56,15 +56,20 @@ impl Credentials {
         *written = revision.max(*written);
     }
 
-    /// Returns the consumers with this value of a plugin's attribute, in the order of their keys. Writes of
-    /// this process are included, writes of others soon.
+    /// The newest revision that this process has written; 0 if there is none.
+    pub(super) fn newest_written(&self) -> u64 {
+        *self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who is recognised by this value of a plugin's attribute, in the order of their keys. What this
+    /// process has written is known, what others have soon.
     pub(super) async fn owners(
         &self,
         store: &Arc<dyn Store>,
         reader: &Arc<Reader>,
         (plugin, value): (&str, &str),
     ) -> Result<Vec<ResourceKey>, StoreError> {
-        let written = *self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = self.newest_written();
         let mut following = self.following.lock().await;
         let caught_up = match following.as_mut() {
             // Without its task an index knows nothing new.

@@ -58,9 +58,9 @@ use axum::routing::any;
 use serde_json::{Value, json};
 use sigma_config::Surroundings;
 use sigma_config::crypt::Keyring;
-use sigma_config::kind::Kind;
+use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::settings::{Admin, AdminApiVersion, Operators, RouterKind, UnknownFields};
-use sigma_config::stored;
+use sigma_config::stored::{self, AnyResource};
 use sigma_schema::Problem;
 use sigma_schema::plugins::PluginSchemas;
 use tokio::sync::RwLock;
@@ -84,6 +84,13 @@ pub use key::{KeyFile, KeyFileError, settle_key};
 use call::{Arguments, Call, Preconditions};
 use collection::{Place, Target};
 use reply::{Outcome, Refusal, Reply};
+
+/// Warns of a resource by the others that are served. None while a write up to the revision is not known there.
+pub(crate) type Neighbours = dyn Fn(AnyResource, u64) -> Option<Vec<Problem>> + Send + Sync;
+
+/// Pause between two looks whether the gateway knows what this process has written, and how many there are.
+const CATCH_UP_PAUSE: Duration = Duration::from_millis(5);
+const CATCH_UP_LOOKS: usize = 40;
 
 /// The documentation of a plugin by its name.
 pub type Documentation = dyn Fn(&str) -> Option<String> + Send + Sync;
@@ -112,7 +119,9 @@ pub struct AdminState {
     pub summaries: Arc<dyn Fn() -> Value + Send + Sync>,
     /// Tries a write before it is stored; None: every value that passes its check is stored.
     pub trial: Option<Trial>,
-    /// The handling of unknown fields.
+    /// Warns of a resource by the others that are served; None where nothing is served.
+    pub(crate) neighbours: Option<Arc<Neighbours>>,
+    /// What becomes of fields that do not exist.
     pub unknown_fields: UnknownFields,
     /// The router, for messages about routes.
     pub router: RouterKind,
@@ -164,6 +173,7 @@ impl AdminState {
             documentation: Arc::new(|_| None),
             summaries: Arc::new(|| json!({})),
             trial: None,
+            neighbours: None,
             unknown_fields: UnknownFields::default(),
             router: RouterKind::default(),
             trusts_proxies: false,
@@ -235,6 +245,22 @@ impl AdminState {
         let (router, trusts_proxies) = (self.router, self.trusts_proxies);
         let around = Surroundings { plugins, unknown, router, now: unix_seconds(), trusts_proxies };
         Ok(stored::warnings(kind, id, value, &around))
+    }
+
+    /// The warnings about a resource that come from the others. None of them while the gateway is behind the store:
+    /// they might be of resources that have been written meanwhile.
+    async fn warnings_among(&self, key: &str, value: &Value) -> Vec<Problem> {
+        let Some((neighbours, key)) = self.neighbours.as_ref().zip(ResourceKey::parse(key)) else {
+            return Vec::new();
+        };
+        for _ in 0..CATCH_UP_LOOKS {
+            let Some(resource) = stored::outline(&key, value) else { break };
+            if let Some(found) = neighbours(resource, self.credentials.newest_written()) {
+                return found;
+            }
+            tokio::time::sleep(CATCH_UP_PAUSE).await;
+        }
+        Vec::new()
     }
 
     /// See [`secrecy::open`].

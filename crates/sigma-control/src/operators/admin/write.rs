@@ -49,7 +49,7 @@ pub(crate) async fn put(state: &AdminState, place: &Place, call: &Call) -> Outco
         let action = if previous.is_some() { "set" } else { "create" };
         match store(state, place, call, &draft, value, previous.as_ref()).await? {
             Some((revision, value)) => {
-                return Ok(answer(state, status, action, &draft, &value, revision));
+                return Ok(answer(state, status, action, &draft, &value, revision).await);
             }
             None => continue,
         }
@@ -82,7 +82,7 @@ pub(crate) async fn post(state: &AdminState, place: &Place, call: &Call) -> Outc
         call.preconditions.check(None)?;
         match store(state, place, call, &draft, value, None).await? {
             Some((revision, value)) => {
-                return Ok(answer(state, StatusCode::CREATED, "create", &draft, &value, revision));
+                return Ok(answer(state, StatusCode::CREATED, "create", &draft, &value, revision).await);
             }
             None => continue,
         }
@@ -108,7 +108,7 @@ pub(crate) async fn patch(state: &AdminState, place: &Place, call: &Call) -> Out
         let value = draft.value.clone();
         match store(state, place, call, &draft, value, Some(&record)).await? {
             Some((revision, value)) => {
-                return Ok(answer(state, StatusCode::OK, "compareAndSwap", &draft, &value, revision));
+                return Ok(answer(state, StatusCode::OK, "compareAndSwap", &draft, &value, revision).await);
             }
             // The base of the patch is gone; the client has to read again. A change of a referenced resource
             // does not matter.
@@ -241,7 +241,7 @@ async fn store(
     }
 }
 
-fn answer(
+async fn answer(
     state: &AdminState,
     status: StatusCode,
     action: &str,
@@ -250,7 +250,9 @@ fn answer(
     revision: u64,
 ) -> Reply {
     let body = reply::written(state.settings.api_version, action, &state.shown_key(&draft.key), value);
-    Reply::json(status, body).at(revision).warning(&draft.warnings)
+    let mut warnings = draft.warnings.clone();
+    warnings.extend(state.warnings_among(&draft.key, &Value::Object(draft.value.clone())).await);
+    Reply::json(status, body).at(revision).warning(&warnings)
 }
 
 /// The body as an object; `[]` is an empty one to APISIX.
