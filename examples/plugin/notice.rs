@@ -131,9 +131,9 @@ mod tests {
     use std::rc::Rc;
 
     use serde_json::{Value, json};
-    use sigma_schema::plugins::{PluginSchemas, PluginScope};
     use sigma_plugin::outbound::{Answer, Call, Calling, Outbound};
     use sigma_plugin::{Consumers, Entry, Kind, Local, Node, Roster};
+    use sigma_schema::plugins::{PluginSchemas, PluginScope};
 
     use super::*;
 

@@ -11,6 +11,7 @@ use crate::id::{ID_PATTERN, MAX_ID_LENGTH};
 pub struct Form {
     /// The name in the reference, where it is clearer than the hint.
     pub shown: Option<&'static str>,
+    /// The wording of a refusal.
     pub said: Said,
     /// The remedy for a text in another form.
     pub hint: &'static str,
@@ -73,10 +74,12 @@ const FORMS: [Form; 8] = [
     Form { shown: None, said: Said::Pattern(URL_PATTERN), hint: "for example http://127.0.0.1:8200" },
 ];
 
+/// Returns the form of a JSON Schema `format`.
 pub fn of_format(name: &str) -> Option<&'static Form> {
     FORMS.iter().find(|form| matches!(form.said, Said::Format(word, _) if word == name))
 }
 
+/// Returns the form that a pattern stands for, if it has a name.
 pub fn of_pattern(source: &str) -> Option<&'static Form> {
     FORMS.iter().find(|form| matches!(form.said, Said::Pattern(pattern) if pattern == source))
 }

@@ -3,10 +3,10 @@
 use serde_json::Value;
 
 use super::plugin_holders;
-use crate::id::text_of_id;
 use crate::plugins::is_disabled;
-use crate::problem::{Problem, element, member};
 use crate::resources::Resources;
+use sigma_schema::id::text_of_id;
+use sigma_schema::problem::{Problem, element, member};
 
 /// Ids in plugins that no resource of the file has: requests that need the resource are refused.
 pub(super) fn within_plugins(resources: &Resources, found: &mut Vec<Problem>) {
