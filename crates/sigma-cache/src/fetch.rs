@@ -7,7 +7,7 @@ use std::task::{self, Poll, ready};
 
 use sigma_http::Headers;
 
-use crate::shelf::{Reads, Shelf};
+use crate::disk_cache::{DiskCache, Reads};
 use crate::stored::Stored;
 use crate::zone::{Epoch, Zone};
 
@@ -15,7 +15,7 @@ use crate::zone::{Epoch, Zone};
 #[derive(Debug)]
 pub struct Fetch {
     zone: Arc<Zone>,
-    shelf: Arc<Shelf>,
+    disk_cache: Arc<DiskCache>,
     key: Arc<[u8]>,
     epoch: Epoch,
     answer: Reads,
@@ -25,17 +25,17 @@ impl Zone {
     /// Reads the response under a key for a request with these fields from the disk; None without a response, or if
     /// the disk is busy.
     pub fn fetch(self: &Arc<Zone>, key: &[u8], request: &Headers, now: u64) -> Option<Fetch> {
-        let shelf = Arc::clone(self.shelf()?);
+        let disk_cache = Arc::clone(self.disk_cache()?);
         let epoch = self.epoch(key);
-        let answer = shelf.fetch(key, request, now)?;
-        Some(Fetch { zone: Arc::clone(self), shelf, key: key.into(), epoch, answer })
+        let answer = disk_cache.fetch(key, request, now)?;
+        Some(Fetch { zone: Arc::clone(self), disk_cache, key: key.into(), epoch, answer })
     }
 }
 
 impl Fetch {
     /// Cancels the wait: the disk is too slow, and is not read for a while.
     pub fn give_up(self, now: u64) {
-        self.shelf.rest_reading(now);
+        self.disk_cache.rest_reading(now);
     }
 }
 

@@ -7,8 +7,8 @@ use sigma_http::{BodyLength, Fault, Frame, Headers, ResponseHead};
 use sigma_plugin::{BodyFilter, Context, Frames};
 
 use crate::body::{Body, Coming, PIECE_BYTES, Piece};
+use crate::disk_cache::Stream;
 use crate::life::Life;
-use crate::shelf::Stream;
 use crate::stored::Stored;
 use crate::zone::{Epoch, Lead, Zone};
 

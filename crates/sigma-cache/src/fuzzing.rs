@@ -4,9 +4,9 @@ use sigma_http::{BodyLength, Headers, ResponseHead};
 use sigma_plugin::cache::{CacheRule, Lifetime};
 
 use crate::directives::Directives;
+use crate::disk_cache::format::{Layout, Read, decode, encode};
+use crate::disk_cache::port::FileId;
 use crate::rules::{Answered, may_keep, may_use};
-use crate::shelf::format::{Layout, Read, decode, encode};
-use crate::shelf::port::FileId;
 use crate::slices::{Version, slice};
 use crate::stored::Stored;
 

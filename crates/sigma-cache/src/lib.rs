@@ -5,6 +5,7 @@
 
 mod body;
 mod directives;
+pub mod disk_cache;
 mod fetch;
 mod fill;
 mod flight;
@@ -15,13 +16,13 @@ mod life;
 mod mark;
 mod purge;
 mod rules;
-pub mod shelf;
 mod slices;
 mod stored;
 mod zone;
 
 pub use body::{Blocks, Body, PIECE_BYTES, Piece, Reader, Reading};
 pub use directives::Directives;
+pub use disk_cache::{DiskCache, Erasure};
 pub use fetch::Fetch;
 pub use fill::{Draft, Fill};
 pub use flight::{Flight, Place};
@@ -29,7 +30,6 @@ pub use label::Label;
 pub use life::Life;
 pub use purge::Purge;
 pub use rules::{Answered, MayUse, may_keep, may_use};
-pub use shelf::{Erasure, Shelf};
 pub use slices::{SliceTable, Version, is_all, slice, slice_key, table_key};
 pub use stored::{Stored, TAG_FIELDS};
 pub use zone::{Epoch, Lead, Zone, Zones};

@@ -12,10 +12,10 @@ use sigma_http::Headers;
 use sigma_plugin::cache::CacheDisk;
 
 use crate::body::Body;
+use crate::disk_cache::{DiskCache, Erasure, Errand, Stream};
 use crate::flight::Flight;
 use crate::label::VARIANTS_MAX;
 use crate::purge::Purge;
-use crate::shelf::{Erasure, Errand, Shelf, Stream};
 use crate::stored::Stored;
 
 /// The separately locked parts of a zone, and the least memory of each: a response must fit into one.
@@ -40,13 +40,13 @@ const COUNTERS: usize = 4096;
 const ORDERS_MAX: usize = 1_000;
 
 /// Gives a zone of this name and size a place on a disk.
-type GiveShelf = dyn Fn(&str, u64, &CacheDisk) -> Arc<Shelf> + Send + Sync;
+type MakeDiskCache = dyn Fn(&str, u64, &CacheDisk) -> Arc<DiskCache> + Send + Sync;
 
 /// All zones of a gateway; a part of the node.
 #[derive(Default)]
 pub struct Zones {
     zones: Mutex<HashMap<Box<str>, Arc<Zone>>>,
-    shelves: OnceLock<Box<GiveShelf>>,
+    disk_caches: OnceLock<Box<MakeDiskCache>>,
     orders: Mutex<Vec<Purge>>,
 }
 
@@ -63,16 +63,19 @@ impl Zones {
         if let Some(zone) = zones.get(name) {
             return Arc::clone(zone);
         }
-        let shelf = disk.zip(self.shelves.get()).map(|(disk, give)| give(name, bytes, disk));
-        let zone = Arc::new(Zone::with_shelf(bytes, shelf));
+        let disk_cache = disk.zip(self.disk_caches.get()).map(|(disk, give)| give(name, bytes, disk));
+        let zone = Arc::new(Zone::with_disk_cache(bytes, disk_cache));
         zones.insert(name.into(), Arc::clone(&zone));
         zone
     }
 
     /// Sets the function that gives zones a place on a disk, once; it must not wait.
-    pub fn shelve_by(&self, give: impl Fn(&str, u64, &CacheDisk) -> Arc<Shelf> + Send + Sync + 'static) {
+    pub fn make_disk_caches_by(
+        &self,
+        give: impl Fn(&str, u64, &CacheDisk) -> Arc<DiskCache> + Send + Sync + 'static,
+    ) {
         // The first call counts: there is one gateway in a process.
-        let _ = self.shelves.set(Box::new(give));
+        let _ = self.disk_caches.set(Box::new(give));
     }
 
     /// Returns all orders that a new zone of this name has missed: they may match responses on its disk.
@@ -110,7 +113,7 @@ impl Zones {
     /// Hands all disks to another process.
     pub fn leave_disks(&self) {
         let zones = self.all();
-        zones.iter().filter_map(|(_, zone)| zone.shelf.as_ref()).for_each(Shelf::close);
+        zones.iter().filter_map(|(_, zone)| zone.disk_cache.as_ref()).for_each(DiskCache::close);
     }
 
     /// Returns all used zones, by name.
@@ -158,7 +161,7 @@ pub struct Zone {
     /// Bytes of arriving responses.
     coming: AtomicU64,
     /// The disk storage, if this zone has one.
-    shelf: Option<Arc<Shelf>>,
+    disk_cache: Option<Arc<DiskCache>>,
 }
 
 /// The purge counts at the time of a request: a response to a request from before a purge is not stored.
@@ -182,11 +185,11 @@ fn held<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Zone {
     /// Returns a zone of this size, in memory alone.
     pub fn new(bytes: u64) -> Zone {
-        Zone::with_shelf(bytes, None)
+        Zone::with_disk_cache(bytes, None)
     }
 
-    /// Returns a zone with this memory size, and a shelf.
-    pub fn with_shelf(bytes: u64, shelf: Option<Arc<Shelf>>) -> Zone {
+    /// Returns a zone with this memory size, and a disk cache.
+    pub fn with_disk_cache(bytes: u64, disk_cache: Option<Arc<DiskCache>>) -> Zone {
         let shards = (bytes / SHARD_BYTES).clamp(1, SHARDS_MAX);
         let guess = usize::try_from(bytes / GUESSED_BYTES).unwrap_or(usize::MAX).max(16);
         let answers = OptionsBuilder::new()
@@ -209,7 +212,7 @@ impl Zone {
             swept: AtomicU64::new(0),
             bytes,
             coming: AtomicU64::new(0),
-            shelf,
+            disk_cache,
         }
     }
 
@@ -220,12 +223,12 @@ impl Zone {
 
     /// Returns the largest body of one response at all.
     pub(crate) fn largest_of_all(&self) -> u64 {
-        self.shelf.as_ref().map_or(0, |shelf| shelf.largest()).max(self.largest())
+        self.disk_cache.as_ref().map_or(0, |disk_cache| disk_cache.largest()).max(self.largest())
     }
 
     /// Returns the disk storage, if this zone has one.
-    pub fn shelf(&self) -> Option<&Arc<Shelf>> {
-        self.shelf.as_ref()
+    pub fn disk_cache(&self) -> Option<&Arc<DiskCache>> {
+        self.disk_cache.as_ref()
     }
 
     /// Returns the number of keys with a response.
@@ -252,7 +255,8 @@ impl Zone {
 
     /// Returns true if there is a response under a key.
     pub fn has(&self, key: &[u8]) -> bool {
-        self.answers.contains_key(key) || self.shelf.as_ref().is_some_and(|shelf| shelf.has(key))
+        self.answers.contains_key(key)
+            || self.disk_cache.as_ref().is_some_and(|disk_cache| disk_cache.has(key))
     }
 
     /// Returns the purge counts that concern a key.
@@ -279,14 +283,14 @@ impl Zone {
             return;
         }
         let key: Arc<[u8]> = key.into();
-        let Some(shelf) = &self.shelf else {
+        let Some(disk_cache) = &self.disk_cache else {
             return self.remember(&key, Arc::new(stored));
         };
         // A node has revalidated it: the body stays where it is.
         let known = stored.mark.take_if(|mark| !mark.is_gone());
         let is_in_memory = matches!(stored.body, Body::Whole(_));
         let is_new = known.is_none() && is_in_memory;
-        let entry = is_new.then(|| shelf.expect(&key, &stored, now)).flatten();
+        let entry = is_new.then(|| disk_cache.expect(&key, &stored, now)).flatten();
         let is_known = known.is_some();
         stored.mark = known.or_else(|| entry.as_ref().map(|entry| Arc::clone(&entry.mark)));
         let stored = Arc::new(stored);
@@ -294,8 +298,8 @@ impl Zone {
             self.remember(&key, Arc::clone(&stored));
         }
         match entry {
-            Some(entry) => shelf.write(entry, stored, now),
-            None if is_known => shelf.renew(&key, stored, now),
+            Some(entry) => disk_cache.write(entry, stored, now),
+            None if is_known => disk_cache.renew(&key, stored, now),
             None => {}
         }
     }
@@ -303,15 +307,15 @@ impl Zone {
     /// Starts to write a response whose body is too large for memory, unless there was a purge since its request;
     /// None if it cannot be written.
     pub(crate) fn stream(&self, key: &Arc<[u8]>, stored: &Stored, epoch: Epoch, now: u64) -> Option<Stream> {
-        let shelf = self.shelf.as_ref()?;
+        let disk_cache = self.disk_cache.as_ref()?;
         let hash = self.hasher.hash_one(&key[..]);
         let _writing = self.stripe(hash);
         // Otherwise concurrent requests for a slow response would restart each other's writes, and none would
         // complete.
-        if self.epoch_at(hash) != epoch || shelf.is_writing(key, stored) {
+        if self.epoch_at(hash) != epoch || disk_cache.is_writing(key, stored) {
             return None;
         }
-        shelf.stream(key, stored, now)
+        disk_cache.stream(key, stored, now)
     }
 
     /// Handles the end of a response that is not in memory: older ones in memory are removed.
@@ -332,7 +336,8 @@ impl Zone {
         // One that is being written to replace it is newer, and may be in use already. After that write this one is
         // removed, so the write is checked first.
         let is_newest = || {
-            let is_replaced = self.shelf.as_ref().is_some_and(|shelf| shelf.is_writing(key, stored));
+            let is_replaced =
+                self.disk_cache.as_ref().is_some_and(|disk_cache| disk_cache.is_writing(key, stored));
             !is_replaced && stored.is_kept()
         };
         if matches!(stored.body, Body::Whole(_)) && self.epoch_at(hash) == epoch && !is_known() && is_newest()
@@ -386,7 +391,7 @@ impl Zone {
         self.forgotten[hash as usize % COUNTERS].fetch_add(1, Ordering::AcqRel);
         // Waiting requests were made before.
         flights.remove(key);
-        let was_on_disk = self.shelf.as_ref().is_some_and(|shelf| shelf.forget(key, errand));
+        let was_on_disk = self.disk_cache.as_ref().is_some_and(|disk_cache| disk_cache.forget(key, errand));
         self.answers.remove(key).is_some() || was_on_disk
     }
 
@@ -406,9 +411,9 @@ impl Zone {
             // Responses that are on a disk too are counted there.
             count += gone.iter().filter(|gone| gone.mark.as_ref().is_none_or(|mark| mark.is_gone())).count();
         }
-        let Some(shelf) = &self.shelf else { return (count, Erasure::nothing()) };
+        let Some(disk_cache) = &self.disk_cache else { return (count, Erasure::nothing()) };
         let (erasure, errand) = Erasure::begin();
-        (count + shelf.sweep(order, Some(&errand)), erasure)
+        (count + disk_cache.sweep(order, Some(&errand)), erasure)
     }
 
     /// Starts a flight for all requests with this key. A flight of others is respected for `most_s` seconds, if that

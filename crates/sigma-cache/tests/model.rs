@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context as Task, Poll, Waker};
 
 use disk::{MemoryDisk, Process};
-use sigma_cache::shelf::Bounds;
+use sigma_cache::disk_cache::Bounds;
 use sigma_cache::{Answered, Directives, Draft, Fill, MayUse, Purge, Stored, Zone, Zones, may_keep, may_use};
 use sigma_http::{BodyLength, Chunk, Frame, Headers, ResponseHead};
 use sigma_plugin::BodySource;
@@ -333,9 +333,9 @@ impl Both {
         self.processes += 1;
         let mut process = Process::begin(disk, self.processes, bounds, bytes, &[]);
         process.now = self.now;
-        let shelf = Arc::clone(&process.shelf);
+        let disk_cache = Arc::clone(&process.disk_cache);
         self.zones = Zones::default();
-        self.zones.shelve_by(move |_, _, _| Arc::clone(&shelf));
+        self.zones.make_disk_caches_by(move |_, _, _| Arc::clone(&disk_cache));
         let place = CacheDisk { path: "/".into(), levels: vec![1], bytes: 0, inactive_s: 0 };
         self.zone = self.zones.zone("z", bytes, Some(&place));
         process.zone = Arc::clone(&self.zone);

@@ -48,7 +48,7 @@ const BANS: &[Ban] = &[
                 "held while a pointer is copied, where many ask for the same",
             ),
             (
-                "crates/sigma-cache/src/shelf/",
+                "crates/sigma-cache/src/disk_cache/",
                 "one part of a table, for one look where memory has no answer; all else is taken by threads of the disk, or held while a pointer is moved",
             ),
             (
@@ -184,7 +184,7 @@ const BANS: &[Ban] = &[
                 "for one allocation in many, and only while a profile is taken",
             ),
             (
-                "crates/sigma-cache/src/shelf/",
+                "crates/sigma-cache/src/disk_cache/",
                 "once for an answer that is written, and by the threads of the disk",
             ),
             ("crates/sigma-cache/src/zone.rs", "once for a stored answer, and for a purge"),

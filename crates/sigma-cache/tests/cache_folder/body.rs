@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use sigma_cache::shelf::port::FileId;
+use sigma_cache::disk_cache::port::FileId;
 use sigma_cache::{Draft, Fill, Life};
 use sigma_http::{BodyLength, Chunk, Frame, Headers, ResponseHead};
 
@@ -38,7 +38,7 @@ pub(crate) fn cache_folder(input: &[u8]) {
     second.hands.work();
     (0..3).for_each(|_| second.tend());
     second.hands.work();
-    assert!(second.shelf.bytes() <= ROOMY.disk_bytes);
+    assert!(second.disk_cache.bytes() <= ROOMY.disk_bytes);
 }
 
 fn body(seed: usize, length: usize) -> Vec<u8> {

@@ -7,9 +7,9 @@ use std::io::{self, Error, ErrorKind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context as Task, Poll, Waker};
 
-use sigma_cache::shelf::port::{Disk, FileId, Found, Hands, Job, OpenFile, Trouble};
-use sigma_cache::shelf::{Bounds, Tending};
-use sigma_cache::{Purge, Shelf, Stored, Zone};
+use sigma_cache::disk_cache::port::{Disk, FileId, Found, Hands, Job, OpenFile, Trouble};
+use sigma_cache::disk_cache::{Bounds, Tending};
+use sigma_cache::{DiskCache, Purge, Stored, Zone};
 use sigma_http::Headers;
 use sigma_plugin::BodySource;
 
@@ -226,7 +226,7 @@ impl Hands for SlowHands {
 pub(crate) struct Process {
     pub(crate) disk: MemoryDisk,
     pub(crate) hands: Arc<SlowHands>,
-    pub(crate) shelf: Arc<Shelf>,
+    pub(crate) disk_cache: Arc<DiskCache>,
     pub(crate) zone: Arc<Zone>,
     pub(crate) now: u64,
     tending: Tending,
@@ -244,10 +244,10 @@ impl Process {
         orders: &[Purge],
     ) -> Process {
         let hands = Arc::new(SlowHands::default());
-        let shelf = Shelf::new(bounds, Arc::clone(&hands) as _);
-        let zone = Arc::new(Zone::with_shelf(memory, Some(Arc::clone(&shelf))));
-        shelf.open(Arc::new(disk.clone()), names, orders);
-        Process { disk: disk.clone(), hands, shelf, zone, now: 1_000, tending: Tending::default() }
+        let disk_cache = DiskCache::new(bounds, Arc::clone(&hands) as _);
+        let zone = Arc::new(Zone::with_disk_cache(memory, Some(Arc::clone(&disk_cache))));
+        disk_cache.open(Arc::new(disk.clone()), names, orders);
+        Process { disk: disk.clone(), hands, disk_cache, zone, now: 1_000, tending: Tending::default() }
     }
 
     /// Returns a process after its scan.
@@ -258,13 +258,13 @@ impl Process {
     }
 
     pub(crate) fn look_through(&mut self) {
-        while !self.shelf.is_known() {
+        while !self.disk_cache.is_known() {
             self.tend();
         }
     }
 
     pub(crate) fn tend(&mut self) {
-        self.shelf.tend(&mut self.tending, self.now);
+        self.disk_cache.tend(&mut self.tending, self.now);
     }
 
     /// Returns the response under a key, in memory or on the disk.

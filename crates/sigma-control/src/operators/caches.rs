@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use sigma_cache::shelf::Counts;
-use sigma_cache::{Shelf, Zones};
+use sigma_cache::disk_cache::Counts;
+use sigma_cache::{DiskCache, Zones};
 use sigma_plugin::facts::Measure;
 
 /// A metric of a disk: name, help, and its number.
@@ -25,23 +25,23 @@ pub(super) fn measures(zones: &Zones) -> Vec<Measure> {
     let zones = zones.all();
     let labels = |name: &str| vec![("zone", name.to_owned())];
     let of_zones = zones.iter().map(|(name, zone)| (labels(name), zone.held_bytes())).collect();
-    let of_disks = |number: &dyn Fn(&Shelf) -> u64| -> Vec<_> {
-        let shelves = zones.iter().filter_map(|(name, zone)| Some((name, zone.shelf()?)));
-        shelves.map(|(name, shelf)| (labels(name), number(shelf))).collect()
+    let of_disks = |number: &dyn Fn(&DiskCache) -> u64| -> Vec<_> {
+        let disk_caches = zones.iter().filter_map(|(name, zone)| Some((name, zone.disk_cache()?)));
+        disk_caches.map(|(name, disk_cache)| (labels(name), number(disk_cache))).collect()
     };
     let gauge = |name, help, series| Measure { name, help, is_counter: false, series };
     let mut all = vec![
         gauge("cache_memory_bytes", "Memory that kept answers take, about", of_zones),
-        gauge("cache_disk_bytes", "Disk space that kept answers take", of_disks(&Shelf::bytes)),
-        gauge("cache_disk_answers", "How many are there", of_disks(&Shelf::entries)),
+        gauge("cache_disk_bytes", "Disk space that kept answers take", of_disks(&DiskCache::bytes)),
+        gauge("cache_disk_answers", "How many are there", of_disks(&DiskCache::entries)),
         gauge(
             "cache_disk_ready",
             "Whether all that was there at the start is known",
-            of_disks(&|shelf| (shelf.is_open() && shelf.is_known()).into()),
+            of_disks(&|disk_cache| (disk_cache.is_open() && disk_cache.is_known()).into()),
         ),
     ];
     all.extend(COUNTS.map(|(name, help, count)| {
-        let series = of_disks(&|shelf| count(shelf.counts()).load(Ordering::Relaxed));
+        let series = of_disks(&|disk_cache| count(disk_cache.counts()).load(Ordering::Relaxed));
         Measure { name, help, is_counter: true, series }
     }));
     all

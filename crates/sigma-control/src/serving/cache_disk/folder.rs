@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{FlockOperation, OFlags, flock};
-use sigma_cache::shelf::port::{Disk, FileId, Found, OpenFile};
+use sigma_cache::disk_cache::port::{Disk, FileId, Found, OpenFile};
 
 /// Locked by the process whose folder it is.
 const LOCK: &str = "sigma.lock";

@@ -1,4 +1,4 @@
-//! Disks of caches: the folders and threads that the shelves of `sigma-cache` need.
+//! Disks of caches: the folders and threads that the disk caches of `sigma-cache` need.
 //!
 //! A zone on a disk is opened when the configuration first names it. One thread tends it: it waits for the
 //! folder, which another process may have, and for the orders to purge that this gateway has missed; then it
@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use sigma_cache::shelf::{Bounds, Tending};
-use sigma_cache::{Purge, Shelf, Zones};
+use sigma_cache::disk_cache::{Bounds, Tending};
+use sigma_cache::{DiskCache, Purge, Zones};
 use sigma_config::settings::Settings;
 use sigma_plugin::Node;
 use sigma_plugin::cache::{CacheDisk, CacheDisks};
@@ -74,9 +74,9 @@ impl Disks {
         });
         let zones = node.part(Zones::default);
         let (own, of_zones) = (Arc::clone(&disks), Arc::downgrade(&zones));
-        zones.shelve_by(move |name, bytes, disk| {
+        zones.make_disk_caches_by(move |name, bytes, disk| {
             let orders = of_zones.upgrade().map(|zones| zones.orders_for(name)).unwrap_or_default();
-            own.shelf(name, bytes, disk, orders)
+            own.disk_cache(name, bytes, disk, orders)
         });
         let wanted = Arc::clone(&zones);
         node.part(CacheDisks::default).open_by(move |rule| {
@@ -89,16 +89,16 @@ impl Disks {
         Asking { admissions, is_in_touch }
     }
 
-    fn shelf(&self, zone: &str, bytes: u64, disk: &CacheDisk, orders: Vec<Purge>) -> Arc<Shelf> {
+    fn disk_cache(&self, zone: &str, bytes: u64, disk: &CacheDisk, orders: Vec<Purge>) -> Arc<DiskCache> {
         let zone = if zone.is_empty() { "routes" } else { zone };
         let pool = Pool::start(zone);
         self.pools.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&pool));
         let bounds = Bounds { disk_bytes: disk.bytes, table_bytes: bytes, inactive_s: disk.inactive_s };
-        let shelf = Shelf::new(bounds, pool);
+        let disk_cache = DiskCache::new(bounds, pool);
         let keeper = Keeper {
             zone: zone.to_owned(),
             disk: disk.clone(),
-            shelf: Arc::clone(&shelf),
+            disk_cache: Arc::clone(&disk_cache),
             admissions: self.admissions.clone(),
             is_in_touch: Arc::clone(&self.is_in_touch),
         };
@@ -106,7 +106,7 @@ impl Disks {
         if let Err(error) = thread.spawn(move || keeper.keep(orders)) {
             tracing::error!(zone, %error, "a zone is kept in memory alone: its thread cannot be started");
         }
-        shelf
+        disk_cache
     }
 
     /// Waits a while for pending writes.
@@ -123,18 +123,18 @@ impl Disks {
     }
 }
 
-/// The keeper of one shelf.
+/// The keeper of one disk cache.
 struct Keeper {
     zone: String,
     disk: CacheDisk,
-    shelf: Arc<Shelf>,
+    disk_cache: Arc<DiskCache>,
     admissions: mpsc::Sender<Admission>,
     is_in_touch: Arc<AtomicBool>,
 }
 
 impl Keeper {
     fn keep(self, mut orders: Vec<Purge>) {
-        let Some(folder) = self.folder() else { return self.shelf.give_up() };
+        let Some(folder) = self.folder() else { return self.disk_cache.give_up() };
         let (reply, missed) = oneshot::channel();
         let admission = Admission { since: folder.stamp(), reply };
         let missed = self.admissions.blocking_send(admission).ok().and_then(|()| missed.blocking_recv().ok());
@@ -142,18 +142,18 @@ impl Keeper {
         let Some(missed) = missed else { return };
         orders.extend(missed);
         let folder = Arc::new(folder);
-        self.shelf.open(Arc::clone(&folder) as _, names(), &orders);
+        self.disk_cache.open(Arc::clone(&folder) as _, names(), &orders);
         drop(orders);
-        // The shelf lets it go when another process is to have it.
+        // The disk cache lets it go when another process is to have it.
         let stamps = Arc::downgrade(&folder);
         drop(folder);
         let (mut tending, mut is_known, mut stamped) = (Tending::default(), false, 0);
-        while self.shelf.is_open() {
+        while self.disk_cache.is_open() {
             let now = unix_s();
-            let pause = self.shelf.tend(&mut tending, now);
-            if !is_known && self.shelf.is_known() {
+            let pause = self.disk_cache.tend(&mut tending, now);
+            if !is_known && self.disk_cache.is_known() {
                 is_known = true;
-                let (answers, bytes) = (self.shelf.entries(), self.shelf.bytes());
+                let (answers, bytes) = (self.disk_cache.entries(), self.disk_cache.bytes());
                 tracing::info!(zone = self.zone, answers, bytes, "the disk of a cache was looked through");
             }
             let is_due = now.abs_diff(stamped) >= STAMP_PERIOD.as_secs();
@@ -172,7 +172,7 @@ impl Keeper {
     fn folder(&self) -> Option<Folder> {
         let (zone, path) = (&self.zone, &self.disk.path);
         let (began, mut is_told) = (Instant::now(), false);
-        while !self.shelf.is_left() {
+        while !self.disk_cache.is_left() {
             match Folder::take(path, &self.disk.levels) {
                 Ok(Some(folder)) => return Some(folder),
                 Ok(None) if is_told || began.elapsed() < LATE => {}

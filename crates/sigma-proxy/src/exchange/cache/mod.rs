@@ -275,7 +275,7 @@ impl Turn {
     async fn fetch(&mut self, request: &RequestHead, now: u64) {
         self.fetched = None;
         let (zone, key) = (&self.zone, &self.wish.key);
-        if zone.shelf().is_none()
+        if zone.disk_cache().is_none()
             || self.wish.is_bypassed
             || !self.wish.rule.methods.contains(&request.method)
         {

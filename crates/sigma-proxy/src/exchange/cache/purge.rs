@@ -26,7 +26,7 @@ impl Exchange<'_, '_> {
             erasure = erasure.and(erased);
         }
         let status = if was_kept { 200 } else { 404 };
-        if zone.shelf().is_some() {
+        if zone.disk_cache().is_some() {
             // If a disk hangs for longer, the response is at least purged from memory.
             let _ = tokio::time::timeout(ERASE_WAIT, erasure.done()).await;
         }

@@ -94,7 +94,7 @@ impl Course {
         let key = self.table_key();
         let mut kept = self.zone.find(&key, self.asked());
         if kept.is_none()
-            && self.zone.shelf().is_some()
+            && self.zone.disk_cache().is_some()
             && let Some(mut fetch) = self.zone.fetch(&key, self.asked(), now)
         {
             kept = match tokio::time::timeout(FETCH_WAIT, &mut fetch).await {

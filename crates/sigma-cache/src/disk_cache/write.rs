@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use super::entry::Entry;
 use super::format::{Layout, encode};
 use super::port::{Disk, Found, OpenFile, Trouble};
-use super::{Counts, PENDING_MAX, Shelf, WRITING_RESTS_S, held};
+use super::{Counts, DiskCache, PENDING_MAX, WRITING_RESTS_S, held};
 use crate::body::{Body, PIECE_BYTES, Piece};
 use crate::stored::Stored;
 
@@ -29,11 +29,11 @@ impl From<io::Error> for Unwritten {
     }
 }
 
-impl Shelf {
-    /// Announces a response, which replaces older ones. Returns its entry, if it can be written; [`Shelf::write`]
+impl DiskCache {
+    /// Announces a response, which replaces older ones. Returns its entry, if it can be written; [`DiskCache::write`]
     /// writes it.
     pub(crate) fn expect(
-        self: &Arc<Shelf>,
+        self: &Arc<DiskCache>,
         key: &Arc<[u8]>,
         stored: &Stored,
         now: u64,
@@ -50,25 +50,25 @@ impl Shelf {
         Some(entry)
     }
 
-    fn forget_replaced(self: &Arc<Shelf>, key: &[u8], stored: &Stored) {
+    fn forget_replaced(self: &Arc<DiskCache>, key: &[u8], stored: &Stored) {
         let gone = self.index.forget_replaced(key, &stored.label);
         self.doom(gone, None);
     }
 
     /// Writes a response with its body in memory, under its entry.
-    pub(crate) fn write(self: &Arc<Shelf>, entry: Arc<Entry>, stored: Arc<Stored>, now: u64) {
+    pub(crate) fn write(self: &Arc<DiskCache>, entry: Arc<Entry>, stored: Arc<Stored>, now: u64) {
         let bytes = stored.body.length();
         if !self.queue(bytes) {
             return self.leave_out(&entry);
         }
-        let (shelf, draft) = (Arc::clone(self), Arc::clone(&entry));
+        let (disk_cache, draft) = (Arc::clone(self), Arc::clone(&entry));
         let is_taken = self.hands.offer(Box::new(move || {
-            shelf.unqueue(bytes);
-            let written = match shelf.disk() {
-                Some(disk) => shelf.write_whole(&*disk, &draft, &stored),
+            disk_cache.unqueue(bytes);
+            let written = match disk_cache.disk() {
+                Some(disk) => disk_cache.write_whole(&*disk, &draft, &stored),
                 None => Err(Unwritten::Unwanted),
             };
-            shelf.settle(&draft, written, now);
+            disk_cache.settle(&draft, written, now);
         }));
         if !is_taken {
             self.unqueue(bytes);
@@ -186,21 +186,21 @@ impl Shelf {
     }
 
     /// Rewrites the head of a response with an unchanged body: a node has revalidated it.
-    pub(crate) fn renew(self: &Arc<Shelf>, key: &[u8], stored: Arc<Stored>, now: u64) {
+    pub(crate) fn renew(self: &Arc<DiskCache>, key: &[u8], stored: Arc<Stored>, now: u64) {
         let known = stored.mark.as_ref().and_then(|mark| self.index.of_file(key, mark.id));
         // One that is being written will count as stale, which is nearly true.
         let Some(entry) = known else { return };
-        let shelf = Arc::clone(self);
+        let disk_cache = Arc::clone(self);
         let is_taken = self.takes(now)
             && self.hands.offer(Box::new(move || {
-                let Some(disk) = shelf.disk().filter(|_| !entry.is_gone()) else { return };
+                let Some(disk) = disk_cache.disk().filter(|_| !entry.is_gone()) else { return };
                 match rewrite(&*disk, &entry, &stored) {
                     Ok(true) => {}
                     // There is no room for the new head. The response is written again when it is fetched next.
-                    Ok(false) => shelf.lose(&entry),
+                    Ok(false) => disk_cache.lose(&entry),
                     Err(error) => {
-                        shelf.writing_rests.store(now + WRITING_RESTS_S, Ordering::Relaxed);
-                        shelf.fail(Trouble::Write, Some(&error));
+                        disk_cache.writing_rests.store(now + WRITING_RESTS_S, Ordering::Relaxed);
+                        disk_cache.fail(Trouble::Write, Some(&error));
                     }
                 }
             }));
@@ -215,7 +215,12 @@ impl Shelf {
     }
 
     /// Starts to write a response whose body is too large for memory; None if it cannot be written.
-    pub(crate) fn stream(self: &Arc<Shelf>, key: &Arc<[u8]>, stored: &Stored, now: u64) -> Option<Stream> {
+    pub(crate) fn stream(
+        self: &Arc<DiskCache>,
+        key: &Arc<[u8]>,
+        stored: &Stored,
+        now: u64,
+    ) -> Option<Stream> {
         self.outdate(key);
         let id = self.takes(now).then(|| self.name())?;
         let layout = Layout::of(id, encode(key, stored, 0).len())?;
@@ -223,7 +228,7 @@ impl Shelf {
         // The old response stays until this one is complete.
         self.index.begin_beside(&entry);
         let lane = Lane {
-            shelf: Arc::clone(self),
+            disk_cache: Arc::clone(self),
             draft: entry,
             layout,
             now,
@@ -260,7 +265,7 @@ pub(crate) struct Stream {
 /// The write queue of one response, block by block.
 #[derive(Debug)]
 struct Lane {
-    shelf: Arc<Shelf>,
+    disk_cache: Arc<DiskCache>,
     draft: Arc<Entry>,
     layout: Layout,
     now: u64,
@@ -294,12 +299,12 @@ struct Written {
 impl Stream {
     /// Adds the next piece; all but the last one have one size. Returns false if it cannot be written any more.
     pub(crate) fn push(&self, piece: Piece) -> bool {
-        let Lane { shelf, draft, .. } = &*self.lane;
+        let Lane { disk_cache, draft, .. } = &*self.lane;
         if draft.is_gone() {
             return false;
         }
-        if !shelf.queue(piece.len() as u64) {
-            shelf.fail(Trouble::Slow, None);
+        if !disk_cache.queue(piece.len() as u64) {
+            disk_cache.fail(Trouble::Slow, None);
             return false;
         }
         self.lane.add(|state| state.pieces.push_back(piece));
@@ -340,7 +345,7 @@ impl Lane {
 
     fn go_on(self: &Arc<Lane>) {
         let lane = Arc::clone(self);
-        self.shelf.hands.give(Box::new(move || {
+        self.disk_cache.hands.give(Box::new(move || {
             if lane.write_some() {
                 lane.go_on();
             }
@@ -353,13 +358,13 @@ impl Lane {
             match self.next() {
                 Next::Nothing => return false,
                 Next::Piece(piece) => {
-                    self.shelf.unqueue(piece.len() as u64);
+                    self.disk_cache.unqueue(piece.len() as u64);
                     let mut written = held(&self.file);
                     if !written.is_over
                         && let Err(why) = self.write(&mut written, &piece)
                     {
                         written.is_over = true;
-                        self.shelf.settle(&self.draft, Err(why), self.now);
+                        self.disk_cache.settle(&self.draft, Err(why), self.now);
                     }
                 }
                 Next::End(end) => self.end(end),
@@ -383,9 +388,9 @@ impl Lane {
     }
 
     fn write(&self, written: &mut Written, piece: &[u8]) -> Result<(), Unwritten> {
-        let disk = self.shelf.disk().ok_or(Unwritten::Unwanted)?;
+        let disk = self.disk_cache.disk().ok_or(Unwritten::Unwanted)?;
         let length = written.length + piece.len() as u64;
-        self.shelf.make_room(&*disk, &self.draft, self.layout.size(length))?;
+        self.disk_cache.make_room(&*disk, &self.draft, self.layout.size(length))?;
         let file = match &written.file {
             Some(file) => Arc::clone(file),
             None => Arc::clone(written.file.insert(disk.create(self.draft.id)?)),
@@ -408,16 +413,16 @@ impl Lane {
             End::Whole(stored, waited) => (self.finish(&written, &stored), Some(waited)),
         };
         written.file = None;
-        self.shelf.settle(&self.draft, result, self.now);
+        self.disk_cache.settle(&self.draft, result, self.now);
         // Waiting requests look again, and find it.
         drop(waited);
     }
 
     fn finish(&self, written: &Written, stored: &Stored) -> Result<(), Unwritten> {
-        let disk = self.shelf.disk().ok_or(Unwritten::Unwanted)?;
+        let disk = self.disk_cache.disk().ok_or(Unwritten::Unwanted)?;
         let Some(file) = &written.file else { return Err(Unwritten::Unwanted) };
         let head = encode(&self.draft.key, stored, written.length);
         file.write_at(&self.layout.beginning(&head), 0)?;
-        self.shelf.publish(&*disk, &self.draft)
+        self.disk_cache.publish(&*disk, &self.draft)
     }
 }

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::entry::Entry;
 use super::format::{Layout, Read, block_bytes, decode};
 use super::port::{Disk, FileId, OpenFile, Trouble};
-use super::{Counts, READING_RESTS_S, Shelf};
+use super::{Counts, DiskCache, READING_RESTS_S};
 use crate::body::{Blocks, Body, PIECE_BYTES, Piece, Reading};
 use crate::stored::Stored;
 
@@ -23,24 +23,24 @@ const FIRST_BYTES: usize = 16 << 10;
 /// A response that is being read, or None if it is unavailable.
 pub(crate) type Reads = oneshot::Receiver<Option<Arc<Stored>>>;
 
-impl Shelf {
+impl DiskCache {
     /// Reads the newest response under a key for a request with these fields; None without a response, or if the disk
     /// is busy.
-    pub(crate) fn fetch(self: &Arc<Shelf>, key: &[u8], request: &Headers, now: u64) -> Option<Reads> {
+    pub(crate) fn fetch(self: &Arc<DiskCache>, key: &[u8], request: &Headers, now: u64) -> Option<Reads> {
         let entry = self.find(key, request, now)?;
         entry.mark.touch(now);
         self.load(&entry)
     }
 
     /// Reads a response for all concurrent requests; None if all threads are busy.
-    fn load(self: &Arc<Shelf>, entry: &Arc<Entry>) -> Option<Reads> {
+    fn load(self: &Arc<DiskCache>, entry: &Arc<Entry>) -> Option<Reads> {
         let (answer, is_first) = entry.wait();
         if !is_first {
             return Some(answer);
         }
-        let (shelf, wanted) = (Arc::clone(self), Arc::clone(entry));
+        let (disk_cache, wanted) = (Arc::clone(self), Arc::clone(entry));
         let is_taken = self.hands.offer(Box::new(move || {
-            let read = shelf.read(&wanted).map(Arc::new);
+            let read = disk_cache.read(&wanted).map(Arc::new);
             wanted.tell(read.as_ref());
         }));
         if !is_taken {
@@ -51,7 +51,7 @@ impl Shelf {
     }
 
     /// Reads the file of an entry. A response with a wrong checksum is removed.
-    fn read(self: &Arc<Shelf>, entry: &Arc<Entry>) -> Option<Stored> {
+    fn read(self: &Arc<DiskCache>, entry: &Arc<Entry>) -> Option<Stored> {
         let disk = self.disk().filter(|_| !entry.is_gone())?;
         let found = match self.read_file(&*disk, entry) {
             Ok(found) => found,
@@ -69,7 +69,7 @@ impl Shelf {
         found
     }
 
-    fn read_file(self: &Arc<Shelf>, disk: &dyn Disk, entry: &Arc<Entry>) -> io::Result<Option<Stored>> {
+    fn read_file(self: &Arc<DiskCache>, disk: &dyn Disk, entry: &Arc<Entry>) -> io::Result<Option<Stored>> {
         let file = disk.open(entry.id)?;
         let Some((layout, beginning)) = beginning(&*file, entry.id)? else { return Ok(None) };
         let Some(head) = layout.head(&beginning) else { return Ok(None) };
@@ -77,14 +77,19 @@ impl Shelf {
         let Some(Read { mut stored, body_length, .. }) = decode(head.text).filter(is_meant) else {
             return Ok(None);
         };
-        let shelved =
-            Shelved { shelf: Arc::clone(self), entry: Arc::clone(entry), file, layout, length: body_length };
+        let body = DiskBody {
+            disk_cache: Arc::clone(self),
+            entry: Arc::clone(entry),
+            file,
+            layout,
+            length: body_length,
+        };
         stored.body = match body_length {
-            0..=AT_ONCE_BYTES => match shelved.read_whole(&beginning)? {
+            0..=AT_ONCE_BYTES => match body.read_whole(&beginning)? {
                 Some(pieces) => Body::Whole(pieces.into()),
                 None => return Ok(None),
             },
-            _ => Body::Elsewhere(Arc::new(shelved)),
+            _ => Body::Elsewhere(Arc::new(body)),
         };
         stored.label = Arc::clone(&entry.label);
         stored.mark = Some(Arc::clone(&entry.mark));
@@ -114,22 +119,22 @@ pub(super) fn beginning(file: &dyn OpenFile, id: FileId) -> io::Result<Option<(L
 
 /// A body on a disk. It stays readable while this exists, even if its file is removed.
 #[derive(Debug)]
-struct Shelved {
-    shelf: Arc<Shelf>,
+struct DiskBody {
+    disk_cache: Arc<DiskCache>,
     entry: Arc<Entry>,
     file: Arc<dyn OpenFile>,
     layout: Layout,
     length: u64,
 }
 
-impl Blocks for Shelved {
+impl Blocks for DiskBody {
     fn length(&self) -> u64 {
         self.length
     }
 
-    fn read(self: Arc<Shelved>, number: u64) -> Reading {
+    fn read(self: Arc<DiskBody>, number: u64) -> Reading {
         let (sender, reading) = oneshot::channel();
-        let hands = Arc::clone(&self.shelf.hands);
+        let hands = Arc::clone(&self.disk_cache.hands);
         hands.give(Box::new(move || {
             if !sender.is_closed() {
                 // A reader that has left needs nothing.
@@ -140,15 +145,15 @@ impl Blocks for Shelved {
     }
 }
 
-impl Shelved {
+impl DiskBody {
     fn read_block(&self, number: u64) -> io::Result<Piece> {
         let mut block = vec![0; block_bytes(self.length, number)];
         let read = self.file.read_at(&mut block, self.layout.block_at(number));
-        let read = read.inspect_err(|error| self.shelf.fail(Trouble::Read, Some(error)))?;
+        let read = read.inspect_err(|error| self.disk_cache.fail(Trouble::Read, Some(error)))?;
         match self.layout.read_block(number, &block[..read]).filter(|_| read == block.len()) {
             Some(bytes) => Ok(bytes.into()),
             None => {
-                self.shelf.spoil(&self.entry);
+                self.disk_cache.spoil(&self.entry);
                 Err(io::Error::other("a kept answer is not as it was written"))
             }
         }

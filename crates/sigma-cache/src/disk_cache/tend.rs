@@ -11,7 +11,7 @@ use foldhash::fast::RandomState;
 use super::entry::Entry;
 use super::format::{Read, decode};
 use super::port::{Disk, Found, Trouble};
-use super::{Counts, Shelf, held};
+use super::{Counts, DiskCache, held};
 use crate::mark::seconds;
 use crate::purge::Purge;
 
@@ -49,14 +49,14 @@ impl Scan {
     }
 }
 
-/// The progress of a scan; it belongs to the caller of [`Shelf::tend`].
+/// The progress of a scan; it belongs to the caller of [`DiskCache::tend`].
 #[derive(Debug, Default)]
 pub struct Tending {
     part: usize,
     found: Vec<Found>,
 }
 
-impl Shelf {
+impl DiskCache {
     /// Excludes responses found under a key.
     pub(super) fn outdate(&self, key: &[u8]) {
         if self.is_known() {
@@ -86,7 +86,7 @@ impl Shelf {
 
     /// Does a part of the work, and returns the milliseconds until the next call. Call it repeatedly on one thread
     /// that may wait for the disk.
-    pub fn tend(self: &Arc<Shelf>, tending: &mut Tending, now: u64) -> u64 {
+    pub fn tend(self: &Arc<DiskCache>, tending: &mut Tending, now: u64) -> u64 {
         let Some(disk) = self.disk() else { return PAUSE_MS };
         if !self.is_known()
             && let Some(pause) = self.look_through(&*disk, tending, now)
@@ -107,7 +107,7 @@ impl Shelf {
     }
 
     /// Scans a few files, and returns the pause before the next ones; None at the end.
-    fn look_through(self: &Arc<Shelf>, disk: &dyn Disk, tending: &mut Tending, now: u64) -> Option<u64> {
+    fn look_through(self: &Arc<DiskCache>, disk: &dyn Disk, tending: &mut Tending, now: u64) -> Option<u64> {
         if tending.found.is_empty() {
             if tending.part >= disk.parts() {
                 *held(&self.scan) = None;
@@ -133,7 +133,7 @@ impl Shelf {
         Some(SCAN_PAUSE_MS)
     }
 
-    fn look_at(self: &Arc<Shelf>, disk: &dyn Disk, found: Found, now: u64) {
+    fn look_at(self: &Arc<DiskCache>, disk: &dyn Disk, found: Found, now: u64) {
         if self.is_of_now(found) {
             return;
         }
@@ -168,7 +168,7 @@ impl Shelf {
     }
 
     /// Adds a found response to the table; returns false if it must not be used.
-    fn believe(self: &Arc<Shelf>, disk: &dyn Disk, entry: Entry) -> bool {
+    fn believe(self: &Arc<DiskCache>, disk: &dyn Disk, entry: Entry) -> bool {
         let entry = Arc::new(entry);
         // Held until it is in the table: a concurrent purge of its key is seen here, or finds it there.
         let scan = held(&self.scan);

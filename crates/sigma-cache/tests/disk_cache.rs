@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use disk::{MemoryDisk, Process, ROOMY};
-use sigma_cache::shelf::Bounds;
-use sigma_cache::shelf::port::Trouble;
+use sigma_cache::disk_cache::Bounds;
+use sigma_cache::disk_cache::port::Trouble;
 use sigma_cache::{Draft, Fill, Life, Purge};
 use sigma_http::{BodyLength, Chunk, Frame, Headers, ResponseHead};
 
@@ -90,11 +90,13 @@ fn a_restart_forgets_nothing() {
     Answer::of("broken").begin(&first, LARGE).unwrap().see(&Frame::Data(Chunk::copy_of(b"x")));
     first.hands.work();
     let taken: usize = disk.contents().iter().map(|content| content.lock().unwrap().len()).sum();
-    assert!(first.shelf.bytes() as usize >= taken && first.shelf.bytes() as usize <= taken + 7 * 4096);
-    assert_eq!((first.shelf.entries(), disk.platter().files.len()), (6, 6));
+    assert!(
+        first.disk_cache.bytes() as usize >= taken && first.disk_cache.bytes() as usize <= taken + 7 * 4096
+    );
+    assert_eq!((first.disk_cache.entries(), disk.platter().files.len()), (6, 6));
 
     let second = Process::start(&disk, 2, ROOMY);
-    assert_eq!((second.shelf.entries(), second.shelf.bytes()), (6, first.shelf.bytes()));
+    assert_eq!((second.disk_cache.entries(), second.disk_cache.bytes()), (6, first.disk_cache.bytes()));
     assert_eq!(kept(&second, "small").as_deref(), Some(&b"hello"[..]));
     assert_eq!(kept(&second, "empty").as_deref(), Some(&b""[..]));
     assert!(kept(&second, "large").unwrap() == body(1, LARGE));
@@ -203,7 +205,7 @@ fn corrupt_responses_are_not_sent() {
             next.hands.work();
             if found.is_none() {
                 assert!(next.hands.troubles().contains(&Trouble::Corrupt), "byte {at}");
-                assert_eq!((disk.platter().files.len(), next.shelf.bytes()), (0, 0), "byte {at}");
+                assert_eq!((disk.platter().files.len(), next.disk_cache.bytes()), (0, 0), "byte {at}");
             }
         }
     }
@@ -219,7 +221,7 @@ fn corrupt_responses_are_not_sent() {
     process.hands.work();
     assert_eq!(process.hands.troubles(), [Trouble::Corrupt]);
     assert!(process.get(b"k", &Headers::default()).is_none() && disk.platter().files.is_empty());
-    assert_eq!(process.shelf.counts().corrupt.load(Ordering::Relaxed), 1);
+    assert_eq!(process.disk_cache.counts().corrupt.load(Ordering::Relaxed), 1);
 }
 
 #[test]
@@ -251,7 +253,7 @@ fn without_the_disk_it_continues() {
     Answer::of("a").put(&process, &body(1, 20_000));
     process.hands.work();
     assert_eq!(process.hands.troubles(), [Trouble::Write]);
-    assert_eq!((kept(&process, "a"), process.shelf.bytes()), (Some(body(1, 20_000)), 0));
+    assert_eq!((kept(&process, "a"), process.disk_cache.bytes()), (Some(body(1, 20_000)), 0));
     assert!(disk.platter().files.is_empty(), "nothing of it is left");
     // For a while nothing is written.
     disk.platter().capacity = 0;
@@ -308,26 +310,28 @@ fn disk_use_is_bounded() {
         process.zone.find(b"k0", &Headers::default()).iter().for_each(|stored| stored.touch(process.now));
         process.hands.work();
         let bytes: usize = disk.contents().iter().map(|content| content.lock().unwrap().len()).sum();
-        assert!(bytes <= 100 << 10 && process.shelf.bytes() <= 100 << 10, "{bytes}");
+        assert!(bytes <= 100 << 10 && process.disk_cache.bytes() <= 100 << 10, "{bytes}");
     }
-    let left = process.shelf.entries();
+    let left = process.disk_cache.entries();
     assert!((20..=25).contains(&left) && disk.platter().files.len() as u64 == left, "{left}");
-    assert!(process.shelf.counts().evicted.load(Ordering::Relaxed) >= 70);
+    assert!(process.disk_cache.counts().evicted.load(Ordering::Relaxed) >= 70);
     // All are unused, except one.
     process.now += 60;
     process.get(b"k0", &Headers::default()).unwrap().touch(process.now);
     process.now += 60;
     process.tend();
-    assert_eq!((process.shelf.entries(), disk.platter().files.len()), (1, 1));
+    assert_eq!((process.disk_cache.entries(), disk.platter().files.len()), (1, 1));
     // The next process has less room.
     for n in 0..20 {
         Answer::of(&format!("k{n}")).put(&process, &body(n, 3_000));
     }
     process.hands.work();
     let next = Process::start(&disk, 2, Bounds { disk_bytes: 20 << 10, ..bounds });
-    assert!(next.shelf.bytes() <= 20 << 10 && next.shelf.entries() == disk.platter().files.len() as u64);
+    assert!(
+        next.disk_cache.bytes() <= 20 << 10 && next.disk_cache.entries() == disk.platter().files.len() as u64
+    );
     let table = Process::start(&disk, 3, Bounds { table_bytes: 1_000, ..bounds });
-    assert!((2..=3).contains(&table.shelf.entries()), "{}", table.shelf.entries());
+    assert!((2..=3).contains(&table.disk_cache.entries()), "{}", table.disk_cache.entries());
     // One that is larger than half of it is not stored.
     Answer::of("large").put(&next, &body(1, 60 << 10));
     next.hands.work();
@@ -349,8 +353,8 @@ fn purged_responses_are_gone_from_the_disk() {
         let zones = sigma_cache::Zones::default();
         let disk = MemoryDisk::default();
         let process = Process::start(&disk, 1, ROOMY);
-        let shelf = Arc::clone(&process.shelf);
-        zones.shelve_by(move |_, _, _| Arc::clone(&shelf));
+        let disk_cache = Arc::clone(&process.disk_cache);
+        zones.make_disk_caches_by(move |_, _, _| Arc::clone(&disk_cache));
         let place = sigma_plugin::cache::CacheDisk {
             path: "/".into(),
             levels: vec![1],
@@ -423,8 +427,8 @@ fn late_found_responses_are_checked() {
     assert_eq!(kept(&next, "good"), None);
     let red = Purge { tags: [b"red"[..].into()].into(), ..Purge::default() };
     let zones = sigma_cache::Zones::default();
-    let shelf = Arc::clone(&next.shelf);
-    zones.shelve_by(move |_, _, _| Arc::clone(&shelf));
+    let disk_cache = Arc::clone(&next.disk_cache);
+    zones.make_disk_caches_by(move |_, _, _| Arc::clone(&disk_cache));
     let place =
         sigma_plugin::cache::CacheDisk { path: "/".into(), levels: vec![1], bytes: 1 << 30, inactive_s: 9 };
     next.zone = zones.zone("z", 16 << 20, Some(&place));
@@ -442,7 +446,7 @@ fn late_found_responses_are_checked() {
     // After too many orders nothing is used.
     let mut last = Process::begin(&disk, 3, ROOMY, 16 << 20, &vec![red; 1_001]);
     last.look_through();
-    assert_eq!((last.shelf.entries(), disk.platter().files.len()), (0, 0));
+    assert_eq!((last.disk_cache.entries(), disk.platter().files.len()), (0, 0));
 }
 
 /// A concurrent request gets a response that is being written, and does not write it again.
@@ -501,7 +505,7 @@ fn a_folder_that_cannot_be_scanned_is_scanned_again() {
     let mut next = Process::begin(&disk, 2, ROOMY, 16 << 20, &[]);
     disk.platter().fails = Some(std::io::ErrorKind::Other);
     (0..5).for_each(|_| next.tend());
-    assert!(!next.shelf.is_known() && next.hands.troubles() == [Trouble::Read; 5]);
+    assert!(!next.disk_cache.is_known() && next.hands.troubles() == [Trouble::Read; 5]);
     disk.platter().fails = None;
     next.look_through();
     assert_eq!(kept(&next, "k").as_deref(), Some(&b"old"[..]));
@@ -521,7 +525,7 @@ fn a_folder_is_handed_to_another_process() {
     let stored = first.get(b"large", &Headers::default()).unwrap();
     Answer::of("a").put(&first, b"a");
     first.zone.purge(b"large");
-    first.shelf.close();
+    first.disk_cache.close();
     Answer::of("b").put(&first, b"b");
     first.hands.work();
     let next = Process::start(&disk, 2, ROOMY);
@@ -533,13 +537,13 @@ fn a_folder_is_handed_to_another_process() {
 
 /// One that was closed before it had its folder does not take it from the next process.
 #[test]
-fn a_closed_shelf_is_not_opened() {
+fn a_closed_disk_cache_is_not_opened() {
     let disk = MemoryDisk::default();
     let process = Process::begin(&disk, 1, ROOMY, 4 << 20, &[]);
-    process.shelf.close();
+    process.disk_cache.close();
     process.hands.work();
-    process.shelf.open(Arc::new(disk.clone()), 1, &[]);
-    assert!(process.shelf.is_left() && !process.shelf.is_open());
+    process.disk_cache.open(Arc::new(disk.clone()), 1, &[]);
+    assert!(process.disk_cache.is_left() && !process.disk_cache.is_open());
     Answer::of("k").put(&process, b"in memory");
     process.hands.work();
     assert_eq!((kept(&process, "k").is_some(), disk.platter().files.len()), (true, 0));

@@ -1,4 +1,4 @@
-//! The interface of a shelf to the machine: a folder, and background threads.
+//! The interface of a disk cache to the machine: a folder, and background threads.
 //!
 //! The implementation has real files and threads; tests have a folder in memory and manual threads.
 
@@ -63,7 +63,7 @@ pub trait Disk: fmt::Debug + Send + Sync {
     /// Returns the number of parts for a scan.
     fn parts(&self) -> usize;
 
-    /// Returns the shelf's files in one part.
+    /// Returns the disk cache's files in one part.
     ///
     /// # Errors
     /// See [`Disk::create`].

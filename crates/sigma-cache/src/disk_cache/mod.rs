@@ -1,7 +1,7 @@
 //! Responses on a disk: found through a table in memory, written and read outside the workers.
 //!
-//! A shelf belongs to a zone, whose memory has the popular responses. A worker only looks at the table and queues a
-//! job; after any error, requests continue without the shelf.
+//! A disk cache belongs to a zone, whose memory has the popular responses. A worker only looks at the table and queues
+//! a job; after any error, requests continue without the disk cache.
 //!
 //! [`port`] is the interface to the machine, [`format`] the file of a response, [`index`] the table, [`write`] and
 //! [`read`] the work on files, [`tend`] the background work.
@@ -44,7 +44,7 @@ const READING_RESTS_S: u64 = 5;
 /// The number of files removed in one step.
 const REMOVED_AT_ONCE: usize = 64;
 
-/// The limits of a shelf.
+/// The limits of a disk cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// Bytes of the disk.
@@ -55,7 +55,7 @@ pub struct Bounds {
     pub inactive_s: u32,
 }
 
-/// The statistics of a shelf since the start.
+/// The statistics of a disk cache since the start.
 #[derive(Debug, Default)]
 pub struct Counts {
     /// Responses written.
@@ -94,7 +94,7 @@ struct Doomed {
 
 /// Responses on a disk. See the module comment.
 #[derive(Debug)]
-pub struct Shelf {
+pub struct DiskCache {
     bounds: Bounds,
     index: Index,
     hands: Arc<dyn Hands>,
@@ -118,10 +118,10 @@ pub struct Shelf {
     counts: Counts,
 }
 
-impl Shelf {
-    /// Returns a shelf without a folder, whose jobs run on `hands`.
-    pub fn new(bounds: Bounds, hands: Arc<dyn Hands>) -> Arc<Shelf> {
-        Arc::new(Shelf {
+impl DiskCache {
+    /// Returns a disk cache without a folder, whose jobs run on `hands`.
+    pub fn new(bounds: Bounds, hands: Arc<dyn Hands>) -> Arc<DiskCache> {
+        Arc::new(DiskCache {
             bounds,
             index: Index::new(),
             hands,
@@ -140,8 +140,8 @@ impl Shelf {
         })
     }
 
-    /// Gives it a folder, whose new files have names with the prefix `names`; [`Shelf::tend`] scans the old files.
-    /// Old responses that match `orders` are removed. A shelf that was closed stays closed.
+    /// Gives it a folder, whose new files have names with the prefix `names`; [`DiskCache::tend`] scans the old files.
+    /// Old responses that match `orders` are removed. A disk cache that was closed stays closed.
     pub fn open(&self, disk: Arc<dyn Disk>, names: u64, orders: &[Purge]) {
         orders.iter().for_each(|order| self.distrust(order));
         let _ = self.names.set(names);
@@ -165,17 +165,17 @@ impl Shelf {
     }
 
     /// Hands the folder to another process, as soon as running jobs have ended. Clients get responses to the end.
-    pub fn close(self: &Arc<Shelf>) {
+    pub fn close(self: &Arc<DiskCache>) {
         {
             // It cannot be opened meanwhile.
             let _disk = held(&self.disk);
             self.is_left.store(true, Ordering::Release);
             self.is_open.store(false, Ordering::Release);
         }
-        let shelf = Arc::clone(self);
+        let disk_cache = Arc::clone(self);
         self.hands.give(Box::new(move || {
-            while shelf.remove_some() {}
-            drop(held(&shelf.disk).take());
+            while disk_cache.remove_some() {}
+            drop(held(&disk_cache.disk).take());
         }));
     }
 
@@ -238,7 +238,7 @@ impl Shelf {
     }
 
     /// Removes the responses under a key; returns true if there was one.
-    pub(crate) fn forget(self: &Arc<Shelf>, key: &[u8], errand: Option<&Errand>) -> bool {
+    pub(crate) fn forget(self: &Arc<DiskCache>, key: &[u8], errand: Option<&Errand>) -> bool {
         self.outdate(key);
         let gone = self.index.forget(key, errand);
         let was_there = !gone.is_empty();
@@ -247,7 +247,7 @@ impl Shelf {
     }
 
     /// Removes the responses that match an order; returns their number.
-    pub(crate) fn sweep(self: &Arc<Shelf>, order: &Purge, errand: Option<&Errand>) -> usize {
+    pub(crate) fn sweep(self: &Arc<DiskCache>, order: &Purge, errand: Option<&Errand>) -> usize {
         self.distrust(order);
         let (gone, unwritten) =
             self.index.sweep(&|key: &[u8], label: &Label| order.means(key, label), errand);
@@ -257,7 +257,7 @@ impl Shelf {
     }
 
     /// Queues the removal of files.
-    fn doom(self: &Arc<Shelf>, gone: Vec<Arc<Entry>>, errand: Option<&Errand>) {
+    fn doom(self: &Arc<DiskCache>, gone: Vec<Arc<Entry>>, errand: Option<&Errand>) {
         if gone.is_empty() {
             return;
         }
@@ -270,12 +270,12 @@ impl Shelf {
         self.hands.give(self.removal());
     }
 
-    fn removal(self: &Arc<Shelf>) -> Job {
-        let shelf = Arc::clone(self);
+    fn removal(self: &Arc<DiskCache>) -> Job {
+        let disk_cache = Arc::clone(self);
         Box::new(move || {
-            if shelf.remove_some() {
-                let next = shelf.removal();
-                shelf.hands.give(next);
+            if disk_cache.remove_some() {
+                let next = disk_cache.removal();
+                disk_cache.hands.give(next);
             }
         })
     }
@@ -325,13 +325,13 @@ impl Shelf {
     }
 
     /// Handles an entry with a wrong checksum.
-    fn spoil(self: &Arc<Shelf>, entry: &Arc<Entry>) {
+    fn spoil(self: &Arc<DiskCache>, entry: &Arc<Entry>) {
         self.fail(Trouble::Corrupt, None);
         self.lose(entry);
     }
 
     /// Removes an entry.
-    fn lose(self: &Arc<Shelf>, entry: &Arc<Entry>) {
+    fn lose(self: &Arc<DiskCache>, entry: &Arc<Entry>) {
         if self.index.drop_one(entry) {
             self.doom(vec![Arc::clone(entry)], None);
         }
