@@ -12,7 +12,7 @@ use sigma_http::Headers;
 use sigma_plugin::cache::CacheDisk;
 
 use crate::body::Body;
-use crate::disk_cache::{DiskCache, Erasure, Errand, Stream};
+use crate::disk_cache::{DiskCache, Erasure, PendingRemoval, Stream};
 use crate::flight::Flight;
 use crate::label::VARIANTS_MAX;
 use crate::purge::Purge;
@@ -381,17 +381,18 @@ impl Zone {
 
     /// As [`Zone::purge`], for a caller that waits for the removal from the disk.
     pub fn erase(&self, key: &[u8]) -> (bool, Erasure) {
-        let (erasure, errand) = Erasure::begin();
-        (self.forget(key, Some(&errand)), erasure)
+        let (erasure, pending_removal) = Erasure::begin();
+        (self.forget(key, Some(&pending_removal)), erasure)
     }
 
-    fn forget(&self, key: &[u8], errand: Option<&Errand>) -> bool {
+    fn forget(&self, key: &[u8], pending_removal: Option<&PendingRemoval>) -> bool {
         let hash = self.hasher.hash_one(key);
         let mut flights = self.stripe(hash);
         self.forgotten[hash as usize % COUNTERS].fetch_add(1, Ordering::AcqRel);
         // Waiting requests were made before.
         flights.remove(key);
-        let was_on_disk = self.disk_cache.as_ref().is_some_and(|disk_cache| disk_cache.forget(key, errand));
+        let was_on_disk =
+            self.disk_cache.as_ref().is_some_and(|disk_cache| disk_cache.forget(key, pending_removal));
         self.answers.remove(key).is_some() || was_on_disk
     }
 
@@ -412,8 +413,8 @@ impl Zone {
             count += gone.iter().filter(|gone| gone.mark.as_ref().is_none_or(|mark| mark.is_gone())).count();
         }
         let Some(disk_cache) = &self.disk_cache else { return (count, Erasure::nothing()) };
-        let (erasure, errand) = Erasure::begin();
-        (count + disk_cache.sweep(order, Some(&errand)), erasure)
+        let (erasure, pending_removal) = Erasure::begin();
+        (count + disk_cache.sweep(order, Some(&pending_removal)), erasure)
     }
 
     /// Starts a flight for all requests with this key. A flight of others is respected for `most_s` seconds, if that

@@ -31,8 +31,8 @@ pub(crate) struct Entry {
     pub(crate) placed: AtomicU32,
     /// The waiters for a read, if one is running.
     waiters: Mutex<Option<Vec<Waiter>>>,
-    /// Errands of purges that wait for its removal, if it was purged while it was written.
-    errands: Mutex<Vec<Errand>>,
+    /// Handles of purges that wait for its removal, if it was purged while it was written.
+    pending_removals: Mutex<Vec<PendingRemoval>>,
 }
 
 impl Entry {
@@ -46,7 +46,7 @@ impl Entry {
             mark: Arc::new(Mark::new(id.0, now)),
             placed: AtomicU32::new(seconds(now)),
             waiters: Mutex::default(),
-            errands: Mutex::default(),
+            pending_removals: Mutex::default(),
         }
     }
 
@@ -86,13 +86,13 @@ impl Entry {
     }
 
     /// Makes a purge wait for its removal.
-    pub(crate) fn hold(&self, errand: Option<&Errand>) {
-        self.errands.lock().unwrap_or_else(PoisonError::into_inner).extend(errand.cloned());
+    pub(crate) fn hold(&self, pending_removal: Option<&PendingRemoval>) {
+        self.pending_removals.lock().unwrap_or_else(PoisonError::into_inner).extend(pending_removal.cloned());
     }
 
     /// Ends the wait of purges: it is removed.
     pub(crate) fn let_go(&self) {
-        self.errands.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.pending_removals.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     fn waiters(&self) -> MutexGuard<'_, Option<Vec<Waiter>>> {
@@ -106,7 +106,7 @@ impl Entry {
 pub struct Erasure(Vec<mpsc::Receiver<()>>);
 
 /// Held for each pending removal.
-pub(crate) type Errand = mpsc::Sender<()>;
+pub(crate) type PendingRemoval = mpsc::Sender<()>;
 
 impl Erasure {
     /// Returns an erasure without pending removals.
@@ -114,10 +114,10 @@ impl Erasure {
         Erasure(Vec::new())
     }
 
-    /// Returns an erasure, and the errand for pending removals.
-    pub(crate) fn begin() -> (Erasure, Errand) {
-        let (errand, done) = mpsc::channel(1);
-        (Erasure(vec![done]), errand)
+    /// Returns an erasure, and the handle for pending removals.
+    pub(crate) fn begin() -> (Erasure, PendingRemoval) {
+        let (pending_removal, done) = mpsc::channel(1);
+        (Erasure(vec![done]), pending_removal)
     }
 
     /// Combines two erasures.

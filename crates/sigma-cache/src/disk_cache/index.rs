@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use foldhash::fast::RandomState;
 use sigma_http::Headers;
 
-use super::entry::{Entry, Errand};
+use super::entry::{Entry, PendingRemoval};
 use crate::label::{Label, VARIANTS_MAX};
 
 /// The parts of the table, each with its own lock.
@@ -157,10 +157,10 @@ impl Index {
         self.size.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Removes the responses under a key, and returns those on the disk. Drafts hold `errand`
+    /// Removes the responses under a key, and returns those on the disk. Drafts hold `pending_removal`
     /// until they are gone.
-    pub(crate) fn forget(&self, key: &[u8], errand: Option<&Errand>) -> Vec<Arc<Entry>> {
-        self.take(&mut self.part(key), key, errand, |_| true)
+    pub(crate) fn forget(&self, key: &[u8], pending_removal: Option<&PendingRemoval>) -> Vec<Arc<Entry>> {
+        self.take(&mut self.part(key), key, pending_removal, |_| true)
     }
 
     /// Removes the responses under a key that one with this label replaces.
@@ -173,14 +173,14 @@ impl Index {
     pub(crate) fn sweep(
         &self,
         is_meant: &dyn Fn(&[u8], &Label) -> bool,
-        errand: Option<&Errand>,
+        pending_removal: Option<&PendingRemoval>,
     ) -> (Vec<Arc<Entry>>, usize) {
         let (mut gone, mut unwritten) = (Vec::new(), 0);
         for part in &self.parts {
             let mut swept = held(part);
             let drafts: Vec<Arc<Entry>> = swept.drafts.values().cloned().collect();
             for draft in drafts.iter().filter(|draft| is_meant(&draft.key, &draft.label)) {
-                self.remove(&mut swept, draft, errand);
+                self.remove(&mut swept, draft, pending_removal);
                 unwritten += 1;
             }
             drop(swept);
@@ -193,7 +193,7 @@ impl Index {
                 let Some((place, _)) = next.last() else { break };
                 last = Bound::Excluded(*place);
                 for (_, entry) in next.into_iter().filter(|(_, entry)| is_meant(&entry.key, &entry.label)) {
-                    self.remove(&mut part, &entry, errand);
+                    self.remove(&mut part, &entry, pending_removal);
                     gone.push(entry);
                 }
             }
@@ -258,23 +258,23 @@ impl Index {
         &self,
         part: &mut Part,
         key: &[u8],
-        errand: Option<&Errand>,
+        pending_removal: Option<&PendingRemoval>,
         is_meant: impl Fn(&Entry) -> bool,
     ) -> Vec<Arc<Entry>> {
         let kept = part.kept.get(key).into_iter().flatten();
         let drafts = part.drafts.values().filter(|draft| *draft.key == *key);
         let mut meant: Vec<Arc<Entry>> =
             kept.chain(drafts).filter(|entry| is_meant(entry)).cloned().collect();
-        meant.retain(|entry| self.remove(part, entry, errand));
+        meant.retain(|entry| self.remove(part, entry, pending_removal));
         meant
     }
 
     /// Removes one entry; returns true if it is on the disk. An entry that is being written is left to its writer,
     /// which sees the removal.
-    fn remove(&self, part: &mut Part, entry: &Arc<Entry>, errand: Option<&Errand>) -> bool {
+    fn remove(&self, part: &mut Part, entry: &Arc<Entry>, pending_removal: Option<&PendingRemoval>) -> bool {
         entry.forget();
         if part.drafts.remove(&entry.id.0).is_some() {
-            entry.hold(errand);
+            entry.hold(pending_removal);
             return false;
         }
         part.order.remove(&(entry.placed.load(Ordering::Relaxed), entry.id.0));

@@ -23,7 +23,7 @@ use sigma_http::Headers;
 
 use entry::Entry;
 pub use entry::Erasure;
-pub(crate) use entry::Errand;
+pub(crate) use entry::PendingRemoval;
 use index::Index;
 use port::{Disk, FileId, Found, Hands, Job, Trouble};
 pub(crate) use read::Reads;
@@ -85,7 +85,7 @@ impl Counts {
 /// Files to be removed.
 #[derive(Debug, Default)]
 struct Doomed {
-    queue: VecDeque<(Arc<Entry>, Option<Errand>)>,
+    queue: VecDeque<(Arc<Entry>, Option<PendingRemoval>)>,
     /// A removal is running.
     is_under_way: bool,
     /// Files that could not be removed.
@@ -238,31 +238,39 @@ impl DiskCache {
     }
 
     /// Removes the responses under a key; returns true if there was one.
-    pub(crate) fn forget(self: &Arc<DiskCache>, key: &[u8], errand: Option<&Errand>) -> bool {
+    pub(crate) fn forget(
+        self: &Arc<DiskCache>,
+        key: &[u8],
+        pending_removal: Option<&PendingRemoval>,
+    ) -> bool {
         self.outdate(key);
-        let gone = self.index.forget(key, errand);
+        let gone = self.index.forget(key, pending_removal);
         let was_there = !gone.is_empty();
-        self.doom(gone, errand);
+        self.doom(gone, pending_removal);
         was_there
     }
 
     /// Removes the responses that match an order; returns their number.
-    pub(crate) fn sweep(self: &Arc<DiskCache>, order: &Purge, errand: Option<&Errand>) -> usize {
+    pub(crate) fn sweep(
+        self: &Arc<DiskCache>,
+        order: &Purge,
+        pending_removal: Option<&PendingRemoval>,
+    ) -> usize {
         self.distrust(order);
         let (gone, unwritten) =
-            self.index.sweep(&|key: &[u8], label: &Label| order.means(key, label), errand);
+            self.index.sweep(&|key: &[u8], label: &Label| order.means(key, label), pending_removal);
         let count = gone.len() + unwritten;
-        self.doom(gone, errand);
+        self.doom(gone, pending_removal);
         count
     }
 
     /// Queues the removal of files.
-    fn doom(self: &Arc<DiskCache>, gone: Vec<Arc<Entry>>, errand: Option<&Errand>) {
+    fn doom(self: &Arc<DiskCache>, gone: Vec<Arc<Entry>>, pending_removal: Option<&PendingRemoval>) {
         if gone.is_empty() {
             return;
         }
         let mut doomed = held(&self.doomed);
-        doomed.queue.extend(gone.into_iter().map(|entry| (entry, errand.cloned())));
+        doomed.queue.extend(gone.into_iter().map(|entry| (entry, pending_removal.cloned())));
         if std::mem::replace(&mut doomed.is_under_way, true) {
             return;
         }
@@ -290,11 +298,11 @@ impl DiskCache {
                 doomed.is_under_way = next.is_some();
                 next
             };
-            let Some((entry, errand)) = next else { return false };
+            let Some((entry, pending_removal)) = next else { return false };
             if let Some(disk) = &disk {
                 self.remove(&**disk, &entry);
             }
-            drop(errand);
+            drop(pending_removal);
         }
         true
     }
