@@ -88,7 +88,7 @@ fn a_restart_forgets_nothing() {
     }
     // A truncated one is not stored.
     Answer::of("broken").begin(&first, LARGE).unwrap().see(&Frame::Data(Chunk::copy_of(b"x")));
-    first.hands.work();
+    first.threads.work();
     let taken: usize = disk.contents().iter().map(|content| content.lock().unwrap().len()).sum();
     assert!(
         first.disk_cache.bytes() as usize >= taken && first.disk_cache.bytes() as usize <= taken + 7 * 4096
@@ -122,7 +122,7 @@ fn a_restart_forgets_nothing() {
     // A small one is in memory from then on, a large one is not.
     assert!(second.zone.find(b"small", &Headers::default()).is_some());
     assert!(second.zone.find(b"large", &Headers::default()).is_none());
-    assert_eq!(second.hands.troubles(), []);
+    assert_eq!(second.threads.troubles(), []);
 }
 
 /// A process may die at any moment: each found response is complete, and was stored before.
@@ -130,21 +130,21 @@ fn a_restart_forgets_nothing() {
 fn a_process_that_dies_leaves_no_torn_file() {
     let act = |process: &Process| {
         Answer::of("a").put(process, &body(1, 100_000));
-        process.hands.work();
+        process.threads.work();
         Answer::of("large").put(process, &body(2, 1 << 20 | 77));
         Answer::of("b").put(process, &body(3, 10));
-        process.hands.work();
+        process.threads.work();
         // A node revalidates it.
         if let Some(stored) = process.get(b"a", &Headers::default()) {
             let life = Life { born: 700, ..stored.life };
             let renewed = stored.refreshed(&headers(&[("X-New", "1")]), life);
             process.zone.insert(b"a", renewed, process.zone.epoch(b"a"), process.now);
         }
-        process.hands.work();
+        process.threads.work();
         Answer::of("b").put(process, &body(4, 20));
-        process.hands.work();
+        process.threads.work();
         process.zone.purge(b"large");
-        process.hands.work();
+        process.threads.work();
     };
     let whole = MemoryDisk::default();
     let process = Process::begin(&whole, 1, ROOMY, 1 << 20, &[]);
@@ -170,7 +170,7 @@ fn a_process_that_dies_leaves_no_torn_file() {
             let is_new = stored.headers.find(b"X-New").is_some();
             assert_eq!(stored.life.born, if is_new { 700 } else { 500 }, "head and life are of one version");
         }
-        assert_eq!(next.hands.troubles(), [], "at {dies_at}");
+        assert_eq!(next.threads.troubles(), [], "at {dies_at}");
         assert!(disk.platter().files.keys().all(|(_, is_draft)| !is_draft), "at {dies_at}");
     }
     let next = Process::start(&whole, 2, ROOMY);
@@ -185,7 +185,7 @@ fn corrupt_responses_are_not_sent() {
     let disk = MemoryDisk::default();
     let first = Process::start(&disk, 1, ROOMY);
     Answer::of("k").put(&first, &body(1, 700));
-    first.hands.work();
+    first.threads.work();
     let good = disk.contents()[0].lock().unwrap().clone();
     let name = *disk.platter().files.keys().next().unwrap();
     for at in 0..good.len() {
@@ -202,9 +202,9 @@ fn corrupt_responses_are_not_sent() {
             }
             let found = next.get(b"k", &Headers::default()).map(|stored| next.body(&stored).unwrap());
             assert!(found.as_ref().is_none_or(|found| *found == body(1, 700)), "byte {at}");
-            next.hands.work();
+            next.threads.work();
             if found.is_none() {
-                assert!(next.hands.troubles().contains(&Trouble::Corrupt), "byte {at}");
+                assert!(next.threads.troubles().contains(&Trouble::Corrupt), "byte {at}");
                 assert_eq!((disk.platter().files.len(), next.disk_cache.bytes()), (0, 0), "byte {at}");
             }
         }
@@ -213,13 +213,13 @@ fn corrupt_responses_are_not_sent() {
     let disk = MemoryDisk::default();
     let process = Process::start(&disk, 1, ROOMY);
     Answer::of("k").put(&process, &body(1, LARGE));
-    process.hands.work();
+    process.threads.work();
     let stored = process.get(b"k", &Headers::default()).unwrap();
     disk.contents()[0].lock().unwrap()[2 << 20] ^= 1;
     let part = process.body(&stored).unwrap_err();
     assert!(part.len() >= 1 << 20 && part.len() <= 2 << 20 && body(1, LARGE).starts_with(&part));
-    process.hands.work();
-    assert_eq!(process.hands.troubles(), [Trouble::Corrupt]);
+    process.threads.work();
+    assert_eq!(process.threads.troubles(), [Trouble::Corrupt]);
     assert!(process.get(b"k", &Headers::default()).is_none() && disk.platter().files.is_empty());
     assert_eq!(process.disk_cache.counts().corrupt.load(Ordering::Relaxed), 1);
 }
@@ -230,7 +230,7 @@ fn foreign_changes_of_the_folder_are_detected() {
     let first = Process::start(&disk, 1, ROOMY);
     Answer::of("a").put(&first, b"a");
     Answer::of("b").put(&first, b"b");
-    first.hands.work();
+    first.threads.work();
     let next = Process::start(&disk, 2, ROOMY);
     // The file of one response was replaced by another one's.
     let contents = disk.contents();
@@ -251,41 +251,41 @@ fn without_the_disk_it_continues() {
     let mut process = Process::start(&disk, 1, ROOMY);
     disk.platter().capacity = 10_000;
     Answer::of("a").put(&process, &body(1, 20_000));
-    process.hands.work();
-    assert_eq!(process.hands.troubles(), [Trouble::Write]);
+    process.threads.work();
+    assert_eq!(process.threads.troubles(), [Trouble::Write]);
     assert_eq!((kept(&process, "a"), process.disk_cache.bytes()), (Some(body(1, 20_000)), 0));
     assert!(disk.platter().files.is_empty(), "nothing of it is left");
     // For a while nothing is written.
     disk.platter().capacity = 0;
     Answer::of("b").put(&process, b"b");
-    process.hands.work();
+    process.threads.work();
     assert!(disk.platter().files.is_empty() && kept(&process, "b").is_some());
     process.now += 10;
     Answer::of("c").put(&process, b"c");
-    process.hands.work();
+    process.threads.work();
     assert_eq!(disk.platter().files.len(), 1);
     // A large one has no place then, and is still forwarded.
     disk.platter().capacity = 100_000;
     Answer::of("large").put(&process, &body(1, LARGE));
-    process.hands.work();
-    assert_eq!((process.hands.troubles(), kept(&process, "large")), (vec![Trouble::Write], None));
+    process.threads.work();
+    assert_eq!((process.threads.troubles(), kept(&process, "large")), (vec![Trouble::Write], None));
     assert_eq!(disk.platter().files.len(), 1);
     process.now += 10;
     // All threads are busy.
-    process.hands.take_at_most(0);
+    process.threads.take_at_most(0);
     Answer::of("d").put(&process, b"d");
-    assert_eq!(process.hands.troubles(), [Trouble::Slow]);
+    assert_eq!(process.threads.troubles(), [Trouble::Slow]);
     assert!(kept(&process, "d").is_some());
     let next = Process::start(&disk, 2, ROOMY);
-    next.hands.take_at_most(0);
+    next.threads.take_at_most(0);
     assert!(next.zone.fetch(b"c", &Headers::default(), next.now).is_none());
-    next.hands.take_at_most(9);
+    next.threads.take_at_most(9);
     next.zone.fetch(b"c", &Headers::default(), next.now).unwrap().give_up(next.now);
     assert!(next.zone.fetch(b"c", &Headers::default(), next.now + 4).is_none(), "it is slow");
-    next.hands.work();
+    next.threads.work();
     disk.platter().fails = Some(std::io::ErrorKind::Other);
     assert!(next.zone.fetch(b"c", &Headers::default(), next.now + 5).is_some());
-    next.hands.work();
+    next.threads.work();
     disk.platter().fails = None;
     let mut next = next;
     next.now += 5;
@@ -308,7 +308,7 @@ fn disk_use_is_bounded() {
         // One of them is requested again and again.
         assert!(process.get(b"k0", &Headers::default()).is_some(), "at {n}");
         process.zone.find(b"k0", &Headers::default()).iter().for_each(|stored| stored.touch(process.now));
-        process.hands.work();
+        process.threads.work();
         let bytes: usize = disk.contents().iter().map(|content| content.lock().unwrap().len()).sum();
         assert!(bytes <= 100 << 10 && process.disk_cache.bytes() <= 100 << 10, "{bytes}");
     }
@@ -325,7 +325,7 @@ fn disk_use_is_bounded() {
     for n in 0..20 {
         Answer::of(&format!("k{n}")).put(&process, &body(n, 3_000));
     }
-    process.hands.work();
+    process.threads.work();
     let next = Process::start(&disk, 2, Bounds { disk_bytes: 20 << 10, ..bounds });
     assert!(
         next.disk_cache.bytes() <= 20 << 10 && next.disk_cache.entries() == disk.platter().files.len() as u64
@@ -334,7 +334,7 @@ fn disk_use_is_bounded() {
     assert!((2..=3).contains(&table.disk_cache.entries()), "{}", table.disk_cache.entries());
     // One that is larger than half of it is not stored.
     Answer::of("large").put(&next, &body(1, 60 << 10));
-    next.hands.work();
+    next.threads.work();
     assert!(!disk.contents().iter().any(|content| content.lock().unwrap().len() > 50 << 10));
 }
 
@@ -367,20 +367,20 @@ fn purged_responses_are_gone_from_the_disk() {
             red.put(&process, &body(1, length));
             Answer::of("b").put(&process, b"b");
             if works {
-                process.hands.work();
+                process.threads.work();
             }
             // It is still arriving, unless it is being written already.
             let mut coming = red.begin(&process, LARGE);
             assert_eq!(coming.is_some(), works);
             let half = Frame::Data(Chunk::copy_of(&body(1, LARGE / 2)));
             coming.iter_mut().for_each(|coming| coming.see(&half));
-            process.hands.work_once();
+            process.threads.work_once();
             let (count, erasure) = zones.purge(order);
             assert!(count > 0, "{order:?} {length} {works}");
             coming.iter_mut().for_each(|coming| coming.see(&half));
             coming.iter_mut().for_each(|coming| coming.see(&Frame::End));
             assert_eq!(kept(&process, "a"), None, "{order:?} {length} {works}");
-            process.hands.work();
+            process.threads.work();
             let mut done = std::pin::pin!(erasure.done());
             let mut task = std::task::Context::from_waker(std::task::Waker::noop());
             assert!(done.as_mut().poll(&mut task).is_ready(), "{order:?} {length} {works}");
@@ -399,12 +399,12 @@ fn an_erasure_is_not_done_before_the_file_is_gone() {
     for is_written in [true, false] {
         Answer::of("a").put(&process, b"a");
         if is_written {
-            process.hands.work();
+            process.threads.work();
         }
         let (was_kept, erasure) = process.zone.erase(b"a");
         let mut done = std::pin::pin!(erasure.done());
         assert!(was_kept && done.as_mut().poll(&mut task).is_pending());
-        process.hands.work();
+        process.threads.work();
         assert!(done.as_mut().poll(&mut task).is_ready() && disk.platter().files.is_empty());
     }
     let (was_kept, erasure) = process.zone.erase(b"a");
@@ -420,7 +420,7 @@ fn late_found_responses_are_checked() {
         let tags: &[_] = if key == "order" { &[("Cache-Tag", "red")] } else { &[] };
         Answer { fields: tags, ..Answer::of(key) }.put(&first, b"old");
     }
-    first.hands.work();
+    first.threads.work();
     let before = Purge { resources: [b"h/before"[..].into()].into(), ..Purge::default() };
     let mut next = Process::begin(&disk, 2, ROOMY, 16 << 20, &[before]);
     // The scan has found nothing yet.
@@ -436,7 +436,7 @@ fn late_found_responses_are_checked() {
     next.zone.purge(b"key");
     Answer::of("newer").put(&next, b"new");
     next.look_through();
-    next.hands.work();
+    next.threads.work();
     for key in ["order", "before", "key"] {
         assert_eq!(kept(&next, key), None, "{key}");
     }
@@ -458,14 +458,14 @@ fn one_request_writes_a_large_response() {
     first.see(&Frame::Data(Chunk::copy_of(&body(1, LARGE))));
     assert!(Answer::of("k").begin(&process, LARGE).is_none());
     first.see(&Frame::End);
-    process.hands.work();
+    process.threads.work();
     assert!(kept(&process, "k").unwrap() == body(1, LARGE));
     // A small one replaces one that is arriving.
     let mut second = Answer::of("k").begin(&process, LARGE).unwrap();
     Answer::of("k").put(&process, b"small");
     second.see(&Frame::Data(Chunk::copy_of(&body(2, LARGE))));
     second.see(&Frame::End);
-    process.hands.work();
+    process.threads.work();
     let next = Process::start(&disk, 2, ROOMY);
     assert_eq!(kept(&next, "k").as_deref(), Some(&b"small"[..]));
 }
@@ -477,19 +477,19 @@ fn a_response_replaced_during_a_read_stays_replaced() {
         let disk = MemoryDisk::default();
         let first = Process::start(&disk, 1, ROOMY);
         Answer::of("k").put(&first, b"old");
-        first.hands.work();
+        first.threads.work();
         let process = Process::start(&disk, 2, ROOMY);
         let mut newer = Answer::of("k").begin(&process, LARGE).unwrap();
         newer.see(&Frame::Data(Chunk::copy_of(&body(1, LARGE))));
         let mut fetch = process.zone.fetch(b"k", &Headers::default(), process.now).unwrap();
-        process.hands.work();
+        process.threads.work();
         newer.see(&Frame::End);
         if is_written_before {
-            process.hands.work();
+            process.threads.work();
         }
         let mut task = std::task::Context::from_waker(std::task::Waker::noop());
         assert!(std::pin::Pin::new(&mut fetch).poll(&mut task).is_ready());
-        process.hands.work();
+        process.threads.work();
         assert!(kept(&process, "k").unwrap() == body(1, LARGE), "{is_written_before}");
     }
 }
@@ -501,18 +501,18 @@ fn a_folder_that_cannot_be_scanned_is_scanned_again() {
     let disk = MemoryDisk::default();
     let first = Process::start(&disk, 1, ROOMY);
     Answer::of("k").put(&first, b"old");
-    first.hands.work();
+    first.threads.work();
     let mut next = Process::begin(&disk, 2, ROOMY, 16 << 20, &[]);
     disk.platter().fails = Some(std::io::ErrorKind::Other);
     (0..5).for_each(|_| next.tend());
-    assert!(!next.disk_cache.is_known() && next.hands.troubles() == [Trouble::Read; 5]);
+    assert!(!next.disk_cache.is_known() && next.threads.troubles() == [Trouble::Read; 5]);
     disk.platter().fails = None;
     next.look_through();
     assert_eq!(kept(&next, "k").as_deref(), Some(&b"old"[..]));
     disk.platter().unreadable = true;
     let mut last = Process::begin(&disk, 3, ROOMY, 16 << 20, &[]);
     last.look_through();
-    assert_eq!((last.hands.troubles(), disk.platter().files.len()), (vec![Trouble::Read], 0));
+    assert_eq!((last.threads.troubles(), disk.platter().files.len()), (vec![Trouble::Read], 0));
 }
 
 /// A process that hands its folder over writes nothing there any more, and clients still get running responses.
@@ -521,13 +521,13 @@ fn a_folder_is_handed_to_another_process() {
     let disk = MemoryDisk::default();
     let first = Process::start(&disk, 1, ROOMY);
     Answer::of("large").put(&first, &body(1, LARGE));
-    first.hands.work();
+    first.threads.work();
     let stored = first.get(b"large", &Headers::default()).unwrap();
     Answer::of("a").put(&first, b"a");
     first.zone.purge(b"large");
     first.disk_cache.close();
     Answer::of("b").put(&first, b"b");
-    first.hands.work();
+    first.threads.work();
     let next = Process::start(&disk, 2, ROOMY);
     assert_eq!((kept(&next, "a").is_some(), kept(&next, "b"), kept(&next, "large")), (true, None, None));
     assert!(first.body(&stored).unwrap() == body(1, LARGE));
@@ -541,10 +541,10 @@ fn a_closed_disk_cache_is_not_opened() {
     let disk = MemoryDisk::default();
     let process = Process::begin(&disk, 1, ROOMY, 4 << 20, &[]);
     process.disk_cache.close();
-    process.hands.work();
+    process.threads.work();
     process.disk_cache.open(Arc::new(disk.clone()), 1, &[]);
     assert!(process.disk_cache.is_left() && !process.disk_cache.is_open());
     Answer::of("k").put(&process, b"in memory");
-    process.hands.work();
+    process.threads.work();
     assert_eq!((kept(&process, "k").is_some(), disk.platter().files.len()), (true, 0));
 }

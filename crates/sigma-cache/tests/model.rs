@@ -353,7 +353,7 @@ impl Both {
                 if found.is_some() || !self.waits {
                     return found;
                 }
-                process.hands.work();
+                process.threads.work();
                 process.get(key, fields)
             }
         }
@@ -370,7 +370,7 @@ impl Both {
         assert_eq!(wishes.no_cache, asked.no_cache);
         let key = Both::key(asked.key);
         if !self.zone.has(&key) && self.waits {
-            self.process.iter().for_each(|process| process.hands.work());
+            self.process.iter().for_each(|process| process.threads.work());
         }
         if !self.zone.has(&key) {
             // It had no room. The comparison decides whether it must have had room.
@@ -440,7 +440,7 @@ impl Both {
     fn erase(&mut self) {
         if let Some(process) = &mut self.process {
             process.disk.platter().fails = None;
-            process.hands.work();
+            process.threads.work();
             process.tend();
         }
     }
@@ -554,7 +554,7 @@ fn with_room_on_a_disk_it_matches_the_model() {
         let step = |both: &mut Both, chance: &mut Chance| {
             let is_restart = chance.one_of(500);
             if is_restart || chance.one_of(2) {
-                both.process.iter().for_each(|process| process.hands.work());
+                both.process.iter().for_each(|process| process.threads.work());
             }
             if is_restart {
                 both.start(&disk, 64 << 10, ROOM);
@@ -565,10 +565,10 @@ fn with_room_on_a_disk_it_matches_the_model() {
             let (gave, wanted) = (shown(found), shown(known));
             assert!(found == known, "seed {seed} at {}: {gave} instead of {wanted} for {asked:?}", both.now);
             let process = both.process.as_ref().expect("there is one");
-            process.hands.work();
+            process.threads.work();
             let all = both.model.kept.iter().all(|kept| both.zone.has(&Both::key(kept.key)));
             assert!(all, "seed {seed} at {}: something had no room", both.now);
-            assert_eq!(process.hands.troubles(), []);
+            assert_eq!(process.threads.troubles(), []);
         });
         assert!(hits > REQUESTS / 10, "{hits}");
     }
@@ -586,7 +586,7 @@ fn on_a_bad_disk_it_never_sends_another_response() {
             if let Some(process) = &mut both.process {
                 let jobs = chance.below(4);
                 for _ in 0..jobs {
-                    process.hands.work_once();
+                    process.threads.work_once();
                 }
                 process.now = both.now;
                 if chance.one_of(20) {
@@ -598,7 +598,7 @@ fn on_a_bad_disk_it_never_sends_another_response() {
                 disk.platter().fails = None;
                 let left = chance.below(20) as usize;
                 disk.platter().steps_left = Some(left);
-                both.process.iter().for_each(|process| process.hands.work());
+                both.process.iter().for_each(|process| process.threads.work());
                 disk.platter().steps_left = None;
                 both.start(&disk, 64 << 10, bounds);
             }

@@ -25,7 +25,7 @@ use entry::Entry;
 pub use entry::Erasure;
 pub(crate) use entry::PendingRemoval;
 use index::Index;
-use port::{Disk, FileId, Found, Hands, Job, Trouble};
+use port::{Disk, DiskThreads, FileId, Found, Job, Trouble};
 pub(crate) use read::Reads;
 use tend::Scan;
 pub use tend::Tending;
@@ -97,7 +97,7 @@ struct Doomed {
 pub struct DiskCache {
     bounds: Bounds,
     index: Index,
-    hands: Arc<dyn Hands>,
+    threads: Arc<dyn DiskThreads>,
     /// The folder, while it belongs to this process.
     disk: Mutex<Option<Arc<dyn Disk>>>,
     is_open: AtomicBool,
@@ -119,12 +119,12 @@ pub struct DiskCache {
 }
 
 impl DiskCache {
-    /// Returns a disk cache without a folder, whose jobs run on `hands`.
-    pub fn new(bounds: Bounds, hands: Arc<dyn Hands>) -> Arc<DiskCache> {
+    /// Returns a disk cache without a folder, whose jobs run on `threads`.
+    pub fn new(bounds: Bounds, threads: Arc<dyn DiskThreads>) -> Arc<DiskCache> {
         Arc::new(DiskCache {
             bounds,
             index: Index::new(),
-            hands,
+            threads,
             disk: Mutex::default(),
             is_open: AtomicBool::new(false),
             is_left: AtomicBool::new(false),
@@ -173,7 +173,7 @@ impl DiskCache {
             self.is_open.store(false, Ordering::Release);
         }
         let disk_cache = Arc::clone(self);
-        self.hands.give(Box::new(move || {
+        self.threads.give(Box::new(move || {
             while disk_cache.remove_some() {}
             drop(held(&disk_cache.disk).take());
         }));
@@ -275,7 +275,7 @@ impl DiskCache {
             return;
         }
         drop(doomed);
-        self.hands.give(self.removal());
+        self.threads.give(self.removal());
     }
 
     fn removal(self: &Arc<DiskCache>) -> Job {
@@ -283,7 +283,7 @@ impl DiskCache {
         Box::new(move || {
             if disk_cache.remove_some() {
                 let next = disk_cache.removal();
-                disk_cache.hands.give(next);
+                disk_cache.threads.give(next);
             }
         })
     }
@@ -329,7 +329,7 @@ impl DiskCache {
             Trouble::Write | Trouble::Read | Trouble::Remove => &self.counts.failed,
         };
         Counts::add(count);
-        self.hands.tell(trouble, error);
+        self.threads.tell(trouble, error);
     }
 
     /// Handles an entry with a wrong checksum.

@@ -33,7 +33,7 @@ pub struct Found {
     pub is_draft: bool,
 }
 
-/// A folder on a disk that belongs to this process alone. All calls may take long: they are made by [`Hands`] and the
+/// A folder on a disk that belongs to this process alone. All calls may take long: they are made by [`DiskThreads`] and the
 /// tending thread, never on a worker. After the last handle is dropped, the folder is free for another process.
 pub trait Disk: fmt::Debug + Send + Sync {
     /// Creates a draft for writing and reading.
@@ -89,7 +89,7 @@ pub trait OpenFile: fmt::Debug + Send + Sync {
 pub type Job = Box<dyn FnOnce() + Send>;
 
 /// Background threads for disk jobs.
-pub trait Hands: fmt::Debug + Send + Sync {
+pub trait DiskThreads: fmt::Debug + Send + Sync {
     /// Runs a job unless too many wait already; returns true if it will run.
     fn offer(&self, job: Job) -> bool;
 

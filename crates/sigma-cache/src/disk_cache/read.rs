@@ -39,7 +39,7 @@ impl DiskCache {
             return Some(answer);
         }
         let (disk_cache, wanted) = (Arc::clone(self), Arc::clone(entry));
-        let is_taken = self.hands.offer(Box::new(move || {
+        let is_taken = self.threads.offer(Box::new(move || {
             let read = disk_cache.read(&wanted).map(Arc::new);
             wanted.tell(read.as_ref());
         }));
@@ -134,8 +134,8 @@ impl Blocks for DiskBody {
 
     fn read(self: Arc<DiskBody>, number: u64) -> Reading {
         let (sender, reading) = oneshot::channel();
-        let hands = Arc::clone(&self.disk_cache.hands);
-        hands.give(Box::new(move || {
+        let threads = Arc::clone(&self.disk_cache.threads);
+        threads.give(Box::new(move || {
             if !sender.is_closed() {
                 // A reader that has left needs nothing.
                 let _ = sender.send(self.read_block(number));

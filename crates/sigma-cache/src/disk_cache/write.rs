@@ -62,7 +62,7 @@ impl DiskCache {
             return self.leave_out(&entry);
         }
         let (disk_cache, draft) = (Arc::clone(self), Arc::clone(&entry));
-        let is_taken = self.hands.offer(Box::new(move || {
+        let is_taken = self.threads.offer(Box::new(move || {
             disk_cache.unqueue(bytes);
             let written = match disk_cache.disk() {
                 Some(disk) => disk_cache.write_whole(&*disk, &draft, &stored),
@@ -192,7 +192,7 @@ impl DiskCache {
         let Some(entry) = known else { return };
         let disk_cache = Arc::clone(self);
         let is_taken = self.takes(now)
-            && self.hands.offer(Box::new(move || {
+            && self.threads.offer(Box::new(move || {
                 let Some(disk) = disk_cache.disk().filter(|_| !entry.is_gone()) else { return };
                 match rewrite(&*disk, &entry, &stored) {
                     Ok(true) => {}
@@ -345,7 +345,7 @@ impl Lane {
 
     fn go_on(self: &Arc<Lane>) {
         let lane = Arc::clone(self);
-        self.disk_cache.hands.give(Box::new(move || {
+        self.disk_cache.threads.give(Box::new(move || {
             if lane.write_some() {
                 lane.go_on();
             }

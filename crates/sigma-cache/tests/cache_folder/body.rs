@@ -19,7 +19,7 @@ pub(crate) fn cache_folder(input: &[u8]) {
     for (number, (key, length)) in KEPT.iter().enumerate() {
         put(&first, key, &body(number, *length));
     }
-    first.hands.work();
+    first.threads.work();
     drop(first);
     for change in input.chunks_exact(4).take(32) {
         apply(&disk, [change[0], change[1], change[2], change[3]]);
@@ -35,9 +35,9 @@ pub(crate) fn cache_folder(input: &[u8]) {
             Err(part) => assert!(expected.starts_with(&part), "{key}: a part of another body"),
         }
     }
-    second.hands.work();
+    second.threads.work();
     (0..3).for_each(|_| second.tend());
-    second.hands.work();
+    second.threads.work();
     assert!(second.disk_cache.bytes() <= ROOMY.disk_bytes);
 }
 

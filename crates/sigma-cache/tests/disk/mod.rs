@@ -7,7 +7,7 @@ use std::io::{self, Error, ErrorKind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context as Task, Poll, Waker};
 
-use sigma_cache::disk_cache::port::{Disk, FileId, Found, Hands, Job, OpenFile, Trouble};
+use sigma_cache::disk_cache::port::{Disk, DiskThreads, FileId, Found, Job, OpenFile, Trouble};
 use sigma_cache::disk_cache::{Bounds, Tending};
 use sigma_cache::{DiskCache, Purge, Stored, Zone};
 use sigma_http::Headers;
@@ -159,7 +159,7 @@ impl OpenFile for MemoryFile {
 
 /// Threads that run only on demand.
 #[derive(Debug, Default)]
-pub(crate) struct SlowHands {
+pub(crate) struct SlowThreads {
     jobs: Mutex<Jobs>,
     /// The reported problems.
     pub(crate) told: Mutex<Vec<Trouble>>,
@@ -177,7 +177,7 @@ impl std::fmt::Debug for Jobs {
     }
 }
 
-impl SlowHands {
+impl SlowThreads {
     /// Runs one job; returns false without one.
     pub(crate) fn work_once(&self) -> bool {
         let job = held(&self.jobs).queue.pop_front();
@@ -203,7 +203,7 @@ impl SlowHands {
     }
 }
 
-impl Hands for SlowHands {
+impl DiskThreads for SlowThreads {
     fn offer(&self, job: Job) -> bool {
         let mut jobs = held(&self.jobs);
         let fits = jobs.most.is_none_or(|most| jobs.queue.len() < most);
@@ -225,7 +225,7 @@ impl Hands for SlowHands {
 /// A process with a zone on a disk.
 pub(crate) struct Process {
     pub(crate) disk: MemoryDisk,
-    pub(crate) hands: Arc<SlowHands>,
+    pub(crate) threads: Arc<SlowThreads>,
     pub(crate) disk_cache: Arc<DiskCache>,
     pub(crate) zone: Arc<Zone>,
     pub(crate) now: u64,
@@ -243,11 +243,11 @@ impl Process {
         memory: u64,
         orders: &[Purge],
     ) -> Process {
-        let hands = Arc::new(SlowHands::default());
-        let disk_cache = DiskCache::new(bounds, Arc::clone(&hands) as _);
+        let threads = Arc::new(SlowThreads::default());
+        let disk_cache = DiskCache::new(bounds, Arc::clone(&threads) as _);
         let zone = Arc::new(Zone::with_disk_cache(memory, Some(Arc::clone(&disk_cache))));
         disk_cache.open(Arc::new(disk.clone()), names, orders);
-        Process { disk: disk.clone(), hands, disk_cache, zone, now: 1_000, tending: Tending::default() }
+        Process { disk: disk.clone(), threads, disk_cache, zone, now: 1_000, tending: Tending::default() }
     }
 
     /// Returns a process after its scan.
@@ -274,7 +274,7 @@ impl Process {
             return known;
         }
         let mut fetch = self.zone.fetch(key, request, self.now)?;
-        self.hands.work();
+        self.threads.work();
         let mut task = Task::from_waker(Waker::noop());
         match std::pin::Pin::new(&mut fetch).poll(&mut task) {
             Poll::Ready(stored) => stored,
@@ -295,7 +295,7 @@ impl Process {
                 Poll::Ready(Ok(Some(piece))) => all.extend_from_slice(&piece),
                 Poll::Ready(Ok(None)) => return Ok(all),
                 Poll::Ready(Err(_)) => return Err(all),
-                Poll::Pending => assert!(self.hands.work_once(), "nobody reads it"),
+                Poll::Pending => assert!(self.threads.work_once(), "nobody reads it"),
             }
         }
     }

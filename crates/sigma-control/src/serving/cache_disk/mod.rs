@@ -5,7 +5,7 @@
 //! scans the folder in parallel with the traffic.
 
 mod folder;
-mod hands;
+mod threads;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ use sigma_plugin::cache::{CacheDisk, CacheDisks};
 use tokio::sync::{mpsc, oneshot};
 
 use folder::Folder;
-use hands::Pool;
+use threads::Pool;
 
 /// How often a folder is looked at that another process has: the one whose place this one takes leaves it at any moment.
 const LOOK: Duration = Duration::from_millis(100);

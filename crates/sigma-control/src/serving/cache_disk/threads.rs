@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use sigma_cache::disk_cache::port::{Hands, Job, Trouble};
+use sigma_cache::disk_cache::port::{DiskThreads, Job, Trouble};
 
 /// Threads of one disk: it is hardly faster with more, and a slow one holds up no other.
 const THREADS: usize = 4;
@@ -109,7 +109,7 @@ impl Pool {
     }
 }
 
-impl Hands for Pool {
+impl DiskThreads for Pool {
     fn offer(&self, job: Job) -> bool {
         let queue = held(&self.queue);
         let has_room = queue.jobs.len() < JOBS_MAX;
