@@ -6,8 +6,8 @@
 //! / weight the shares of busy ones.
 
 use super::active::Active;
+use super::alias_table::AliasTable;
 use super::slow_start::SlowStart;
-use super::urn::Urn;
 use super::{Group, Outcome, PickContext, Policy};
 use crate::endpoint::EndpointSet;
 use crate::identity::EndpointId;
@@ -22,8 +22,8 @@ pub(super) struct LeastRequest {
 
 #[derive(Debug)]
 struct Drawn {
-    urn: Urn,
-    /// The slots of the urn's members.
+    alias_table: AliasTable,
+    /// The slots of the table's members.
     slots: Vec<usize>,
 }
 
@@ -35,21 +35,26 @@ impl LeastRequest {
 
 impl Policy for LeastRequest {
     fn rebuild(&mut self, _: &EndpointSet, groups: &[Group]) {
-        let urns: Vec<Urn> = groups.iter().map(|group| Urn::new(group, self.slow_start)).collect();
-        let slots = self.active.rebuild(urns.iter().map(Urn::members));
-        self.groups = urns.into_iter().zip(slots).map(|(urn, slots)| Drawn { urn, slots }).collect();
+        let alias_tables: Vec<AliasTable> =
+            groups.iter().map(|group| AliasTable::new(group, self.slow_start)).collect();
+        let slots = self.active.rebuild(alias_tables.iter().map(AliasTable::members));
+        self.groups = alias_tables
+            .into_iter()
+            .zip(slots)
+            .map(|(alias_table, slots)| Drawn { alias_table, slots })
+            .collect();
     }
 
     fn pick(&mut self, group: usize, context: &PickContext<'_>) -> Option<usize> {
-        let Drawn { urn, slots } = self.groups.get(group)?;
-        let (first, second) = urn.draw_two(context)?;
-        let load = |at: usize| (self.active.at(slots[at]), urn.members()[at].weight);
+        let Drawn { alias_table, slots } = self.groups.get(group)?;
+        let (first, second) = alias_table.draw_two(context)?;
+        let load = |at: usize| (self.active.at(slots[at]), alias_table.members()[at].weight);
         let lighter = |other: usize| {
             let ((a, a_weight), (b, b_weight)) = (load(first), load(other));
             u64::from(b) * u64::from(a_weight) < u64::from(a) * u64::from(b_weight)
         };
         let at = second.filter(|&other| lighter(other)).unwrap_or(first);
-        Some(urn.members()[at].index)
+        Some(alias_table.members()[at].index)
     }
 
     fn start(&mut self, id: EndpointId) {

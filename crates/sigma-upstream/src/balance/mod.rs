@@ -8,6 +8,7 @@
 
 mod active;
 mod ahead;
+mod alias_table;
 mod bounded;
 mod ewma;
 mod hashed;
@@ -27,7 +28,6 @@ mod stick_table;
 mod subsets;
 #[cfg(test)]
 mod tests;
-mod urn;
 mod zones;
 
 use std::cell::RefCell;

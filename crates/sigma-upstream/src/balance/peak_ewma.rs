@@ -5,9 +5,9 @@
 //! Without measurements the estimate decays, so that a slow node gets requests again. Pending requests count by
 //! weight: a node of twice the mean weight may have twice as many.
 
+use super::alias_table::AliasTable;
 use super::kept::Kept;
 use super::slow_start::SlowStart;
-use super::urn::Urn;
 use super::{Group, Outcome, PickContext, Policy};
 use crate::endpoint::EndpointSet;
 use crate::identity::EndpointId;
@@ -28,8 +28,8 @@ pub(super) struct PeakEwma {
 
 #[derive(Debug)]
 struct Drawn {
-    urn: Urn,
-    /// The slots of the urn's members.
+    alias_table: AliasTable,
+    /// The slots of the table's members.
     slots: Vec<usize>,
 }
 
@@ -81,20 +81,20 @@ impl Policy for PeakEwma {
             for member in group {
                 self.stats.stay(member.id);
             }
-            let urn = Urn::new(group, self.slow_start);
-            let slots = urn.members().iter().map(|m| self.stats.stay(m.id)).collect();
-            Drawn { urn, slots }
+            let alias_table = AliasTable::new(group, self.slow_start);
+            let slots = alias_table.members().iter().map(|m| self.stats.stay(m.id)).collect();
+            Drawn { alias_table, slots }
         };
         self.groups = groups.iter().map(drawn).collect();
         self.stats.forget(|stat| stat.pending > 0, |_| {});
     }
 
     fn pick(&mut self, group: usize, context: &PickContext<'_>) -> Option<usize> {
-        let Drawn { urn, slots } = self.groups.get(group)?;
-        let members = urn.members();
-        let (first, second) = urn.draw_two(context)?;
+        let Drawn { alias_table, slots } = self.groups.get(group)?;
+        let members = alias_table.members();
+        let (first, second) = alias_table.draw_two(context)?;
         let Some(second) = second else { return Some(members[first].index) };
-        let mean = urn.total() as f64 / members.len() as f64;
+        let mean = alias_table.total() as f64 / members.len() as f64;
         let mut cost = |at: usize| {
             self.stats.at_mut(slots[at]).cost(f64::from(members[at].weight) / mean, context.now_ms)
         };

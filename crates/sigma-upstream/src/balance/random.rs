@@ -1,7 +1,7 @@
 //! A random node, in proportion to its weight. A pick is O(1).
 
+use super::alias_table::AliasTable;
 use super::slow_start::SlowStart;
-use super::urn::Urn;
 use super::{Group, PickContext, Policy};
 use crate::endpoint::EndpointSet;
 
@@ -9,7 +9,7 @@ use crate::endpoint::EndpointSet;
 #[derive(Debug, Default)]
 pub(super) struct Random {
     slow_start: Option<SlowStart>,
-    groups: Vec<Urn>,
+    groups: Vec<AliasTable>,
 }
 
 impl Random {
@@ -20,12 +20,12 @@ impl Random {
 
 impl Policy for Random {
     fn rebuild(&mut self, _: &EndpointSet, groups: &[Group]) {
-        self.groups = groups.iter().map(|group| Urn::new(group, self.slow_start)).collect();
+        self.groups = groups.iter().map(|group| AliasTable::new(group, self.slow_start)).collect();
     }
 
     fn pick(&mut self, group: usize, context: &PickContext<'_>) -> Option<usize> {
-        let urn = self.groups.get(group)?;
-        let at = urn.draw(context)?;
-        Some(urn.members()[at].index)
+        let alias_table = self.groups.get(group)?;
+        let at = alias_table.draw(context)?;
+        Some(alias_table.members()[at].index)
     }
 }

@@ -14,7 +14,7 @@ const SALTS: u64 = 2 * DRAWS_WARMING;
 
 /// The usable members of a group with weight.
 #[derive(Debug)]
-pub(super) struct Urn {
+pub(super) struct AliasTable {
     members: Vec<Member>,
     /// By member; empty if all weights are equal.
     cells: Vec<Cell>,
@@ -32,14 +32,14 @@ struct Cell {
     other: usize,
 }
 
-impl Urn {
+impl AliasTable {
     /// Members without weight take part only if there are no others.
-    pub(super) fn new(group: &[Member], slow_start: Option<SlowStart>) -> Urn {
+    pub(super) fn new(group: &[Member], slow_start: Option<SlowStart>) -> AliasTable {
         let members = weighted(group);
         let total = members.iter().map(|m| u64::from(m.weight)).sum();
         let equal = members.windows(2).all(|pair| pair[0].weight == pair[1].weight);
         let cells = if equal { Vec::new() } else { cells(&members, total) };
-        Urn { warming: Warming::of(slow_start, &members), members, cells, total }
+        AliasTable { warming: Warming::of(slow_start, &members), members, cells, total }
     }
 
     /// Returns the members that can be drawn.
@@ -140,15 +140,15 @@ mod tests {
         for weights in [vec![1, 3], vec![5, 1, 1], vec![u32::MAX, 1, 7, 0, 100], vec![1; 4], vec![9, 2, 2, 9]]
         {
             let members: Vec<Member> = weights.iter().enumerate().map(|(at, &w)| member(at, w)).collect();
-            let urn = Urn::new(&members, None);
-            let mut parts = vec![0u64; urn.members.len()];
-            for (at, cell) in urn.cells.iter().enumerate() {
+            let alias_table = AliasTable::new(&members, None);
+            let mut parts = vec![0u64; alias_table.members.len()];
+            for (at, cell) in alias_table.cells.iter().enumerate() {
                 parts[at] += cell.own;
-                parts[cell.other] += urn.total - cell.own;
+                parts[cell.other] += alias_table.total - cell.own;
             }
-            if !urn.cells.is_empty() {
-                let n = urn.members.len() as u64;
-                let want: Vec<u64> = urn.members.iter().map(|m| u64::from(m.weight) * n).collect();
+            if !alias_table.cells.is_empty() {
+                let n = alias_table.members.len() as u64;
+                let want: Vec<u64> = alias_table.members.iter().map(|m| u64::from(m.weight) * n).collect();
                 assert_eq!(parts, want, "{weights:?}");
             }
         }
@@ -156,19 +156,19 @@ mod tests {
 
     #[test]
     fn tried_members_are_not_drawn() {
-        let urn = Urn::new(&[member(0, 1000), member(1, 1), member(2, 1)], None);
+        let alias_table = AliasTable::new(&[member(0, 1000), member(1, 1), member(2, 1)], None);
         let mut tried = Tried::default();
         for want in [3, 2, 1] {
             let context =
                 PickContext { session: None, subset: None, key: None, tried: &tried, now_ms: 0, random: 99 };
-            let (first, second) = urn.draw_two(&context).unwrap();
+            let (first, second) = alias_table.draw_two(&context).unwrap();
             assert_eq!((Some(first) != second, second.is_some()), (true, want > 1));
-            assert!(!tried.contains(urn.members[first].id));
-            tried.insert(urn.members[first].id);
+            assert!(!tried.contains(alias_table.members[first].id));
+            tried.insert(alias_table.members[first].id);
         }
         let context =
             PickContext { session: None, subset: None, key: None, tried: &tried, now_ms: 0, random: 99 };
-        assert_eq!(urn.draw_two(&context), None);
-        assert_eq!(Urn::new(&[], None).draw_two(&context), None);
+        assert_eq!(alias_table.draw_two(&context), None);
+        assert_eq!(AliasTable::new(&[], None).draw_two(&context), None);
     }
 }
