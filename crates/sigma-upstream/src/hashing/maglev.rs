@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use super::roll::Change;
-use super::{HashNode, MadeAhead, Roll, Table, mix, note};
+use super::hash_nodes::Change;
+use super::{HashNode, HashNodes, MadeAhead, Table, mix, note};
 
 /// The size of a table: a prime, and Envoy's default. 256 KiB.
 const PLACES: usize = 65_537;
@@ -21,7 +21,7 @@ const FREE: u32 = u32::MAX;
 /// Maglev's table.
 #[derive(Debug)]
 pub struct Maglev {
-    roll: Roll,
+    hash_nodes: HashNodes,
     /// Hashes of the names, by number.
     hashes: Vec<u64>,
     /// Numbers.
@@ -34,24 +34,25 @@ impl Table for Maglev {
     fn share_out(_nodes: &mut [HashNode]) {}
 
     fn of(nodes: &[HashNode], name: &dyn Fn(usize) -> String, former: Option<&Maglev>) -> Maglev {
-        let Change { roll, new, .. } = Roll::changed(former.map(|former| &former.roll), nodes, name);
+        let Change { hash_nodes, new, .. } =
+            HashNodes::changed(former.map(|former| &former.hash_nodes), nodes, name);
         let mut hashes = former.map(|former| former.hashes.clone()).unwrap_or_default();
         for &number in &new {
             let number = number as usize;
             hashes.resize(hashes.len().max(number + 1), 0);
-            hashes[number] = Maglev::hash(roll.name(number as u32).as_bytes());
+            hashes[number] = Maglev::hash(hash_nodes.name(number as u32).as_bytes());
         }
-        let places = fill(&roll, &hashes);
+        let places = fill(&hash_nodes, &hashes);
         note(new.len(), places.len());
-        Maglev { roll, hashes, places }
+        Maglev { hash_nodes, hashes, places }
     }
 
     fn made_ahead(tables: &MadeAhead) -> &[Arc<Maglev>] {
         if let MadeAhead::Maglev(tables) = tables { tables } else { &[] }
     }
 
-    fn roll(&self) -> &Roll {
-        &self.roll
+    fn hash_nodes(&self) -> &HashNodes {
+        &self.hash_nodes
     }
 
     /// FNV-1a, with mixed bits.
@@ -67,7 +68,7 @@ impl Table for Maglev {
         let mut found = looks.map(|look| self.places[(look % places) as usize]);
         found.find(|&number| may(number)).or_else(|| {
             // The highest hash of key and node: the same on every gateway.
-            let left = self.roll.iter().filter(|(number, _)| may(*number));
+            let left = self.hash_nodes.iter().filter(|(number, _)| may(*number));
             let score =
                 |(number, has_weight): &(u32, bool)| (*has_weight, mix(key, self.hashes[*number as usize]));
             left.map(|(number, listed)| (number, listed.node.share > 0))
@@ -108,10 +109,10 @@ impl Places {
 
 /// Builds the table of nodes; there is at least one. Nodes take positions in turns until each has its part; the
 /// rounding rest goes round once more. Nodes without weight get none unless no node has weight.
-fn fill(roll: &Roll, hashes: &[u64]) -> Box<[u32]> {
-    let weightless = roll.iter().all(|(_, listed)| listed.node.share == 0);
+fn fill(hash_nodes: &HashNodes, hashes: &[u64]) -> Box<[u32]> {
+    let weightless = hash_nodes.iter().all(|(_, listed)| listed.node.share == 0);
     let weight = |share: u32| if weightless { 1 } else { u64::from(share) };
-    let total: u64 = roll.iter().map(|(_, listed)| weight(listed.node.share)).sum();
+    let total: u64 = hash_nodes.iter().map(|(_, listed)| weight(listed.node.share)).sum();
     let taker = |(number, weight): (u32, u64)| {
         let hash = hashes[number as usize];
         Taker {
@@ -122,7 +123,7 @@ fn fill(roll: &Roll, hashes: &[u64]) -> Box<[u32]> {
             quota: (u128::from(weight) * PLACES as u128 / u128::from(total)) as u32,
         }
     };
-    let weights = roll.iter().map(|(number, listed)| (number, weight(listed.node.share)));
+    let weights = hash_nodes.iter().map(|(number, listed)| (number, weight(listed.node.share)));
     let mut takers: Vec<Taker> = weights.filter(|(_, weight)| *weight > 0).map(taker).collect();
     // So that the configured order does not matter.
     takers.sort_unstable_by_key(|taker| hashes[taker.number as usize]);

@@ -3,18 +3,18 @@
 //! A table never changes: a change of the nodes makes another table, from parts of the former one. So the control
 //! side can build a table for all workers.
 
+mod hash_nodes;
 mod maglev;
 mod ring;
-mod roll;
 
 use std::sync::Arc;
 
 use crate::identity::EndpointId;
 
+pub(crate) use hash_nodes::{HashNodes, NONE};
 pub(crate) use maglev::Maglev;
 pub(crate) use ring::Ring;
 pub use ring::crc32;
-pub(crate) use roll::{NONE, Roll};
 
 /// A node in a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub(crate) trait Table: Sized {
     fn made_ahead(tables: &MadeAhead) -> &[Arc<Self>];
 
     /// Returns its nodes.
-    fn roll(&self) -> &Roll;
+    fn hash_nodes(&self) -> &HashNodes;
 
     fn hash(key: &[u8]) -> u64;
 
@@ -71,14 +71,15 @@ pub(crate) fn table<'t, T: Table + 't>(
 ) -> (Arc<T>, Box<[u32]>) {
     T::share_out(&mut nodes);
     if let Some(found) =
-        candidates.clone().find_map(|table| Some((Arc::clone(table), table.roll().places(&nodes)?)))
+        candidates.clone().find_map(|table| Some((Arc::clone(table), table.hash_nodes().places(&nodes)?)))
     {
         return found;
     }
-    let likest = candidates.map(|table| (table.roll().likeness(&nodes), table)).max_by_key(|(like, _)| *like);
+    let likest =
+        candidates.map(|table| (table.hash_nodes().likeness(&nodes), table)).max_by_key(|(like, _)| *like);
     let former = likest.filter(|(like, _)| *like > 0).map(|(_, table)| &**table);
     let table = T::of(&nodes, name, former);
-    let places = table.roll().places(&nodes).unwrap_or_default();
+    let places = table.hash_nodes().places(&nodes).unwrap_or_default();
     (Arc::new(table), places)
 }
 

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use super::roll::Change;
-use super::{HashNode, MadeAhead, Roll, Table, gcd, look, note};
+use super::hash_nodes::Change;
+use super::{HashNode, HashNodes, MadeAhead, Table, gcd, look, note};
 
 /// Points of a node per unit of reduced weight.
 const POINTS: u64 = 160;
@@ -27,7 +27,7 @@ type Point = (u32, u32);
 /// Hash ring.
 #[derive(Debug)]
 pub struct Ring {
-    roll: Roll,
+    hash_nodes: HashNodes,
     /// Points of the 2^`bits` equally long parts of the ring: ascending, equal hashes by name, so that the configured
     /// order does not matter.
     stretches: Box<[Arc<[Point]>]>,
@@ -51,7 +51,8 @@ impl Table for Ring {
     fn of(nodes: &[HashNode], name: &dyn Fn(usize) -> String, former: Option<&Ring>) -> Ring {
         let count: usize = nodes.iter().map(|node| node.share as usize).sum();
         let former = former.filter(|former| former.is_right_for(count));
-        let Change { roll, gone, new } = Roll::changed(former.map(|former| &former.roll), nodes, name);
+        let Change { hash_nodes, gone, new } =
+            HashNodes::changed(former.map(|former| &former.hash_nodes), nodes, name);
         let (bits, stretches) = match former {
             Some(former) => (former.bits, former.stretches.clone()),
             None => {
@@ -59,14 +60,14 @@ impl Table for Ring {
                 (bits, vec![Arc::default(); 1 << bits].into_boxed_slice())
             }
         };
-        let mut ring = Ring { roll, stretches, bits };
-        let mut points = points(&ring.roll, &new);
+        let mut ring = Ring { hash_nodes, stretches, bits };
+        let mut points = points(&ring.hash_nodes, &new);
         ring.sort(&mut points);
         let mut touched: Vec<u32> = points.iter().map(|(hash, _)| stretch_of(*hash, bits)).collect();
         touched.dedup();
         note(points.len(), 0);
         if let Some(former) = former {
-            let gone = self::points(&former.roll, &gone);
+            let gone = self::points(&former.hash_nodes, &gone);
             touched.extend(gone.iter().map(|(hash, _)| stretch_of(*hash, bits)));
             note(gone.len(), 0);
         }
@@ -80,8 +81,8 @@ impl Table for Ring {
         if let MadeAhead::Rings(rings) = tables { rings } else { &[] }
     }
 
-    fn roll(&self) -> &Roll {
-        &self.roll
+    fn hash_nodes(&self) -> &HashNodes {
+        &self.hash_nodes
     }
 
     fn hash(key: &[u8]) -> u64 {
@@ -114,7 +115,7 @@ impl Ring {
     fn sort(&self, points: &mut [Point]) {
         points.sort_unstable_by_key(|&(hash, number)| u64::from(hash) << 32 | u64::from(number));
         for same in points.chunk_by_mut(|a, b| a.0 == b.0).filter(|same| same.len() > 1) {
-            same.sort_by(|a, b| self.roll.name(a.1).cmp(self.roll.name(b.1)));
+            same.sort_by(|a, b| self.hash_nodes.name(a.1).cmp(self.hash_nodes.name(b.1)));
         }
     }
 
@@ -136,7 +137,7 @@ impl Ring {
     fn merged<'p>(&self, old: impl Iterator<Item = &'p Point>, new: &[Point]) -> Vec<Point> {
         let mut all = Vec::with_capacity(old.size_hint().1.unwrap_or_default() + new.len());
         let mut new = new.iter().peekable();
-        let name = |point: &Point| self.roll.name(point.1);
+        let name = |point: &Point| self.hash_nodes.name(point.1);
         for point in old {
             let is_before = |new: &&Point| new.0 < point.0 || (new.0 == point.0 && name(new) < name(point));
             while let Some(earlier) = new.next_if(is_before) {
@@ -150,8 +151,8 @@ impl Ring {
 }
 
 /// Returns the points of the nodes with these numbers.
-fn points(roll: &Roll, numbers: &[u32]) -> Vec<Point> {
-    let listed = || numbers.iter().filter_map(|&number| Some((number, roll.of(number)?)));
+fn points(hash_nodes: &HashNodes, numbers: &[u32]) -> Vec<Point> {
+    let listed = || numbers.iter().filter_map(|&number| Some((number, hash_nodes.of(number)?)));
     let mut points = Vec::with_capacity(listed().map(|(_, it)| it.node.share as usize).sum());
     for (number, listed) in listed() {
         let base = update(!0, listed.name.bytes().map(|b| if b == b':' { 0 } else { b }));
@@ -205,7 +206,7 @@ mod tests {
     /// Returns the points of a ring, with names instead of numbers.
     fn named(ring: &Ring) -> Vec<(u32, &str)> {
         let points = ring.stretches.iter().flat_map(|stretch| stretch.iter());
-        points.map(|&(hash, number)| (hash, ring.roll.name(number))).collect()
+        points.map(|&(hash, number)| (hash, ring.hash_nodes.name(number))).collect()
     }
 
     #[test]
@@ -231,11 +232,12 @@ mod tests {
             let of = |former: Option<&Ring>| Ring::of(&nodes, &|at| name(&nodes[at]), former);
             let (changed, anew) = (of(ring.as_ref()), of(None));
             assert_eq!(named(&changed), named(&anew));
-            assert!(changed.roll.places(&nodes).is_some());
+            assert!(changed.hash_nodes.places(&nodes).is_some());
             // The result for a key does not depend on the division of the ring.
             for key in 0..50u32 {
                 let hash = Ring::hash(&key.to_le_bytes());
-                let found = |ring: &Ring| ring.find(hash, &|_| true).map(|at| ring.roll.name(at).to_owned());
+                let found =
+                    |ring: &Ring| ring.find(hash, &|_| true).map(|at| ring.hash_nodes.name(at).to_owned());
                 assert_eq!(found(&changed), found(&anew));
             }
             ring = Some(changed);

@@ -14,7 +14,7 @@ const SAMPLE: usize = 16;
 
 /// The nodes of a table.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Roll {
+pub(crate) struct HashNodes {
     /// By number.
     listed: Vec<Option<Listed>>,
     number_of: HashMap<EndpointId, u32>,
@@ -29,14 +29,14 @@ pub(super) struct Listed {
 
 /// The difference of two tables.
 pub(super) struct Change {
-    pub(super) roll: Roll,
+    pub(super) hash_nodes: HashNodes,
     /// Numbers that are free now.
     pub(super) gone: Vec<u32>,
     /// New numbers. None of them is among the freed ones.
     pub(super) new: Vec<u32>,
 }
 
-impl Roll {
+impl HashNodes {
     /// Returns the position in `nodes` of each number, [`NONE`] for free ones; None if they are not the nodes of the
     /// table.
     pub(crate) fn places(&self, nodes: &[HashNode]) -> Option<Box<[u32]>> {
@@ -70,17 +70,17 @@ impl Roll {
         some.filter(|node| self.number_of.contains_key(&node.id)).count()
     }
 
-    /// Returns the roll for other nodes. A changed node gets another number.
+    /// Returns the hash nodes for other nodes. A changed node gets another number.
     pub(super) fn changed(
-        former: Option<&Roll>,
+        former: Option<&HashNodes>,
         nodes: &[HashNode],
         name: &dyn Fn(usize) -> String,
     ) -> Change {
-        let mut roll = former.cloned().unwrap_or_default();
-        let mut stays = vec![false; roll.listed.len()];
+        let mut hash_nodes = former.cloned().unwrap_or_default();
+        let mut stays = vec![false; hash_nodes.listed.len()];
         let (mut coming, mut next) = (Vec::new(), 0);
         for (at, node) in nodes.iter().enumerate() {
-            match roll.number(node, next) {
+            match hash_nodes.number(node, next) {
                 Some(number) => {
                     stays[number as usize] = true;
                     next = number + 1;
@@ -88,16 +88,17 @@ impl Roll {
                 None => coming.push(at),
             }
         }
-        let is_gone = |number: &u32| !stays[*number as usize] && roll.listed[*number as usize].is_some();
+        let is_gone =
+            |number: &u32| !stays[*number as usize] && hash_nodes.listed[*number as usize].is_some();
         let gone: Vec<u32> = (0..stays.len() as u32).filter(is_gone).collect();
         for &number in &gone {
-            if let Some(listed) = roll.listed[number as usize].take() {
-                roll.number_of.remove(&listed.node.id);
+            if let Some(listed) = hash_nodes.listed[number as usize].take() {
+                hash_nodes.number_of.remove(&listed.node.id);
             }
         }
-        let new = coming.into_iter().map(|at| roll.add(nodes[at], name(at).into())).collect();
-        roll.free.extend_from_slice(&gone);
-        Change { roll, gone, new }
+        let new = coming.into_iter().map(|at| hash_nodes.add(nodes[at], name(at).into())).collect();
+        hash_nodes.free.extend_from_slice(&gone);
+        Change { hash_nodes, gone, new }
     }
 
     fn add(&mut self, node: HashNode, name: Arc<str>) -> u32 {
