@@ -19,7 +19,7 @@ use crate::guards::Limit;
 use crate::judge::{Judge, Seen, out_of_service};
 use crate::retry::{Missing, RetryPolicy};
 use crate::snapshot::{Session, Upstream};
-use crate::worker::{Towards, Worker};
+use crate::worker::{UpstreamState, Worker};
 
 /// The attempts of one request or session on an upstream.
 pub(crate) struct Attempts<'a> {
@@ -27,7 +27,7 @@ pub(crate) struct Attempts<'a> {
     pub(crate) upstream: &'a Arc<Upstream>,
     /// Replaces the default rule.
     pub(crate) policy: Option<&'a RetryPolicy>,
-    pub(crate) towards: Rc<Towards>,
+    pub(crate) upstream_state: Rc<UpstreamState>,
     /// Boxed, as few upstreams need it.
     choice: Option<Box<Choice>>,
     tried: Tried,
@@ -165,10 +165,10 @@ impl<'a> Attempts<'a> {
         policy: Option<&'a RetryPolicy>,
         choice: Option<Box<Choice>>,
     ) -> Attempts<'a> {
-        let (towards, began_ms) = (worker.towards(number, upstream), deadline::now_ms() as u32);
-        towards.load.begin();
+        let (upstream_state, began_ms) = (worker.upstream_state(number, upstream), deadline::now_ms() as u32);
+        upstream_state.load.begin();
         let tried = Tried::default();
-        Attempts { worker, upstream, policy, towards, choice, tried, retries: Cell::new(0), began_ms }
+        Attempts { worker, upstream, policy, upstream_state, choice, tried, retries: Cell::new(0), began_ms }
     }
 
     /// Returns the node of the next attempt.
@@ -176,7 +176,7 @@ impl<'a> Attempts<'a> {
     /// # Errors
     /// Returns an error if every node was tried or is unusable.
     pub(crate) fn pick(&mut self) -> Result<Picked, Fault> {
-        let mut balancer = self.towards.balancer.borrow_mut();
+        let mut balancer = self.upstream_state.balancer.borrow_mut();
         let next = self.choice.as_mut().and_then(|choice| choice.next.take());
         let nodes = &balancer.endpoints().endpoints;
         if let Some(index) = next.and_then(|next| nodes.iter().position(|node| node.id() == next)) {
@@ -230,7 +230,7 @@ impl<'a> Attempts<'a> {
     /// Returns the node at this address, which already has the session; None if the upstream has no such node. It has
     /// a permit of the node if one is free.
     pub(crate) fn pick_at(&mut self, addr: SocketAddr) -> Option<Picked> {
-        let mut balancer = self.towards.balancer.borrow_mut();
+        let mut balancer = self.upstream_state.balancer.borrow_mut();
         balancer.refresh(deadline::now_ms());
         let is_at = |node: &Endpoint| node.addr == Address::Tcp(addr);
         let index = balancer.endpoints().endpoints.iter().position(is_at)?;
@@ -254,7 +254,7 @@ impl<'a> Attempts<'a> {
         }
         let mut tried = self.tried.clone();
         tried.insert(first.id());
-        let mut balancer = self.towards.balancer.borrow_mut();
+        let mut balancer = self.upstream_state.balancer.borrow_mut();
         for _ in 1..LOOKS_MAX {
             let (now_ms, random) = (deadline::now_ms(), self.worker.random());
             let context = PickContext { key, session: None, subset, tried: &tried, now_ms, random };
@@ -282,7 +282,7 @@ impl<'a> Attempts<'a> {
 
     /// Returns the node of this permit's gate; None if it is not usable any more.
     pub(crate) fn placed(&mut self, place: Permit) -> Option<Picked> {
-        let mut balancer = self.towards.balancer.borrow_mut();
+        let mut balancer = self.upstream_state.balancer.borrow_mut();
         balancer.refresh(deadline::now_ms());
         let endpoints = &balancer.endpoints().endpoints;
         let index = endpoints.iter().position(|node| place.is_for(node.health.gate()))?;
@@ -313,7 +313,7 @@ impl<'a> Attempts<'a> {
         }
         let mut tried = self.tried.clone();
         tried.insert(first.id());
-        let mut balancer = self.towards.balancer.borrow_mut();
+        let mut balancer = self.upstream_state.balancer.borrow_mut();
         let (key, _, subset) = wishes(self.choice.as_deref());
         let index = balancer.pick(&PickContext {
             key,
@@ -354,7 +354,7 @@ impl<'a> Attempts<'a> {
             && let Some(choice) = &self.choice
             && let Some(token) = choice.given
         {
-            let balancer = self.towards.balancer.borrow();
+            let balancer = self.upstream_state.balancer.borrow();
             affinity.answered(choice.session, token, answer, |node| balancer.serves_sessions_of(node));
         }
     }
@@ -365,14 +365,14 @@ impl<'a> Attempts<'a> {
             && let Some(choice) = &self.choice
             && let Some(token) = choice.given
         {
-            let balancer = self.towards.balancer.borrow();
+            let balancer = self.upstream_state.balancer.borrow();
             affinity.taken(choice.session, token, |node| balancer.serves_sessions_of(node));
         }
     }
 
     /// Marks the node as busy with the attempt until the result is dropped.
     pub(crate) fn begin(&self, node: &Endpoint) -> Busy<'_> {
-        InFlight::begin(&self.towards.balancer, node.id(), deadline::now_ms())
+        InFlight::begin(&self.upstream_state.balancer, node.id(), deadline::now_ms())
     }
 
     /// Records a failed attempt, and reports it to health checks. Returns true if another one follows; then the node
@@ -405,7 +405,7 @@ impl<'a> Attempts<'a> {
         if self.choice.as_ref().is_some_and(|choice| choice.readdressed >= READDRESSED_MAX) {
             return None;
         }
-        let balancer = self.towards.balancer.borrow();
+        let balancer = self.upstream_state.balancer.borrow();
         let nodes = &balancer.endpoints().endpoints;
         let others = nodes.iter().filter(|other| {
             other.is_another_address_of(node) && other.health.usable() && !self.tried.contains(other.id())
@@ -453,7 +453,7 @@ impl<'a> Attempts<'a> {
     }
 
     fn has_retries(&self) -> bool {
-        let nodes = || self.towards.balancer.borrow().endpoints().endpoints.len();
+        let nodes = || self.upstream_state.balancer.borrow().endpoints().endpoints.len();
         let retries = self.upstream.retries.map_or_else(|| nodes().saturating_sub(1), |n| n as usize);
         let late = self.upstream.retry_timeout_ms > 0
             && u64::from((deadline::now_ms() as u32).wrapping_sub(self.began_ms))
@@ -471,7 +471,7 @@ impl<'a> Attempts<'a> {
     fn is_within_budget(&self) -> bool {
         // A request in a further attempt already has its share.
         let budget = self.policy.and_then(|policy| policy.budget).filter(|_| self.retries.get() == 0);
-        budget.is_none_or(|budget| self.towards.load.may_retry(budget))
+        budget.is_none_or(|budget| self.upstream_state.load.may_retry(budget))
     }
 
     /// Returns milliseconds to wait before the next attempt; `asked_ms` is the wish of the last node.
@@ -481,7 +481,7 @@ impl<'a> Attempts<'a> {
 
     fn count_retry(&self, node: &Endpoint) {
         if self.retries.get() == 0 {
-            self.towards.load.begin_retry();
+            self.upstream_state.load.begin_retry();
         }
         self.retries.set(self.retries.get() + 1);
         self.worker.counters.add(Counter::UpstreamRetries, 1);
@@ -491,7 +491,7 @@ impl<'a> Attempts<'a> {
 
 impl Drop for Attempts<'_> {
     fn drop(&mut self) {
-        self.towards.load.end(self.retries.get() > 0);
+        self.upstream_state.load.end(self.retries.get() > 0);
     }
 }
 

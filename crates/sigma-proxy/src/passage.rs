@@ -52,7 +52,7 @@ impl<'p> Passage<'p> {
         upstream: &'p Arc<Upstream>,
         guards: &'p Guards,
     ) -> Passage<'p> {
-        let own = worker.towards(number, upstream).own_guards(guards);
+        let own = worker.upstream_state(number, upstream).own_guards(guards);
         Passage { worker, upstream, guards, own, pass: None, begun: None, has_told: false, permit: None }
     }
 

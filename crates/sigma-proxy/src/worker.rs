@@ -87,8 +87,8 @@ impl View {
     }
 }
 
-/// The state that one worker keeps of an upstream from request to request.
-pub(crate) struct Towards {
+/// Per-worker state of an upstream.
+pub(crate) struct UpstreamState {
     pub(crate) balancer: RefCell<Balancer>,
     pub(crate) load: Load,
     pub(crate) recent: RefCell<Recent>,
@@ -96,7 +96,7 @@ pub(crate) struct Towards {
     guards: RefCell<Option<Rc<OwnGuards>>>,
 }
 
-impl Towards {
+impl UpstreamState {
     /// This worker's part of the upstream's guards.
     pub(crate) fn own_guards(&self, guards: &Guards) -> Rc<OwnGuards> {
         let make = || Rc::new(OwnGuards::new(guards, None));
@@ -114,7 +114,7 @@ impl Towards {
 /// The same, with the upstream that it follows.
 struct Following {
     upstream: Arc<Upstream>,
-    towards: Rc<Towards>,
+    upstream_state: Rc<UpstreamState>,
 }
 
 impl Following {
@@ -126,8 +126,8 @@ impl Following {
         if self.upstream.key != upstream.key || self.upstream.balancing != upstream.balancing {
             return false;
         }
-        self.towards.balancer.borrow_mut().follow(Arc::clone(&upstream.cell));
-        self.towards.follow_guards(self.upstream.guards.as_deref(), upstream.guards.as_deref());
+        self.upstream_state.balancer.borrow_mut().follow(Arc::clone(&upstream.cell));
+        self.upstream_state.follow_guards(self.upstream.guards.as_deref(), upstream.guards.as_deref());
         self.upstream = Arc::clone(upstream);
         true
     }
@@ -257,9 +257,9 @@ impl Worker {
         Rc::clone(&self.handshakes.borrow())
     }
 
-    /// Returns the state that this worker keeps of the upstream with this number. An upstream whose configuration
-    /// changed keeps the knowledge of its nodes.
-    pub(crate) fn towards(&self, number: u32, upstream: &Arc<Upstream>) -> Rc<Towards> {
+    /// What this worker keeps of the upstream with this number. One whose configuration changed takes
+    /// over what is known of its nodes.
+    pub(crate) fn upstream_state(&self, number: u32, upstream: &Arc<Upstream>) -> Rc<UpstreamState> {
         let mut upstreams = self.upstreams.borrow_mut();
         let number = number as usize;
         if number >= upstreams.len() {
@@ -269,18 +269,19 @@ impl Worker {
         if let Some(known) = slot
             && known.follow(upstream)
         {
-            return Rc::clone(&known.towards);
+            return Rc::clone(&known.upstream_state);
         }
         let (rules, cell) = (upstream.balancing.clone(), Arc::clone(&upstream.cell));
         let balancer = Balancer::new(rules, cell, self.random());
-        let towards = Rc::new(Towards {
+        let upstream_state = Rc::new(UpstreamState {
             balancer: RefCell::new(balancer),
             load: Load::default(),
             recent: RefCell::default(),
             guards: RefCell::default(),
         });
-        *slot = Some(Following { upstream: Arc::clone(upstream), towards: Rc::clone(&towards) });
-        towards
+        *slot =
+            Some(Following { upstream: Arc::clone(upstream), upstream_state: Rc::clone(&upstream_state) });
+        upstream_state
     }
 
     /// Forgets balancers of removed upstreams, and updates the nodes of the others: without a request a balancer
@@ -292,7 +293,7 @@ impl Worker {
             let Some(known) = slot else { continue };
             let current = view.snapshot.upstream(number);
             if current.is_some_and(|upstream| known.follow(upstream)) {
-                known.towards.balancer.borrow_mut().refresh(deadline::now_ms());
+                known.upstream_state.balancer.borrow_mut().refresh(deadline::now_ms());
             } else {
                 *slot = None;
             }

@@ -73,8 +73,8 @@ impl Exchange<'_, '_> {
         let candidate = |member: &Member| {
             let number = view.snapshot.upstream_number(&member.key)?;
             let upstream = view.snapshot.upstream(number).filter(|upstream| upstream.members.is_empty())?;
-            let towards = self.worker.towards(number, upstream);
-            let usable = towards.balancer.borrow_mut().can_serve(deadline::now_ms());
+            let upstream_state = self.worker.upstream_state(number, upstream);
+            let usable = upstream_state.balancer.borrow_mut().can_serve(deadline::now_ms());
             Some(Candidate { number, weight: member.weight, priority: member.priority, usable })
         };
         members.iter().filter(|member| member.weight > 0).filter_map(candidate).collect()

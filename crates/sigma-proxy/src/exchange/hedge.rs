@@ -80,9 +80,9 @@ impl Exchange<'_, '_> {
         connection: &mut InUse,
         (hedging, state): (Hedging, &mut State<'_>),
     ) -> Result<Option<Second<'p>>, Fault> {
-        let towards = &plan.attempts.towards;
+        let upstream_state = &plan.attempts.upstream_state;
         let began = hedging.percentile().map(|percentile| (percentile, Host.uptime()));
-        let delay = Duration::from_millis(hedging.delay_ms(&towards.recent.borrow()));
+        let delay = Duration::from_millis(hedging.delay_ms(&upstream_state.recent.borrow()));
         let limits = &plan.view.answer_limits;
         let patience = Deadline::new();
         patience.set(plan.timeouts().read_ms);
@@ -103,7 +103,7 @@ impl Exchange<'_, '_> {
         }
         if let Some((percentile, began)) = began {
             // If the second was first, the first would have taken longer: the time is a lower bound.
-            towards.recent.borrow_mut().note((Host.uptime() - began).as_millis() as u64, percentile);
+            upstream_state.recent.borrow_mut().note((Host.uptime() - began).as_millis() as u64, percentile);
         }
         Ok(second)
     }

@@ -28,7 +28,7 @@ use crate::passage::Seen;
 use crate::snapshot::{Affinity, Upstream};
 use crate::target::{self, Demands};
 use crate::withdrawal::Withdrawal;
-use crate::worker::{Towards, View};
+use crate::worker::{UpstreamState, View};
 
 /// The name that a session without one asks a node for over TLS (APISIX).
 const NAMELESS: &str = "apisix_backend";
@@ -42,8 +42,8 @@ pub(super) struct Hold {
     _permit: Option<Permit>,
 }
 
-/// The balancer that counts a session while it lasts.
-struct Counting(Rc<Towards>);
+/// The balancer that counts a session, for as long as it lasts.
+struct Counting(Rc<UpstreamState>);
 
 impl Deref for Counting {
     type Target = RefCell<Balancer>;
@@ -113,7 +113,7 @@ impl Flow<'_> {
         let half_close_ms = view.snapshot.settings.timeouts.half_close_ms.into();
         loop {
             let node = self.pick(attempts, Some((&mut *down, half_close_ms))).await?;
-            let counting = Counting(Rc::clone(&attempts.towards));
+            let counting = Counting(Rc::clone(&attempts.upstream_state));
             let busy = InFlight::begin(counting, node.id(), deadline::now_ms());
             match self.reach(view, attempts, &node).await {
                 Ok(stream) => return Ok((node, stream, busy)),

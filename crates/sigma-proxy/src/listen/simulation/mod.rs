@@ -146,8 +146,8 @@ fn account(worker: &Rc<Worker>, clients: usize) -> Result<(), String> {
         return Ok(());
     }
     // Requests that stay are dealt out in turns only if all nodes begin with as many.
-    let towards = worker.towards(0, upstream);
-    let balancer = &towards.balancer;
+    let upstream_state = worker.upstream_state(0, upstream);
+    let balancer = &upstream_state.balancer;
     let ids: Vec<EndpointId> = balancer.borrow().endpoints().endpoints.iter().map(|node| node.id()).collect();
     let mut held = Vec::new();
     for turn in 0..2 * ids.len() {
