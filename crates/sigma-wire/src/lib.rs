@@ -11,14 +11,14 @@ pub mod dubbo;
 pub mod fcgi;
 pub mod h1;
 pub mod h2;
-mod nobody;
+mod no_client;
 mod rest;
 mod rules;
 mod server;
 mod subrequest;
 
 pub use client::{Connection, Terms};
-pub use nobody::Nobody;
+pub use no_client::NoClient;
 pub use rest::Rest;
 pub use server::Downstream;
 /// Limits of a head.

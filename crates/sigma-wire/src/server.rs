@@ -9,7 +9,7 @@ use sigma_net::Deadline;
 
 use crate::h1::Server;
 use crate::h2::ServerStream;
-use crate::nobody::Nobody;
+use crate::no_client::NoClient;
 use crate::subrequest::Subrequest;
 
 /// The client's side of one exchange.
@@ -20,7 +20,7 @@ pub enum Downstream<'c> {
     /// One stream of a connection of HTTP/2.
     H2(&'c mut ServerStream),
     /// No client: the gateway itself sends the request
-    Nobody(&'c mut Nobody),
+    NoClient(&'c mut NoClient),
     /// Another exchange of this gateway
     Subrequest(&'c mut Subrequest),
 }
@@ -30,7 +30,7 @@ macro_rules! each {
         match $self {
             Downstream::H1($c) => $call,
             Downstream::H2($c) => $call,
-            Downstream::Nobody($c) => $call,
+            Downstream::NoClient($c) => $call,
             Downstream::Subrequest($c) => $call,
         }
     };
@@ -59,7 +59,7 @@ impl Downstream<'_> {
     #[inline]
     pub fn asks_tunnel(&self) -> bool {
         match self {
-            Downstream::H1(_) | Downstream::Nobody(_) | Downstream::Subrequest(_) => false,
+            Downstream::H1(_) | Downstream::NoClient(_) | Downstream::Subrequest(_) => false,
             Downstream::H2(c) => c.asks_tunnel(),
         }
     }
@@ -71,7 +71,7 @@ impl Downstream<'_> {
     #[inline]
     pub fn check_answer(&self, head: &ResponseHead) -> Result<(), Fault> {
         match self {
-            Downstream::H1(_) | Downstream::Nobody(_) | Downstream::Subrequest(_) => Ok(()),
+            Downstream::H1(_) | Downstream::NoClient(_) | Downstream::Subrequest(_) => Ok(()),
             Downstream::H2(c) => c.check_answer(head),
         }
     }
@@ -114,7 +114,7 @@ impl Downstream<'_> {
     /// Returns true if an extended CONNECT requests the upgrade (RFC 8441), not a field of the request.
     pub fn upgrades_by_connect(&self) -> bool {
         match self {
-            Downstream::H1(_) | Downstream::Nobody(_) | Downstream::Subrequest(_) => false,
+            Downstream::H1(_) | Downstream::NoClient(_) | Downstream::Subrequest(_) => false,
             Downstream::H2(_) => true,
         }
     }
@@ -131,7 +131,7 @@ impl Downstream<'_> {
         match self {
             Downstream::H1(c) => c.close_after(),
             // The stream is for this request alone; later requests on its connection do not depend on it.
-            Downstream::H2(_) | Downstream::Nobody(_) | Downstream::Subrequest(_) => {}
+            Downstream::H2(_) | Downstream::NoClient(_) | Downstream::Subrequest(_) => {}
         }
     }
 
@@ -141,7 +141,7 @@ impl Downstream<'_> {
         match self {
             Downstream::H1(c) => c.forgo_body(),
             // The rest of it ends with the stream.
-            Downstream::H2(_) | Downstream::Nobody(_) | Downstream::Subrequest(_) => {}
+            Downstream::H2(_) | Downstream::NoClient(_) | Downstream::Subrequest(_) => {}
         }
     }
 

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use sigma_http::{Fault, FaultKind};
-use sigma_wire::{Downstream, Nobody};
+use sigma_wire::{Downstream, NoClient};
 
 use super::Turn;
 use super::conditions::{ask_whether_good, ask_without_condition};
@@ -60,11 +60,11 @@ impl Aside {
 
     async fn ask(&mut self) -> Result<(), Fault> {
         let Aside { worker, view, info, stage, scratch } = self;
-        let mut nobody = Nobody::default();
+        let mut no_client = NoClient::default();
         let mut exchange = Exchange {
             worker,
             view: Rc::clone(view),
-            down: websocket::Client::new(info, Downstream::Nobody(&mut nobody), &worker.counters),
+            down: websocket::Client::new(info, Downstream::NoClient(&mut no_client), &worker.counters),
             scratch,
             stage: stage.again(),
             asks_upgrade: false,

@@ -7,11 +7,11 @@ use sigma_net::Deadline;
 
 /// Sends a request without a body, accepts every response and never leaves.
 #[derive(Debug, Default)]
-pub struct Nobody {
+pub struct NoClient {
     pub(crate) deadline: Deadline,
 }
 
-impl Nobody {
+impl NoClient {
     pub(crate) fn body_length(&self) -> BodyLength {
         BodyLength::None
     }
