@@ -1,12 +1,12 @@
 //! The life of the process: start, signals, reload, upgrade, stop.
 
-mod chronicle;
 pub mod daemon;
 pub(crate) mod examine;
 pub(crate) mod handover;
 pub(crate) mod log_control;
 pub(crate) mod parent;
 pub(crate) mod pid_file;
+mod process_history;
 mod program;
 pub(crate) mod rights;
 pub(crate) mod sandbox;

@@ -18,9 +18,9 @@ use sigma_proxy::{BindError, Gateway, Inheritance, Receiving, Snapshot};
 use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::chronicle::Chronicle;
 use super::examine;
 use super::handover::{self, Links, Origin, State};
+use super::process_history::ProcessHistory;
 use crate::operators::OpenError;
 use crate::operators::running::fault_names;
 use crate::serving::acme::Keeper;
@@ -317,12 +317,12 @@ pub(super) fn look_after(
 pub(super) async fn with_stored(
     mut desired: Desired,
     store: Option<&Arc<dyn Store>>,
-    chronicle: Option<&Chronicle>,
+    process_history: Option<&ProcessHistory>,
 ) -> Result<Desired, StartError> {
     if let Some(store) = store {
         let contents = store.load().await?;
-        if let Some(chronicle) = chronicle {
-            chronicle.loaded(&**store, &contents);
+        if let Some(process_history) = process_history {
+            process_history.loaded(&**store, &contents);
         }
         desired.remember(&store.earlier());
         desired.reload(&contents, &mut Batch::default());

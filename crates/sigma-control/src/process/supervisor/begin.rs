@@ -17,11 +17,11 @@ use crate::operators::live::Live;
 use crate::operators::members::Members;
 use crate::operators::running::Running;
 use crate::operators::{self, Records};
-use crate::process::chronicle::{Chronicle, Trigger};
 use crate::process::handover::Origin;
 use crate::process::log_control::LogControl;
 use crate::process::parent::Link;
 use crate::process::pid_file::{PidFile, Place};
+use crate::process::process_history::{ProcessHistory, Trigger};
 use crate::process::start::{
     Before, Signals, StartError, access_log, endpoints, files, keyring, look_after, must_fit, open_store,
     secrets, with_stored, worker_count,
@@ -82,7 +82,7 @@ struct First {
     ordered: Option<Arc<Ordered>>,
     keeper: Option<Keeper>,
     health_file: Option<HealthFile>,
-    chronicle: Option<Chronicle>,
+    process_history: Option<ProcessHistory>,
 }
 
 impl First {
@@ -100,14 +100,15 @@ impl First {
         let publisher =
             Publisher::new(nothing, endpoints, compiler, secrets(settings), ordered.clone(), files);
         let publisher = Arc::new(publisher);
-        let chronicle = Chronicle::begin(&checked.config, store, keyring, Arc::clone(&plugins.enabled) as _);
-        let desired = with_stored(desired(checked), store, chronicle.as_ref()).await?;
+        let process_history =
+            ProcessHistory::begin(&checked.config, store, keyring, Arc::clone(&plugins.enabled) as _);
+        let desired = with_stored(desired(checked), store, process_history.as_ref()).await?;
         let closes = store.is_some() || options.source.skip_invalid;
         let whole = publisher.compile(desired, closes).await;
         let whole = whole.map_err(|failures| options.source.invalid(problems(failures)))?;
         let current = Arc::clone(&whole.snapshot);
         publisher.adopt(whole);
-        Ok(First { publisher, current, ordered, keeper, health_file, chronicle })
+        Ok(First { publisher, current, ordered, keeper, health_file, process_history })
     }
 }
 
@@ -146,7 +147,7 @@ impl Supervisor {
         let ground = Ground::lay(&options, &checked, origin).await?;
         let first = First::compile(&ground, &options, checked).await?;
         let Ground { plugins, keyring, before, store, asking, inheritance, live, cpus } = ground;
-        let First { publisher, current, ordered, keeper, health_file, chronicle } = first;
+        let First { publisher, current, ordered, keeper, health_file, process_history } = first;
         let settings = Arc::clone(&current.settings);
         let writer = access_log(&settings)?;
         let pinned: &[usize] = if settings.pin_workers { &cpus } else { &[] };
@@ -160,7 +161,7 @@ impl Supervisor {
         let running = Arc::new(running);
         // Before anything accepts traffic: a client that sees the gateway up may query its status.
         let entrances = Arc::new(Entrances::new(Arc::clone(&before.sockets)));
-        let history = chronicle.as_ref().map(|chronicle| Arc::clone(&chronicle.history));
+        let history = process_history.as_ref().map(|process_history| Arc::clone(&process_history.history));
         let audit = Audit::of(&settings, history.as_ref())?;
         let records = Records { history, audit };
         operators::serve(&settings, &running, store.as_ref(), &plugins, keyring, &records, &entrances)
@@ -192,7 +193,7 @@ impl Supervisor {
             current,
             watch: store.as_ref().map(|store| Arc::clone(store).watch(revision)),
             store,
-            chronicle,
+            process_history,
             audit: records.audit,
             log,
             running,

@@ -10,11 +10,11 @@ use sigma_proxy::Failure;
 use tokio::sync::oneshot;
 
 use super::Supervisor;
-use crate::process::chronicle::Trigger;
 use crate::process::examine;
 use crate::process::handover::Channel;
 use crate::process::log_control::LIFE;
 use crate::process::pid_file::PidFile;
+use crate::process::process_history::Trigger;
 use crate::process::sandbox::Sandbox;
 use crate::process::start::StartError;
 use crate::process::upgrade::{self, Possessions, Successor};

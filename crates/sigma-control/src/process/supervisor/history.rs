@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Supervisor;
-use crate::process::chronicle::{LOOK_PERIODS, Trigger};
+use crate::process::process_history::{LOOK_PERIODS, Trigger};
 use crate::store::Event;
 use crate::store::history::Unserved;
 
@@ -20,8 +20,8 @@ impl Supervisor {
             if let Some(ordered) = &self.ordered {
                 ordered.hear(&event);
             }
-            if let Some(chronicle) = &self.chronicle {
-                chronicle.history.hear(&event);
+            if let Some(process_history) = &self.process_history {
+                process_history.history.hear(&event);
             }
             self.publisher.absorb(event);
             next = self.watch.as_mut().and_then(|watch| watch.try_recv().ok());
@@ -40,38 +40,43 @@ impl Supervisor {
 
     /// Records that all received changes of the store are in force, but for quarantined ones.
     fn tell_history(&self) {
-        let Some(chronicle) = &self.chronicle else { return };
+        let Some(process_history) = &self.process_history else { return };
         let state = self.publisher.state();
         let unserved = state.desired.quarantine().map(|one| Unserved {
             key: one.key.to_string(),
             reason: one.reason.clone(),
             served: one.standing.name().to_owned(),
         });
-        chronicle.history.settled(state.desired.revision(), unserved.collect());
+        process_history.history.settled(state.desired.revision(), unserved.collect());
     }
 
     /// Records the result for a file.
     pub(super) fn tell_history_of_file(&self, trigger: Trigger, result: &Result<(), String>) {
-        let Some(chronicle) = &self.chronicle else { return };
+        let Some(process_history) = &self.process_history else { return };
         match result {
             Ok(()) => {
                 let state = self.publisher.state();
-                chronicle.file(&self.options.source, trigger, &state.desired.config, self.store.is_some());
+                process_history.file(
+                    &self.options.source,
+                    trigger,
+                    &state.desired.config,
+                    self.store.is_some(),
+                );
             }
-            Err(reason) => chronicle.refused(&self.options.source, trigger, reason),
+            Err(reason) => process_history.refused(&self.options.source, trigger, reason),
         }
     }
 
     /// Has the history compare everything if something was lost to it.
     pub(super) fn mend_history(&mut self) {
-        let Some(chronicle) = &mut self.chronicle else { return };
-        chronicle.until_look = chronicle.until_look.saturating_sub(1);
-        if chronicle.until_look > 0 {
+        let Some(process_history) = &mut self.process_history else { return };
+        process_history.until_look = process_history.until_look.saturating_sub(1);
+        if process_history.until_look > 0 {
             return;
         }
-        chronicle.until_look = LOOK_PERIODS;
-        let Some(store) = self.store.clone().filter(|_| chronicle.history.has_missed()) else { return };
-        let history = Arc::clone(&chronicle.history);
+        process_history.until_look = LOOK_PERIODS;
+        let Some(store) = self.store.clone().filter(|_| process_history.history.has_missed()) else { return };
+        let history = Arc::clone(&process_history.history);
         tokio::spawn(async move {
             if let Ok(contents) = store.load().await {
                 history.found(&contents);

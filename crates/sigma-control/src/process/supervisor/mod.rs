@@ -20,11 +20,11 @@ use sigma_proxy::{Gateway, Snapshot};
 use tokio::sync::mpsc;
 
 use self::changes::{Change, Outcome, UnderWay, outcome_of};
-use super::chronicle::{Chronicle, Trigger};
 use super::handover::{self, Channel};
 use super::log_control::{LIFE, LogControl};
 use super::parent::Link;
 use super::pid_file::PidFile;
+use super::process_history::{ProcessHistory, Trigger};
 use super::program::Program;
 use super::sandbox::Sandbox;
 use super::start::{Signals, StartError, access_log, reload_note, warn_of_restart};
@@ -89,7 +89,7 @@ pub struct Supervisor {
     node: Arc<Node>,
     current: Arc<Snapshot>,
     store: Option<Arc<dyn Store>>,
-    chronicle: Option<Chronicle>,
+    process_history: Option<ProcessHistory>,
     audit: Option<Arc<Audit>>,
     /// Events of the store.
     watch: Option<Watch>,
@@ -403,8 +403,8 @@ impl Supervisor {
             self.gateway.hand_over();
             // The successor waits for them, and finds there what this process has kept.
             self.node.part(Zones::default).leave_disks();
-            if let Some(chronicle) = &self.chronicle {
-                chronicle.history.close().await;
+            if let Some(process_history) = &self.process_history {
+                process_history.history.close().await;
             }
             handover::leave(channel).await;
         }

@@ -47,7 +47,7 @@ impl Trigger {
 }
 
 /// The history of this process, and the state to write it.
-pub(super) struct Chronicle {
+pub(super) struct ProcessHistory {
     pub(super) history: Arc<History>,
     keyring: Keyring,
     plugins: Arc<dyn PluginSchemas>,
@@ -55,14 +55,14 @@ pub(super) struct Chronicle {
     pub(super) until_look: u32,
 }
 
-impl Chronicle {
+impl ProcessHistory {
     /// Begins the history that the settings ask for. `store` is the resources' store, if they are in one.
     pub(super) fn begin(
         config: &Config,
         store: Option<&Arc<dyn Store>>,
         keyring: &Keyring,
         plugins: Arc<dyn PluginSchemas>,
-    ) -> Option<Chronicle> {
+    ) -> Option<ProcessHistory> {
         let Config { settings, resources, .. } = config;
         if settings.history.keep == 0 {
             return None;
@@ -82,7 +82,7 @@ impl Chronicle {
         };
         let place = Place { file: folder.map(|folder| folder.join(FILE_NAME)), subject, others };
         match History::begin(place, Limits::from(&settings.history)) {
-            Ok(history) => Some(Chronicle {
+            Ok(history) => Some(ProcessHistory {
                 history: Arc::new(history),
                 keyring: keyring.clone(),
                 plugins,
