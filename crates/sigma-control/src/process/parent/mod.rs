@@ -11,9 +11,9 @@
 //! | serves that is of another program | the parent goes on as that program, too: see `renewal` |
 
 mod child;
-mod going_on;
 mod link;
 mod outbox;
+mod re_exec;
 mod renewal;
 
 pub(crate) use link::Link;
