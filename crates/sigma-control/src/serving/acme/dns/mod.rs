@@ -1,9 +1,9 @@
 //! Records in the DNS that prove names (RFC 8555 §8.4): placed by dynamic updates (`update`) or by a program of
-//! the operator's (`hook`), looked for where the authority will look (`sight`), and removed whatever came of it.
+//! the operator's (`hook`), looked for where the authority will look (`lookup`), and removed whatever came of it.
 
 mod ask;
 mod hook;
-mod sight;
+mod lookup;
 mod update;
 
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use sigma_config::acme::AcmeDns;
 use tokio::sync::Mutex;
 
 use hook::Hook;
-use sight::Sight;
+use lookup::RecordLookup;
 use update::Updates;
 
 /// The action on a record.
@@ -52,7 +52,7 @@ impl Means {
 /// The records of one order.
 pub(super) struct Records {
     means: Means,
-    sight: Sight,
+    lookup: RecordLookup,
     patience: Duration,
     /// Records that may exist.
     placed: Mutex<Vec<Proof>>,
@@ -72,7 +72,12 @@ impl Records {
         };
         let named: Vec<SocketAddr> = settings.servers.iter().map(|server| server.0).collect();
         let patience = Duration::from_secs(settings.propagation_timeout_s.into());
-        Ok(Records { means, sight: Sight::new(named, resolvers)?, patience, placed: Mutex::default() })
+        Ok(Records {
+            means,
+            lookup: RecordLookup::new(named, resolvers)?,
+            patience,
+            placed: Mutex::default(),
+        })
     }
 
     /// Places a record for each name with its value, and waits until they are seen.
@@ -85,7 +90,7 @@ impl Records {
             let domain = name.strip_prefix("*.").unwrap_or(name);
             let place = Name::from_ascii(format!("_acme-challenge.{domain}."));
             let place = place.map_err(|error| format!("`{domain}` has no place for a record: {error}"))?;
-            let record = self.sight.follow(place).await?;
+            let record = self.lookup.follow(place).await?;
             let proof = Proof { domain: domain.to_owned(), record, value: value.clone() };
             // First: a record that was placed without an answer is to be removed as well.
             self.placed.lock().await.push(proof.clone());
@@ -93,7 +98,7 @@ impl Records {
         }
         let placed = self.placed.lock().await.clone();
         for proof in placed {
-            self.sight.wait(&proof.record, &proof.value, self.patience).await?;
+            self.lookup.wait(&proof.record, &proof.value, self.patience).await?;
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use sigma_config::acme::AcmeDns;
 use sigma_testkit::Zone;
 
 use super::Records;
-use super::sight::Sight;
+use super::lookup::RecordLookup;
 
 const SECRET: &[u8] = b"a secret of sixteen or more bytes";
 
@@ -113,23 +113,23 @@ async fn an_update_that_is_refused_says_why() {
 async fn the_name_servers_of_a_zone_are_asked() {
     let zone = zone();
     let resolvers = [zone.address()];
-    let mut sight = Sight::new(Vec::new(), &resolvers).unwrap();
-    sight.listening_at(zone.address().port());
+    let mut lookup = RecordLookup::new(Vec::new(), &resolvers).unwrap();
+    lookup.listening_at(zone.address().port());
     let record = name("_acme-challenge.a.test.");
     let short = Duration::from_millis(300);
-    let error = sight.wait(&record, "one", short).await.unwrap_err();
+    let error = lookup.wait(&record, "one", short).await.unwrap_err();
     assert!(error.contains(&format!("{} does not have it", zone.address())), "{error}");
     let placed = records(&zone, json!({}));
     placed.place(&proofs(&[("a.test", "one")])).await.unwrap();
-    sight.wait(&record, "one", Duration::from_secs(30)).await.unwrap();
-    assert!(sight.wait(&record, "on", short).await.is_err());
+    lookup.wait(&record, "one", Duration::from_secs(30)).await.unwrap();
+    assert!(lookup.wait(&record, "on", short).await.is_err());
 }
 
 #[tokio::test]
 async fn a_missing_answer_is_an_error() {
     // Nobody listens there.
     let nobody = SocketAddr::from(([127, 0, 0, 1], 1));
-    let sight = Sight::new(vec![nobody], &[]).unwrap();
-    let error = sight.follow(name("_acme-challenge.a.test.")).await.unwrap_err();
+    let lookup = RecordLookup::new(vec![nobody], &[]).unwrap();
+    let error = lookup.follow(name("_acme-challenge.a.test.")).await.unwrap_err();
     assert!(error.contains("the name server 127.0.0.1:1 cannot be asked"), "{error}");
 }

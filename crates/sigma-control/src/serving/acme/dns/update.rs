@@ -13,7 +13,7 @@ use sigma_config::acme::{self as settings, DnsUpdate};
 
 use super::Action;
 use super::ask::{ask, exchange};
-use super::sight::zone_in;
+use super::lookup::zone_in;
 use crate::serving::clock::unix_seconds;
 
 /// By how many seconds the clocks of both sides may differ; what RFC 8945 §10 suggests.

@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// Who is asked.
-pub(super) struct Sight {
+pub(super) struct RecordLookup {
     /// The servers for all queries, if the settings name any.
     named: Vec<SocketAddr>,
     /// The servers that know the name servers of a zone.
@@ -32,10 +32,10 @@ pub(super) struct Sight {
     port: u16,
 }
 
-impl Sight {
+impl RecordLookup {
     /// # Errors
     /// Returns an error, which is a sentence, if no server is named, and the system's list is empty.
-    pub(super) fn new(named: Vec<SocketAddr>, resolvers: &[SocketAddr]) -> Result<Sight, String> {
+    pub(super) fn new(named: Vec<SocketAddr>, resolvers: &[SocketAddr]) -> Result<RecordLookup, String> {
         let resolvers = match resolvers {
             [] if named.is_empty() => system_servers().map_err(|error| error.to_string())?,
             resolvers => resolvers.to_vec(),
@@ -43,7 +43,7 @@ impl Sight {
         if named.is_empty() && resolvers.is_empty() {
             return Err("the system asks no name servers: write some as `acme.dns.servers`".to_owned());
         }
-        Ok(Sight { named, resolvers, port: PORT })
+        Ok(RecordLookup { named, resolvers, port: PORT })
     }
 
     /// Has the name servers of zones asked at this port.
