@@ -16,9 +16,10 @@
 //! Numbers: an integer is a number without a fraction, so `1.0` is an integer. Integers of up to 64 bits are compared
 //! exactly, other numbers as double precision. Texts show 14 significant digits, as Lua does: `1e+15`.
 //!
-//! [`compile`] turns JSON into the nodes of [`node`]. [`walk`] applies them to a value, until the first failure or for
-//! all failures, each with its remedy from [`remedy`]. [`strict`] finds fields without effect. [`stranger`] has the
-//! rules for untrusted values, [`dialect`] and [`open_api`] those for OpenAPI schemas.
+//! [`compile`] turns JSON into the nodes of [`node`], [`walk`] applies them to a value, until the first
+//! failure or for all of them, each with its remedy from [`remedy`]; [`strict`] finds what nobody reads.
+//! What is different where a value does not come from an operator is in [`untrusted`], and where a schema is one of
+//! OpenAPI in [`dialect`] and [`open_api`].
 
 mod combinations;
 mod compile;
@@ -34,12 +35,12 @@ pub mod pcre;
 mod place;
 mod plain;
 mod remedy;
-mod stranger;
 mod strict;
 #[cfg(test)]
 pub mod tests;
 mod text;
 mod unevaluated;
+mod untrusted;
 mod walk;
 
 use std::borrow::Cow;
@@ -48,7 +49,7 @@ use serde_json::Value;
 
 use crate::problem::Problem;
 use corrected::Corrected;
-use stranger::Stranger;
+use untrusted::StepBudget;
 use walk::{Place, Walk};
 
 #[cfg(test)]
@@ -239,13 +240,13 @@ fn filled_of_stranger<'v>(
     value: &'v Value,
     most_steps: u64,
 ) -> Result<Cow<'v, Value>, String> {
-    let stranger = Stranger::new(most_steps);
+    let step_budget = StepBudget::new(most_steps);
     let mut filled = Cow::Borrowed(value);
-    let outcome = Walk::of_stranger(nodes, &stranger).node(root, &mut filled, &Place::ROOT);
-    if stranger.is_exhausted() {
+    let outcome = Walk::of_untrusted(nodes, &step_budget).node(root, &mut filled, &Place::ROOT);
+    if step_budget.is_exhausted() {
         return Err("the value takes too many steps to validate".to_owned());
     }
-    outcome.map_err(stranger::cut)?;
+    outcome.map_err(untrusted::cut)?;
     Ok(filled)
 }
 

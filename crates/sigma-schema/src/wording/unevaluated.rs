@@ -65,7 +65,7 @@ impl Walk<'_> {
     ) -> Outcome {
         self.spend(|| 1)?;
         if at.depth > MAX_DEPTH {
-            self.stranger.inspect(|stranger| stranger.exhaust());
+            self.step_budget.inspect(|step_budget| step_budget.exhaust());
             return Err(format!("more than {MAX_DEPTH} nested schemas, simplify the schema or the value"));
         }
         let node = &self.nodes[id];

@@ -15,7 +15,7 @@ use super::node::{
 };
 pub(super) use super::place::{Place, Step};
 use super::plain::{self, Said};
-use super::stranger::{self, Stranger};
+use super::untrusted::{self, StepBudget};
 use super::{equality, is_secret_reference, number, remedy, text};
 use crate::problem::Problem;
 
@@ -26,9 +26,9 @@ pub(super) const MAX_DEPTH: usize = 256;
 #[derive(Clone, Copy)]
 pub(super) struct Walk<'s> {
     pub(super) nodes: &'s [Node],
-    /// The remaining steps, if the value is untrusted.
-    pub(super) stranger: Option<&'s Stranger>,
-    /// The list for all failures. If None, the first failure ends the walk.
+    /// Where the value is none of an operator's: who has sent it, and how many steps are left.
+    pub(super) step_budget: Option<&'s StepBudget>,
+    /// Where failures go if all of them are wanted; otherwise the first one ends the walk.
     found: Option<&'s RefCell<Vec<Problem>>>,
     /// Whether those failures use the messages of [`plain`], one for each mistake.
     pub(super) is_plain: bool,
@@ -38,11 +38,11 @@ pub(super) type Outcome = Result<(), String>;
 
 impl<'s> Walk<'s> {
     pub(super) fn new(nodes: &'s [Node]) -> Self {
-        Walk { nodes, stranger: None, found: None, is_plain: false }
+        Walk { nodes, step_budget: None, found: None, is_plain: false }
     }
 
-    pub(super) fn of_stranger(nodes: &'s [Node], stranger: &'s Stranger) -> Self {
-        Walk { nodes, stranger: Some(stranger), found: None, is_plain: false }
+    pub(super) fn of_untrusted(nodes: &'s [Node], step_budget: &'s StepBudget) -> Self {
+        Walk { nodes, step_budget: Some(step_budget), found: None, is_plain: false }
     }
 
     /// Returns every failure of a value.
@@ -54,22 +54,22 @@ impl<'s> Walk<'s> {
         is_plain: bool,
     ) -> Vec<Problem> {
         let found = RefCell::new(Vec::new());
-        let walk = Walk { nodes, stranger: None, found: Some(&found), is_plain };
-        // With a list for failures the walk always completes.
+        let walk = Walk { nodes, step_budget: None, found: Some(&found), is_plain };
+        // With a place for failures the walk comes to its end.
         let _ = walk.node(id, &mut Cow::Borrowed(value), at);
         found.into_inner()
     }
 
-    /// Takes steps of an untrusted value; an operator's value has no limit.
+    /// Takes steps of an untrusted sender; the cost of an operator's value does not matter.
     pub(super) fn spend(&self, steps: impl FnOnce() -> usize) -> Outcome {
-        match self.stranger {
-            Some(stranger) if !stranger.spend(steps()) => Err(String::new()),
+        match self.step_budget {
+            Some(step_budget) if !step_budget.spend(steps()) => Err(String::new()),
             _ => Ok(()),
         }
     }
 
     pub(super) fn empties(&self) -> Empties {
-        if self.stranger.is_some() { Empties::Differ } else { Empties::Same }
+        if self.step_budget.is_some() { Empties::Differ } else { Empties::Same }
     }
 
     fn is(&self, kind: JsonType, value: &Value) -> bool {
@@ -88,7 +88,7 @@ impl<'s> Walk<'s> {
     }
 
     fn shown<'t>(&self, text: &'t str) -> &'t str {
-        if self.stranger.is_some() { stranger::shown(text) } else { text }
+        if self.step_budget.is_some() { untrusted::shown(text) } else { text }
     }
 
     /// Ends the walk with a text, or records it with place and remedy and continues.
@@ -154,7 +154,7 @@ impl<'s> Walk<'s> {
     pub(super) fn node(&self, id: NodeId, value: &mut Cow<'_, Value>, at: &Place<'_>) -> Outcome {
         self.spend(|| 1)?;
         if at.depth > MAX_DEPTH {
-            self.stranger.inspect(|stranger| stranger.exhaust());
+            self.step_budget.inspect(|step_budget| step_budget.exhaust());
             let text = format!("more than {MAX_DEPTH} nested schemas, simplify the schema or the value");
             return self.fail(at, "schema", text, || None);
         }
@@ -222,7 +222,7 @@ impl<'s> Walk<'s> {
         let node = &self.nodes[id];
         let may_be_text = matches!(node.types, Types::Any | Types::One(JsonType::String)) && !node.boolean;
         match &**value {
-            Value::String(text) if self.stranger.is_none() && may_be_text && is_secret_reference(text) => {
+            Value::String(text) if self.step_budget.is_none() && may_be_text && is_secret_reference(text) => {
                 Ok(())
             }
             _ => self.node(id, value, at),
@@ -329,7 +329,7 @@ impl<'s> Walk<'s> {
         let mut changed = Vec::new();
         for (key, entry) in value.as_object().into_iter().flatten() {
             let at = &at.member(key);
-            self.spend(|| 1 + stranger::of_text(key))?;
+            self.spend(|| 1 + untrusted::of_text(key))?;
             if let Some(names) = rules.names {
                 self.node(names, &mut Cow::Owned(Value::from(key.as_str())), &at.same())
                     .map_err(|cause| format!("failed to validate property name {key}: {cause}"))?;
@@ -397,7 +397,7 @@ impl<'s> Walk<'s> {
             self.contains(contains, items, at)?;
         }
         if rules.unique {
-            self.spend(|| items.iter().map(stranger::of_value).sum())?;
+            self.spend(|| items.iter().map(untrusted::of_value).sum())?;
         }
         if rules.unique
             && let Some((first, second)) = equality::first_repeated(items)
@@ -432,7 +432,7 @@ impl<'s> Walk<'s> {
     }
 
     fn string(&self, rules: &StringRules, text: &str, at: &Place<'_>) -> Outcome {
-        self.spend(|| stranger::of_text(text))?;
+        self.spend(|| untrusted::of_text(text))?;
         if rules.min.is_some() || rules.max.is_some() {
             let length = text.chars().count() as u64;
             if let Some(min) = rules.min.filter(|min| length < *min) {
@@ -492,7 +492,7 @@ impl<'s> Walk<'s> {
 
     fn owned<'c>(&self, value: &'c mut Cow<'_, Value>) -> Result<&'c mut Value, String> {
         if let Cow::Borrowed(value) = value {
-            self.spend(|| stranger::of_value(value))?;
+            self.spend(|| untrusted::of_value(value))?;
         }
         Ok(value.to_mut())
     }

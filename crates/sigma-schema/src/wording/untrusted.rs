@@ -15,11 +15,11 @@ const MOST_TEXT: usize = 1024;
 
 /// The remaining steps for an untrusted value.
 #[derive(Debug)]
-pub(super) struct Stranger(Cell<Option<u64>>);
+pub(super) struct StepBudget(Cell<Option<u64>>);
 
-impl Stranger {
-    pub(super) fn new(most_steps: u64) -> Stranger {
-        Stranger(Cell::new(Some(most_steps)))
+impl StepBudget {
+    pub(super) fn new(most_steps: u64) -> StepBudget {
+        StepBudget(Cell::new(Some(most_steps)))
     }
 
     /// Takes steps. Returns false if too few are left.
@@ -60,7 +60,7 @@ pub(super) fn shown(text: &str) -> &str {
     start(text, SHOWN)
 }
 
-/// Shortens the text of a failure, so that it does not send the client's own text back.
+/// The text of a failure without what would only send an untrusted sender's own words back.
 pub(super) fn cut(mut text: String) -> String {
     if text.len() > MOST_TEXT {
         text.truncate(start(&text, MOST_TEXT).len());
