@@ -7,7 +7,6 @@
 
 pub mod acme;
 mod advice;
-mod aside;
 pub mod audit_log;
 mod bundled;
 pub mod cache;
@@ -33,6 +32,7 @@ pub mod plugins;
 pub mod process;
 pub mod profile;
 mod public_keyring;
+mod quarantine;
 pub mod reference;
 pub mod resources;
 mod rules;
@@ -47,7 +47,7 @@ pub mod tls;
 pub mod valid_part;
 
 pub use advice::Surroundings;
-pub use aside::SetAside;
+pub use quarantine::QuarantinedItem;
 
 use std::collections::{HashMap, HashSet};
 
@@ -94,9 +94,9 @@ pub struct Checked {
     pub config: Config,
     /// The warnings.
     pub warnings: Vec<Problem>,
-    /// Items that do not serve because they are invalid, with [`ParseOptions::skip_invalid`].
-    pub set_aside: Vec<SetAside>,
-    /// The name of the original format, e.g. `niubix.json`; None for Sigma's own format.
+    /// Items that are not served, with [`ParseOptions::skip_invalid`].
+    pub quarantined: Vec<QuarantinedItem>,
+    /// The name of the format that it was translated from, e.g. `niubix.json`; None for Sigma's own.
     pub format: Option<&'static str>,
 }
 
@@ -117,7 +117,7 @@ pub struct ParseOptions<'a> {
     /// The text is APISIX's standalone file: a YAML file must end with `#END`, a later resource replaces an earlier one
     /// with the same id, and references between resources are not checked.
     pub standalone_mode: bool,
-    /// Set invalid items aside instead of refusing the file; see [`SetAside`].
+    /// Invalid items are set aside instead of stopping the file; see [`QuarantinedItem`].
     pub skip_invalid: bool,
     /// The plugins of this build.
     pub plugins: &'a dyn PluginSchemas,
@@ -146,15 +146,15 @@ pub fn parse(text: &str, options: &ParseOptions<'_>) -> Result<Checked, Vec<Prob
     let mut found = check::Findings::default();
     let document = prepared(text, options, &mut found)?;
     check::check(&document, options, &mut found);
-    let set_aside = match options.skip_invalid && found.errors.iter().all(aside::is_in_item) {
-        true => SetAside::take(&document, &mut found.errors),
+    let quarantined = match options.skip_invalid && found.errors.iter().all(quarantine::is_in_item) {
+        true => QuarantinedItem::take(&document, &mut found.errors),
         false => Vec::new(),
     };
     let mut config = match found.errors.is_empty() {
-        true => typed(&document, &set_aside, &mut found),
+        true => typed(&document, &quarantined, &mut found),
         false => Config::default(),
     };
-    set_aside.iter().for_each(|item| item.close(&document, &mut config.resources));
+    quarantined.iter().for_each(|item| item.close(&document, &mut config.resources));
     once_per_listener(&mut found.errors, found.written_listeners);
     if !found.errors.is_empty() {
         // In document order, for the reader.
@@ -174,7 +174,7 @@ pub fn parse(text: &str, options: &ParseOptions<'_>) -> Result<Checked, Vec<Prob
     }
     once_per_listener(&mut found.warnings, found.written_listeners);
     found.warnings.sort_by_key(|problem| problem.line);
-    Ok(Checked { config, warnings: found.warnings, set_aside, format: found.format })
+    Ok(Checked { config, warnings: found.warnings, quarantined, format: found.format })
 }
 
 /// Returns the pid file that a configuration names, even if the rest is invalid, because commands for a process need no
@@ -273,12 +273,12 @@ fn translate(
     }
 }
 
-/// Converts the checked value to the types. Schema and rules have accepted everything. An error here means that they
-/// missed something; it is reported like any other.
-fn typed(document: &Document, set_aside: &[SetAside], found: &mut check::Findings) -> Config {
+/// From the checked value to the types. The schema and the rules have accepted everything, so an
+/// error here is one that they overlooked; it is reported like any other.
+fn typed(document: &Document, quarantined: &[QuarantinedItem], found: &mut check::Findings) -> Config {
     let mut config = Config::default();
     let Some(root) = document.value.as_object() else { return config };
-    let invalid: HashSet<(&str, usize)> = set_aside.iter().map(SetAside::place).collect();
+    let invalid: HashSet<(&str, usize)> = quarantined.iter().map(QuarantinedItem::place).collect();
     let mut settings = Object::new();
     for (name, value) in root {
         let Some(section) = SECTIONS.into_iter().find(|section| section == name) else {

@@ -12,7 +12,7 @@ use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::resources::Decoration;
 use sigma_config::stored::{self, AnyResource};
 use sigma_config::table::Order;
-use sigma_config::{Checked, Config, SetAside, Surroundings};
+use sigma_config::{Checked, Config, QuarantinedItem, Surroundings};
 use sigma_schema::Problem;
 use sigma_schema::document::{JsonError, strict_json};
 use sigma_schema::plugins::PluginSchemas;
@@ -175,11 +175,11 @@ impl Desired {
 
     /// Applies a file with all resources.
     pub(crate) fn replace_file(&mut self, checked: Checked) {
-        let Checked { config, warnings, set_aside, .. } = checked;
+        let Checked { config, warnings, quarantined, .. } = checked;
         (self.config, self.file_warnings) = (config, warnings);
         self.quarantine.clear();
         self.refused.clear();
-        for SetAside { key, problems, .. } in set_aside {
+        for QuarantinedItem { key, problems, .. } in quarantined {
             let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
             let standing = self.standing(&key);
             self.set_aside(key, problems.join("; "), 0, standing);

@@ -12,8 +12,8 @@ use sigma_schema::problem::Problem;
 
 /// An invalid item that does not serve. If its place is known, it is closed, so that no other item gets its requests.
 #[derive(Debug, Clone, PartialEq)]
-pub struct SetAside {
-    /// Its key; `routes/arr_3` for the third route, if it has no valid id.
+pub struct QuarantinedItem {
+    /// Its key; `routes/arr_3` for the third route, if it has no usable id.
     pub key: ResourceKey,
     /// Its problems.
     pub problems: Vec<Problem>,
@@ -21,9 +21,9 @@ pub struct SetAside {
     index: usize,
 }
 
-impl SetAside {
-    /// Returns the items that contain `errors`, see [`is_in_item`], and removes these errors.
-    pub(crate) fn take(document: &Document, errors: &mut Vec<Problem>) -> Vec<SetAside> {
+impl QuarantinedItem {
+    /// The items that `errors` lie in; see [`is_in_item`]. None of the errors is left.
+    pub(crate) fn take(document: &Document, errors: &mut Vec<Problem>) -> Vec<QuarantinedItem> {
         let mut taken: BTreeMap<(&'static str, usize), Vec<Problem>> = BTreeMap::new();
         for problem in std::mem::take(errors) {
             let Some(place) = item_of(&problem.pointer) else { continue };
@@ -31,7 +31,7 @@ impl SetAside {
         }
         let taken = taken.into_iter().map(|((section, index), problems)| {
             let key = key_of(section, index, item(document, section, index));
-            SetAside { key, problems, section, index }
+            QuarantinedItem { key, problems, section, index }
         });
         taken.collect()
     }
@@ -90,7 +90,7 @@ mod tests {
         let checked = read(text).unwrap();
         let resources = &checked.config.resources;
         let got: Vec<_> = checked
-            .set_aside
+            .quarantined
             .iter()
             .map(|item| (item.key.to_string(), item.problems.len(), resources.is_closed(&item.key)))
             .collect();
@@ -109,7 +109,7 @@ mod tests {
     fn two_items_with_one_id_are_both_closed() {
         let route = "  - { id: a, uri: /a, upstream: { nodes: { \"h:1\": 1 } } }\n";
         let checked = read(&format!("routes:\n{route}{route}")).unwrap();
-        assert_eq!((checked.set_aside.len(), checked.config.resources.routes.len()), (1, 1));
+        assert_eq!((checked.quarantined.len(), checked.config.resources.routes.len()), (1, 1));
         assert!(checked.config.resources.is_closed(&ResourceKey::new(Kind::Route, "a")));
     }
 
