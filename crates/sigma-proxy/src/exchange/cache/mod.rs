@@ -3,7 +3,7 @@
 //! A stored response is the node's, before the plugins' filters; the filters also run on reuse. Concurrent requests
 //! for one response are collapsed.
 
-mod aside;
+mod background;
 mod conditions;
 mod neighbours;
 mod parts;
@@ -149,7 +149,7 @@ impl Exchange<'_, '_> {
             Look::UseAndAsk(stored) => {
                 let own = self.use_kept(&turn, &stored, Status::Updating);
                 self.prepare(&mut turn);
-                self.ask_aside(turn);
+                self.ask_in_background(turn);
                 own
             }
             Look::Nothing => return self.reply(Reply::new(504).text("").into()).await.map(|()| true),

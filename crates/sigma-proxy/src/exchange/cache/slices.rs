@@ -433,7 +433,7 @@ impl Exchange<'_, '_> {
             }
             Look::UseAndAsk(stored) => {
                 self.prepare(&mut turn);
-                course.ask_aside(turn, None);
+                course.ask_in_background(turn, None);
                 (stored, Status::Updating, false)
             }
             Look::Nothing | Look::Slices => return Ok(Outcome::Plain),

@@ -10,7 +10,7 @@ use sigma_http::{Headers, Method, RequestHead};
 use sigma_plugin::cache::CacheWish;
 use tokio::sync::oneshot;
 
-use super::super::aside::Aside;
+use super::super::background::BackgroundExchange;
 use super::super::conditions::{ask_whether_good, ask_without_condition};
 use super::super::present::Wanted;
 use super::super::{FETCH_WAIT, Turn};
@@ -171,7 +171,11 @@ impl Course {
     }
 
     /// Requests a slice from a node in the background; `tell` is notified when it begins to arrive.
-    pub(super) fn ask_aside(self: &Rc<Course>, mut turn: Turn, tell: Option<oneshot::Sender<Arc<Stored>>>) {
+    pub(super) fn ask_in_background(
+        self: &Rc<Course>,
+        mut turn: Turn,
+        tell: Option<oneshot::Sender<Arc<Stored>>>,
+    ) {
         let Some(template) = &self.template else { return };
         let mut scratch = self.worker.take_scratch();
         template.ctx.repeat_in(&mut scratch.ctx);
@@ -182,7 +186,7 @@ impl Course {
         let stale = turn.stale.as_deref().filter(|_| turn.validates);
         self.ask_for(number, stale, &mut scratch.ctx.request.headers);
         scratch.turn = Some(Box::new(turn));
-        Aside {
+        BackgroundExchange {
             worker: Rc::clone(&self.worker),
             view: Rc::clone(&self.view),
             info: ConnectionInfo { origin: self.origin, session: None },

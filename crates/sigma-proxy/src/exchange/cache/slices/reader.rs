@@ -113,7 +113,7 @@ impl Assembly {
                 Look::Use(stored, _) | Look::Share(stored) => return self.fitting(number, stored),
                 Look::UseAndAsk(stored) => {
                     course.prepare(&mut turn);
-                    course.ask_aside(turn, None);
+                    course.ask_in_background(turn, None);
                     return self.fitting(number, stored);
                 }
                 Look::Wait(flight) => {
@@ -124,7 +124,7 @@ impl Assembly {
                     let stale = turn.stand_in(course.now_s());
                     let (tell, told) = oneshot::channel();
                     course.prepare(&mut turn);
-                    course.ask_aside(turn, Some(tell));
+                    course.ask_in_background(turn, Some(tell));
                     return match (told.await, stale) {
                         (Ok(stored), _) => self.fitting(number, stored),
                         (Err(_), Some(stale)) if self.is_in_force() => self.fitting(number, stale),

@@ -14,7 +14,7 @@ use crate::snapshot::Target;
 use crate::worker::{View, Worker};
 
 /// An exchange without a client.
-pub(super) struct Aside {
+pub(super) struct BackgroundExchange {
     pub(super) worker: Rc<Worker>,
     pub(super) view: Rc<View>,
     pub(super) info: ConnectionInfo,
@@ -24,7 +24,7 @@ pub(super) struct Aside {
 
 impl Exchange<'_, '_> {
     /// Sends the request of `turn` to a node in the background, with the changes of plugins.
-    pub(super) fn ask_aside(&self, turn: Turn) {
+    pub(super) fn ask_in_background(&self, turn: Turn) {
         let Some(worker) = self.worker.calls.worker() else { return };
         let mut scratch = worker.take_scratch();
         self.scratch.ctx.repeat_in(&mut scratch.ctx);
@@ -36,11 +36,11 @@ impl Exchange<'_, '_> {
         scratch.turn = Some(Box::new(turn));
         let info = ConnectionInfo { origin: *self.down.origin(), session: None };
         let (view, stage) = (Rc::clone(&self.view), self.stage.again());
-        Aside { worker, view, info, stage, scratch }.spawn();
+        BackgroundExchange { worker, view, info, stage, scratch }.spawn();
     }
 }
 
-impl Aside {
+impl BackgroundExchange {
     /// Runs it in the background.
     pub(super) fn spawn(self) {
         tokio::task::spawn_local(self.run());
@@ -59,7 +59,7 @@ impl Aside {
     }
 
     async fn ask(&mut self) -> Result<(), Fault> {
-        let Aside { worker, view, info, stage, scratch } = self;
+        let BackgroundExchange { worker, view, info, stage, scratch } = self;
         let mut no_client = NoClient::default();
         let mut exchange = Exchange {
             worker,
