@@ -6,7 +6,7 @@ use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sigma_http::{HeaderId, Headers};
-use sigma_plugin::machine::Machine;
+use sigma_plugin::system::System;
 
 /// Random bytes from which the key of one text is made.
 const SALT_BYTES: usize = 32;
@@ -44,7 +44,7 @@ impl Seal {
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if the system has no random bytes.
-    pub(crate) fn seal(&self, purpose: &str, text: &[u8], machine: &dyn Machine) -> Result<Vec<u8>, String> {
+    pub(crate) fn seal(&self, purpose: &str, text: &[u8], machine: &dyn System) -> Result<Vec<u8>, String> {
         let mut sealed = vec![0; SALT_BYTES];
         machine.fill_random(&mut sealed)?;
         let key = self.key(&sealed, purpose).ok_or("the session cannot be encrypted")?;
@@ -148,7 +148,7 @@ pub(crate) fn remove(name: &str, headers: &mut Headers) {
 
 #[cfg(test)]
 mod tests {
-    use sigma_plugin::machine::Host;
+    use sigma_plugin::system::Host;
 
     use super::*;
 

@@ -107,7 +107,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-    use sigma_plugin::machine::{Host, Machine};
+    use sigma_plugin::system::{Host, System};
     use sigma_plugin::{Consumers, Local, Node};
 
     use super::*;
@@ -117,7 +117,7 @@ mod tests {
     #[derive(Debug)]
     struct At(u64);
 
-    impl Machine for At {
+    impl System for At {
         fn now(&self) -> SystemTime {
             UNIX_EPOCH + Duration::from_secs(self.0)
         }

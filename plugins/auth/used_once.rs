@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use sigma_plugin::counter::Shared;
-use sigma_plugin::machine::Machine;
+use sigma_plugin::system::System;
 use sigma_plugin::{Legacy, Node, legacy};
 
 use sigma_plugin_kit::decisions;
@@ -36,7 +36,7 @@ impl Used {
     }
 
     /// Uses something; false if it was used before. `lives`: it would not be taken after that time anyway.
-    pub(super) fn take(&self, parts: &[&str], lives: Duration, machine: &dyn Machine) -> bool {
+    pub(super) fn take(&self, parts: &[&str], lives: Duration, machine: &dyn System) -> bool {
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let now_ms = ms(machine.uptime());
         let key = decisions::key(parts.iter().map(|part| part.as_bytes()));
@@ -50,7 +50,7 @@ impl Used {
 
 #[cfg(test)]
 mod tests {
-    use sigma_plugin::machine::Host;
+    use sigma_plugin::system::Host;
 
     use super::*;
 

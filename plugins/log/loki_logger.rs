@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use sigma_plugin::credentials::Masked;
-use sigma_plugin::machine::{Host, Machine};
 use sigma_plugin::places::{VariableForm, VariablePlace};
+use sigma_plugin::system::{Host, System};
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env};
 use sigma_schema::template::Template;
 

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use sigma_plugin::hex;
-use sigma_plugin::machine::{Host, Machine};
+use sigma_plugin::system::{Host, System};
 use sigma_plugin::{
     BodyFilter, Build, Configuration, Context, Descriptor, Env, Node, Plugin, ResponseStep, Step,
 };

@@ -243,7 +243,7 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     use serde_json::json;
-    use sigma_plugin::machine::Machine;
+    use sigma_plugin::system::System;
 
     use super::*;
     use crate::testing::{Case, entry, refusal};
@@ -254,7 +254,7 @@ mod tests {
     #[derive(Debug)]
     struct Stopped;
 
-    impl Machine for Stopped {
+    impl System for Stopped {
         fn now(&self) -> SystemTime {
             SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000)
         }

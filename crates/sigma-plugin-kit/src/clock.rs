@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 use std::time::UNIX_EPOCH;
 
-use sigma_plugin::machine::{Host, Machine};
+use sigma_plugin::system::{Host, System};
 
 /// Returns the milliseconds of this process; they never go back.
 pub fn process_ms() -> u64 {

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sigma_plugin::machine::{Host, Machine};
+use sigma_plugin::system::{Host, System};
 use sigma_plugin::{Env, Node};
 use tokio::sync::watch;
 
@@ -162,7 +162,7 @@ impl<T: Document> Fetched<T> {
     }
 }
 
-/// Returns the milliseconds of the clock that never goes back; the same for workers and the control thread.
-pub fn uptime_ms(machine: &dyn Machine) -> u64 {
+/// Milliseconds of the clock that never goes back; the same for workers and the control thread.
+pub fn uptime_ms(machine: &dyn System) -> u64 {
     u64::try_from(machine.uptime().as_millis()).unwrap_or(u64::MAX)
 }

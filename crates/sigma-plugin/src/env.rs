@@ -15,9 +15,9 @@ use sigma_schema::cidr::CidrSet;
 
 use crate::Consumers;
 use crate::legacy::{Legacies, Legacy};
-use crate::machine::{Host, Machine};
 use crate::outbound::{Nowhere, Outbound};
 use crate::resident::OwnLogs;
+use crate::system::{Host, System};
 
 /// The environment of one call of a hook.
 #[derive(Clone, Copy)]
@@ -35,7 +35,7 @@ pub struct Env<'a> {
     /// The setting `trusted_addresses`.
     pub trusted: Option<&'a CidrSet>,
     /// The time of day and unpredictable bytes.
-    pub machine: &'a dyn Machine,
+    pub machine: &'a dyn System,
     /// Milliseconds since the worker started, coarse: for timeouts and windows, not for logs.
     pub now_ms: u64,
 }

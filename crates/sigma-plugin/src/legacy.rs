@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::counter::Shared;
-use crate::machine::{Host, Machine};
+use crate::system::{Host, System};
 
 /// The largest number of entries handed over from one table; the rest starts again.
 const MOST_ENTRIES: usize = 100_000;

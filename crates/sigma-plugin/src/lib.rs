@@ -16,7 +16,7 @@
 //! | [`consumer`] | consumers and their credentials |
 //! | [`credentials`] | credentials that logs and traces hide |
 //! | [`login`] | the result of a request's login |
-//! | [`machine`] | time and unpredictable bytes |
+//! | [`system`] | time and unpredictable bytes |
 //! | [`counter`] | counters shared by all workers |
 //! | [`legacy`] | state handed over to the next process |
 //! | [`body`] | filters of bodies |
@@ -65,7 +65,6 @@ pub mod json;
 pub mod kind;
 pub mod legacy;
 pub mod login;
-pub mod machine;
 pub mod meta;
 pub mod outbound;
 pub mod owned;
@@ -77,6 +76,7 @@ pub mod resident;
 pub mod resource;
 pub mod roster;
 pub mod step;
+pub mod system;
 pub mod takeover;
 pub mod traffic;
 pub mod variables;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sigma_http::{Fault, FaultKind};
 use sigma_net::{Deadline, deadline};
 use sigma_observe::counters::Counter;
-use sigma_plugin::machine::{Host, Machine};
+use sigma_plugin::system::{Host, System};
 use sigma_upstream::endpoint::Endpoint;
 use sigma_upstream::overload::breaker::{Outcome, Pass, Turn};
 use sigma_upstream::overload::gate::{Full, Permit};

@@ -17,8 +17,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use sigma_http::HeaderId;
 use sigma_plugin::counter::Shared;
-use sigma_plugin::machine::Machine;
 use sigma_plugin::step::BodyRead;
+use sigma_plugin::system::System;
 use sigma_plugin::{
     Auth, Build, Configuration, Context, Descriptor, Env, Identity, Phase, PhaseSet, Plugin, Step,
 };
@@ -209,7 +209,7 @@ impl DigestAuth {
     fn new(build: &Build<'_>) -> Result<DigestAuth, String> {
         let config: Config = build.config()?;
         let mut random = [0; 32];
-        sigma_plugin::machine::Host.fill_random(&mut random)?;
+        sigma_plugin::system::Host.fill_random(&mut random)?;
         let common = || Common { key: hmac::Key::new(hmac::HMAC_SHA256, &random), uses: Shared::default() };
         let common = build.node.part(common);
         let key = match &config.nonce_secret {

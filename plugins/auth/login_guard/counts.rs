@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD_NO_PAD as BASE64;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sigma_plugin::counter::Shared;
-use sigma_plugin::machine::{Host, Machine};
+use sigma_plugin::system::{Host, System};
 use sigma_plugin::{Legacy, Node, legacy};
 
 use sigma_plugin_kit::log_throttle::LogThrottle;

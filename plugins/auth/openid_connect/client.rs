@@ -6,7 +6,7 @@ use std::time::UNIX_EPOCH;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
-use sigma_plugin::machine::{Host, Machine};
+use sigma_plugin::system::{Host, System};
 use sigma_schema::Confidential;
 
 use super::super::form::{Form, escaped};

@@ -5,7 +5,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
-use sigma_plugin::machine::{Host, Machine};
+use sigma_plugin::system::{Host, System};
 
 use super::super::tokens::{
     Address, Algorithm, Key, Provider, Question, Reply, SigningKey, Token, object_of,

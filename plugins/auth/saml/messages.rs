@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use roxmltree::Document;
-use sigma_plugin::machine::Machine;
+use sigma_plugin::system::System;
 
 use super::assertion::{NameId, Refusal, SKEW_S, is_success, signed_root, text, time};
 use super::binding::Kind;
@@ -24,7 +24,7 @@ pub(super) struct Head<'h> {
 }
 
 /// Returns a random ID, in the form of XML IDs.
-pub(super) fn new_id(machine: &dyn Machine) -> Result<String, String> {
+pub(super) fn new_id(machine: &dyn System) -> Result<String, String> {
     let mut bytes = [0; 16];
     machine.fill_random(&mut bytes)?;
     Ok(format!("_{:032x}", u128::from_be_bytes(bytes)))

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_plugin::machine::{Host, Machine};
+use sigma_plugin::system::{Host, System};
 use sigma_schema::Confidential;
 use tokio::sync::Mutex;
 

@@ -239,7 +239,7 @@ const BANS: &[Ban] = &[
                 "once, when the first instance is made; tests of paces make up the time of this clock",
             ),
             (
-                "crates/sigma-plugin/src/machine.rs",
+                "crates/sigma-plugin/src/system.rs",
                 "plugins ask it where their answer depends on the time of day, or on finer ticks than 50 ms",
             ),
             ("crates/sigma-observe/src/log_buffer.rs", "at the end of the process"),

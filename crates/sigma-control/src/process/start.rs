@@ -13,7 +13,7 @@ use sigma_net::tls::SharedKey;
 use sigma_observe::counters::WorkerCounters;
 use sigma_observe::log_buffer::{LogError, LogTarget, LogWriter};
 use sigma_plugin::Node;
-use sigma_plugin::machine::Host;
+use sigma_plugin::system::Host;
 use sigma_proxy::{BindError, Gateway, Inheritance, Receiving, Snapshot};
 use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};

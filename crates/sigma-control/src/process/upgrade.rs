@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use sigma_net::tls::SharedKey;
 use sigma_plugin::Node;
-use sigma_plugin::machine::{Host, Machine};
+use sigma_plugin::system::{Host, System};
 use sigma_proxy::Gateway;
 use sigma_upstream::health::Kept;
 use tokio::sync::oneshot;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use sigma_http::{Fault, FaultKind};
 use sigma_net::{Deadline, deadline};
 use sigma_observe::counters::Counter;
-use sigma_plugin::machine::{Host, Machine};
+use sigma_plugin::system::{Host, System};
 use sigma_upstream::balance::Outcome;
 use sigma_upstream::endpoint::Endpoint;
 use sigma_upstream::pool::InUse;

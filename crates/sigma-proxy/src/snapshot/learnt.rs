@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sigma_config::resources;
 use sigma_http::Headers;
 use sigma_plugin::Context;
-use sigma_plugin::machine::{Host, Machine};
+use sigma_plugin::system::{Host, System};
 use sigma_plugin::variables::cookie;
 use sigma_schema::template::Template;
 use sigma_upstream::balance::{SessionHash, StickTable, Token};

@@ -6,7 +6,7 @@ mod flows;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
-use sigma_plugin::machine::{Host, Machine};
+use sigma_plugin::system::{Host, System};
 use sigma_schema::plugins::PluginScope;
 
 use super::assertion::{Accepted, Answer, Expected, Refusal};
@@ -32,7 +32,7 @@ const RESPONSE: &str = include_str!("fixtures/response.xml");
 #[derive(Debug)]
 struct At(u64);
 
-impl Machine for At {
+impl System for At {
     fn now(&self) -> SystemTime {
         UNIX_EPOCH + Duration::from_secs(self.0)
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use prost::Message as _;
 use reqwest::Url;
-use sigma_plugin::machine::{Host, Machine};
+use sigma_plugin::system::{Host, System};
 
 use crate::trace::call::Callee;
 use crate::trace::otlp::{self, ExportRequest, ExportResponse, Resource};

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use sigma_config::settings::Settings;
 use sigma_config::store::{StoreAccess, StoreKind};
 use sigma_observe::counters::WorkerCounters;
-use sigma_plugin::machine::{Host, Machine};
+use sigma_plugin::system::{Host, System};
 use tokio::task::JoinHandle;
 
 use crate::serving::clock::unix_seconds;

@@ -6,7 +6,7 @@ use std::sync::{LazyLock, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 /// The machine that hooks run on; tests replace it with fixed time and bytes.
-pub trait Machine: Debug {
+pub trait System: Debug {
     /// Returns the time of day. It may go back.
     fn now(&self) -> SystemTime;
 
@@ -71,7 +71,7 @@ impl Host {
     }
 }
 
-impl Machine for Host {
+impl System for Host {
     fn now(&self) -> SystemTime {
         SystemTime::now()
     }
