@@ -48,7 +48,7 @@ pub enum Pass {
 pub struct Breaker {
     /// [`CLOSED`], [`HALF_OPEN`], or the time until which it is open.
     state: AtomicU64,
-    machine: Mutex<Machine>,
+    breaker_state: Mutex<BreakerState>,
 }
 
 /// Successes of one worker that are not passed to a breaker yet.
@@ -61,7 +61,7 @@ pub struct Tally {
 impl Breaker {
     /// Returns a closed breaker.
     pub fn new(rules: CircuitBreaker) -> Breaker {
-        Breaker { state: AtomicU64::new(CLOSED), machine: Mutex::new(Machine::new(rules)) }
+        Breaker { state: AtomicU64::new(CLOSED), breaker_state: Mutex::new(BreakerState::new(rules)) }
     }
 
     /// Returns its state without changing it: `closed`, `half_open` or `open`.
@@ -79,9 +79,9 @@ impl Breaker {
             CLOSED => Some(Pass::Normal),
             until if until > HALF_OPEN && now_ms < until => None,
             _ => {
-                let mut machine = lock(&self.machine);
-                let pass = machine.admit(now_ms);
-                self.state.store(machine.word(), Ordering::Relaxed);
+                let mut breaker_state = lock(&self.breaker_state);
+                let pass = breaker_state.admit(now_ms);
+                self.state.store(breaker_state.word(), Ordering::Relaxed);
                 pass
             }
         }
@@ -98,13 +98,13 @@ impl Breaker {
             return None;
         }
         tally.told_ms.set(now_ms);
-        let mut machine = lock(&self.machine);
-        machine.succeeded(tally.successes.take(), now_ms);
+        let mut breaker_state = lock(&self.breaker_state);
+        breaker_state.succeeded(tally.successes.take(), now_ms);
         let turn = match pass {
-            Pass::Trial => machine.tried(outcome, now_ms),
-            Pass::Normal => machine.ended(outcome, now_ms),
+            Pass::Trial => breaker_state.tried(outcome, now_ms),
+            Pass::Normal => breaker_state.ended(outcome, now_ms),
         };
-        self.state.store(machine.word(), Ordering::Relaxed);
+        self.state.store(breaker_state.word(), Ordering::Relaxed);
         turn
     }
 }
@@ -148,16 +148,20 @@ impl Counts {
 
 /// The rules, without sharing.
 #[derive(Debug)]
-struct Machine {
+struct BreakerState {
     rules: CircuitBreaker,
     state: State,
     /// Counts with the number of their part of time.
     buckets: [(u64, Counts); BUCKETS as usize],
 }
 
-impl Machine {
-    fn new(rules: CircuitBreaker) -> Machine {
-        Machine { rules, state: State::Closed, buckets: [(u64::MAX, Counts::default()); BUCKETS as usize] }
+impl BreakerState {
+    fn new(rules: CircuitBreaker) -> BreakerState {
+        BreakerState {
+            rules,
+            state: State::Closed,
+            buckets: [(u64::MAX, Counts::default()); BUCKETS as usize],
+        }
     }
 
     fn word(&self) -> u64 {
@@ -222,13 +226,13 @@ impl Machine {
             self.open(now_ms);
             return Some(Turn::Opened);
         }
-        *self = Machine::new(self.rules.clone());
+        *self = BreakerState::new(self.rules.clone());
         Some(Turn::Closed)
     }
 
     fn open(&mut self, now_ms: u64) {
         let wait_ms = (self.rules.wait_duration_in_open_state * 1000.0) as u64;
-        *self = Machine::new(self.rules.clone());
+        *self = BreakerState::new(self.rules.clone());
         self.state = State::Open { until_ms: now_ms + wait_ms };
     }
 
