@@ -23,14 +23,14 @@ const MOST_THREADS: usize = 256;
 /// The registers for unwinding by their DWARF numbers: as bits of the kernel's mask, and in the order in which the
 /// kernel writes them.
 #[cfg(target_arch = "x86_64")]
-mod machine {
+mod architecture {
     /// All but flags and segments.
     pub(super) const MASK: u64 = 0xff_01ff;
     /// ax, bx, cx, dx, si, di, bp, sp, ip, r8 … r15; 16 is DWARF's column of the return address.
     pub(super) const ORDER: [u16; 17] = [0, 3, 2, 1, 4, 5, 6, 7, 16, 8, 9, 10, 11, 12, 13, 14, 15];
 }
 #[cfg(target_arch = "aarch64")]
-mod machine {
+mod architecture {
     /// x0 … x30, sp, pc.
     pub(super) const MASK: u64 = 0x1_ffff_ffff;
     /// DWARF has no number for pc: 32 is its column for ELR, which nothing else uses here.
@@ -45,13 +45,13 @@ mod machine {
     };
 }
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-mod machine {
+mod architecture {
     pub(super) const MASK: u64 = 0;
     pub(super) const ORDER: [u16; 1] = [0];
 }
 
 /// The number of registers in a sample, by DWARF's numbers.
-pub const REGISTERS: usize = machine::ORDER.len();
+pub const REGISTERS: usize = architecture::ORDER.len();
 
 /// A thread at one moment.
 #[derive(Debug, Clone, Copy)]
@@ -83,7 +83,7 @@ impl Sampler {
     /// Returns an error if the system does not allow it ([`io::ErrorKind::PermissionDenied`]), has no memory for it
     /// ([`io::ErrorKind::OutOfMemory`]) or does not support it.
     pub fn start(hz: u32) -> io::Result<Sampler> {
-        if machine::MASK == 0 {
+        if architecture::MASK == 0 {
             return Err(io::ErrorKind::Unsupported.into());
         }
         let mut sampler = Sampler { hz, with_kernel: true, rings: HashMap::new(), copy: Vec::new(), lost: 0 };
@@ -189,7 +189,7 @@ impl<'r> Record<'r> {
             return None;
         }
         let mut registers = [0; REGISTERS];
-        for number in machine::ORDER {
+        for number in architecture::ORDER {
             registers[usize::from(number)] = word64(&mut body)?;
         }
         let room = usize::try_from(word64(&mut body)?).ok()?;
@@ -266,7 +266,7 @@ impl Ring {
             frequency: hz.into(),
             sample_type: SAMPLE,
             flags: FREQUENCY | EXCLUDE_HYPERVISOR | if with_kernel { 0 } else { EXCLUDE_KERNEL },
-            registers: machine::MASK,
+            registers: architecture::MASK,
             stack: STACK_BYTES,
             ..Attributes::default()
         };
@@ -358,7 +358,7 @@ mod tests {
     #[test]
     fn attributes_have_the_size_that_the_kernel_knows() {
         assert_eq!(size_of::<Attributes>(), 112);
-        assert_eq!(machine::MASK.count_ones() as usize, REGISTERS);
+        assert_eq!(architecture::MASK.count_ones() as usize, REGISTERS);
     }
 
     /// A ring with any content is read to its end.
@@ -380,7 +380,7 @@ mod tests {
         let (Record::Lost(3), rest) = Record::first(&all).unwrap() else { panic!("lost ones") };
         let (Record::Sample(sample), rest) = Record::first(rest).unwrap() else { panic!("a sample") };
         assert_eq!((sample.thread, sample.in_kernel, sample.stack), (8, true, &[5; 9][..]));
-        assert_eq!(sample.registers[usize::from(machine::ORDER[1])], 101);
+        assert_eq!(sample.registers[usize::from(architecture::ORDER[1])], 101);
         let (Record::Other, rest) = Record::first(rest).unwrap() else { panic!("something else") };
         let (Record::Other, rest) = Record::first(rest).unwrap() else { panic!("more than there is") };
         assert!(rest.is_empty() && Record::first(rest).is_none());
