@@ -268,7 +268,7 @@ struct Shared {
 
 impl HmacAuth {
     fn new(build: &Build<'_>) -> Result<HmacAuth, String> {
-        let (config, nonces) = (build.config()?, build.node.legacy(Nonces::default));
+        let (config, nonces) = (build.config()?, build.node.inherited(Nonces::default));
         Ok(HmacAuth(Arc::new(Shared { config, place: build.resource.into(), nonces })))
     }
 }

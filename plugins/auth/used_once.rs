@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 use sigma_plugin::counter::Shared;
 use sigma_plugin::system::System;
-use sigma_plugin::{Legacy, Node, legacy};
+use sigma_plugin::{Inheritable, Node, inheritance};
 
 use sigma_plugin_kit::decisions;
 
@@ -17,22 +17,22 @@ const LIMIT_BYTES: usize = 8 << 20;
 /// What was used.
 pub(super) struct Used(Shared<bool>);
 
-impl Legacy for Used {
+impl Inheritable for Used {
     const NAME: &'static str = "used-once";
 
     fn leave(&self) -> Value {
-        legacy::entries(&self.0)
+        inheritance::entries(&self.0)
     }
 
     fn take_over(&self, left: &Value) {
-        legacy::enter(&self.0, left);
+        inheritance::enter(&self.0, left);
     }
 }
 
 impl Used {
     /// That of the gateway. For instances to keep.
     pub(super) fn of(node: &Node) -> Arc<Used> {
-        node.legacy(|| Used(Shared::with_limit(LIMIT_BYTES)))
+        node.inherited(|| Used(Shared::with_limit(LIMIT_BYTES)))
     }
 
     /// Uses something; false if it was used before. `lives`: it would not be taken after that time anyway.

@@ -14,7 +14,7 @@ use serde_json::Value;
 use sigma_schema::cidr::CidrSet;
 
 use crate::Consumers;
-use crate::legacy::{Legacies, Legacy};
+use crate::inheritance::{Inheritable, InheritedState};
 use crate::outbound::{Nowhere, Outbound};
 use crate::resident::OwnLogs;
 use crate::system::{Host, System};
@@ -70,7 +70,7 @@ pub struct Node {
     reopening: OnceLock<Box<Reopening>>,
     /// Work before the process ends.
     endings: Mutex<Vec<Work>>,
-    legacies: Legacies,
+    inherited: InheritedState,
 }
 
 /// Background work.
@@ -118,27 +118,27 @@ impl Node {
     }
 
     /// Works as [`Node::part`], for a part that is passed from the previous process to this one, and on to the next.
-    pub fn legacy<T: Legacy>(&self, make: impl FnOnce() -> T) -> Arc<T> {
+    pub fn inherited<T: Inheritable>(&self, make: impl FnOnce() -> T) -> Arc<T> {
         let mut is_new = false;
         let part = self.part(|| {
             is_new = true;
             make()
         });
         if is_new {
-            self.legacies.pass(&part);
+            self.inherited.pass(&part);
         }
         part
     }
 
     /// Sets the state from the previous process, by the names of parts. The control plane calls it before there are
     /// parts.
-    pub fn find_legacies(&self, left: BTreeMap<String, Value>) {
-        self.legacies.find(left);
+    pub fn find_inherited(&self, left: BTreeMap<String, Value>) {
+        self.inherited.find(left);
     }
 
     /// Returns the state for the next process.
-    pub fn legacies(&self) -> BTreeMap<String, Value> {
-        self.legacies.leave()
+    pub fn inheritance(&self) -> BTreeMap<String, Value> {
+        self.inherited.leave()
     }
 
     /// Runs a future in the background, on the control thread's runtime. It does nothing in tools that only check a

@@ -18,7 +18,7 @@
 //! | [`login`] | the result of a request's login |
 //! | [`system`] | time and unpredictable bytes |
 //! | [`counter`] | counters shared by all workers |
-//! | [`legacy`] | state handed over to the next process |
+//! | [`inheritance`] | state handed over to the next process |
 //! | [`body`] | filters of bodies |
 //! | [`cache`] | storing and reusing responses |
 //! | [`outbound`] | calling other services |
@@ -61,9 +61,9 @@ pub mod geography;
 pub mod graphql;
 pub mod hex;
 mod index;
+pub mod inheritance;
 pub mod json;
 pub mod kind;
-pub mod legacy;
 pub mod login;
 pub mod meta;
 pub mod outbound;
@@ -91,8 +91,8 @@ pub use descriptor::{
 };
 pub use env::{Env, Local, Node};
 pub use flow::{Flow, FlowChain, FlowPlugin, FlowStep, Session};
+pub use inheritance::Inheritable;
 pub use kind::Kind;
-pub use legacy::Legacy;
 pub use owned::{OwnedField, OwnedFields};
 pub use resident::{Resident, Residents};
 pub use resource::Resource;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::Value;
 use sigma_plugin::counter::Shared;
-use sigma_plugin::{Build, Env, Legacy, legacy};
+use sigma_plugin::{Build, Env, Inheritable, inheritance};
 
 use super::config::Attributes;
 use sigma_plugin_kit::decisions::{self, Key};
@@ -16,15 +16,15 @@ const IDLE_MS: u64 = 3_600_000;
 /// The sessions of all configurations.
 pub(super) struct Sessions(Shared<bool>);
 
-impl Legacy for Sessions {
+impl Inheritable for Sessions {
     const NAME: &'static str = "cas-auth";
 
     fn leave(&self) -> Value {
-        legacy::entries(&self.0)
+        inheritance::entries(&self.0)
     }
 
     fn take_over(&self, left: &Value) {
-        legacy::enter(&self.0, left);
+        inheritance::enter(&self.0, left);
     }
 }
 
@@ -42,7 +42,7 @@ impl Sessions {
         let told = Option::<Attributes>::deserialize(build.node.attribute(build.plugin));
         let told =
             told.map_err(|error| format!("plugin_attr.{}: {error}", build.plugin))?.unwrap_or_default();
-        Ok(build.node.legacy(|| Sessions(Shared::with_limit(told.session_bytes))))
+        Ok(build.node.inherited(|| Sessions(Shared::with_limit(told.session_bytes))))
     }
 
     /// Begins the session of a ticket; false if the ticket has had one.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sigma_plugin::counter::Shared;
 use sigma_plugin::system::{Host, System};
-use sigma_plugin::{Legacy, Node, legacy};
+use sigma_plugin::{Inheritable, Node, inheritance};
 
 use sigma_plugin_kit::log_throttle::LogThrottle;
 
@@ -94,16 +94,16 @@ impl Default for Counts {
     }
 }
 
-impl Legacy for Counts {
+impl Inheritable for Counts {
     const NAME: &'static str = "login-guard";
 
     fn leave(&self) -> Value {
         let secret = self.secret.get().map(|secret| BASE64.encode(secret.bytes));
         json!({
             "secret": secret,
-            "failures": legacy::entries(&self.failures),
-            "blocks": legacy::entries(&self.blocks),
-            "known": legacy::entries(&self.known),
+            "failures": inheritance::entries(&self.failures),
+            "blocks": inheritance::entries(&self.blocks),
+            "known": inheritance::entries(&self.known),
         })
     }
 
@@ -112,9 +112,9 @@ impl Legacy for Counts {
         // Keys of another secret say nothing.
         let Some(bytes) = bytes.and_then(|bytes| bytes.try_into().ok()) else { return };
         if self.secret.set(Secret::new(bytes)).is_ok() {
-            legacy::enter(&self.failures, &left["failures"]);
-            legacy::enter(&self.blocks, &left["blocks"]);
-            legacy::enter(&self.known, &left["known"]);
+            inheritance::enter(&self.failures, &left["failures"]);
+            inheritance::enter(&self.blocks, &left["blocks"]);
+            inheritance::enter(&self.known, &left["known"]);
         }
     }
 }
@@ -125,7 +125,7 @@ impl Counts {
     /// # Errors
     /// Returns an error, which is a sentence, if the system has no random bytes for the secret.
     pub(super) fn of(node: &Node) -> Result<(Arc<Counts>, hmac::Key), String> {
-        let counts = node.legacy(Counts::default);
+        let counts = node.inherited(Counts::default);
         let mut bytes = [0; 32];
         Host.fill_random(&mut bytes)?;
         let key = counts.secret.get_or_init(|| Secret::new(bytes)).key.clone();
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!([&one, &two, &two].map(|key| counts.fail(key, hour, now_ms)), [false, false, true]);
         counts.remember(&one, 3_600_000, now_ms);
         let after = Node::default();
-        after.find_legacies(before.legacies());
+        after.find_inherited(before.inheritance());
         let (counts, secret) = Counts::of(&after).unwrap();
         let [one, two] = [b"1", b"2"].map(|part| key(&secret, &[part]));
         assert!(counts.blocked_until(&two, hour, now_ms).is_some() && counts.knows(&one, now_ms));

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use sigma_http::{HeaderId, Headers};
 use sigma_plugin::counter::Shared;
-use sigma_plugin::{Context, Legacy, legacy};
+use sigma_plugin::{Context, Inheritable, inheritance};
 
 use super::base::{Component, Subject, joined, signature_base};
 use super::structured::{Bare, Dictionary, InnerList, Item, Member, param};
@@ -193,15 +193,15 @@ impl Claim {
 #[derive(Default)]
 pub(crate) struct Nonces(Shared<bool>);
 
-impl Legacy for Nonces {
+impl Inheritable for Nonces {
     const NAME: &'static str = "hmac-auth";
 
     fn leave(&self) -> Value {
-        legacy::entries(&self.0)
+        inheritance::entries(&self.0)
     }
 
     fn take_over(&self, left: &Value) {
-        legacy::enter(&self.0, left);
+        inheritance::enter(&self.0, left);
     }
 }
 

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use sigma_http::Method;
 use sigma_plugin::counter::Shared;
 use sigma_plugin::variables::pairs;
-use sigma_plugin::{Context, Env, Legacy, Reply, Step, legacy};
+use sigma_plugin::{Context, Env, Inheritable, Reply, Step, inheritance};
 
 use super::super::seal::only_cookie;
 use super::super::tokens::{Algorithm, Key, Lookup, Metadata, Token, beside, is_for};
@@ -31,15 +31,15 @@ const WOULD_ASK: [&str; 4] =
 /// Logins that came back, for as long as they might once more: for the whole gateway.
 pub(super) struct Returned(Shared<bool>);
 
-impl Legacy for Returned {
+impl Inheritable for Returned {
     const NAME: &'static str = "openid-connect";
 
     fn leave(&self) -> Value {
-        legacy::entries(&self.0)
+        inheritance::entries(&self.0)
     }
 
     fn take_over(&self, left: &Value) {
-        legacy::enter(&self.0, left);
+        inheritance::enter(&self.0, left);
     }
 }
 

@@ -166,7 +166,7 @@ impl OpenidConnect {
             client: clients.tokens,
             pusher: clients.pusher,
             introspected: build.node.part(Introspected::default),
-            returned: build.node.legacy(Returned::default),
+            returned: build.node.inherited(Returned::default),
             sessions,
             store,
             renewals: build.node.part(Renewals::default),

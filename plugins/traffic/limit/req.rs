@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sigma_plugin::counter::Shared;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{
-    Build, Configuration, Context, Descriptor, Env, Legacy, Phase, PhaseSet, Plugin, Step, legacy,
+    Build, Configuration, Context, Descriptor, Env, Inheritable, Phase, PhaseSet, Plugin, Step, inheritance,
 };
 
 use super::quota::{self, Amount, Key, KeyType, Refusal, RefusalFields, Space};
@@ -104,15 +104,15 @@ impl Configuration for Config {
 #[derive(Default)]
 struct Buckets(Shared<Level>);
 
-impl Legacy for Buckets {
+impl Inheritable for Buckets {
     const NAME: &'static str = "limit-req";
 
     fn leave(&self) -> Value {
-        legacy::entries(&self.0)
+        inheritance::entries(&self.0)
     }
 
     fn take_over(&self, left: &Value) {
-        legacy::enter(&self.0, left);
+        inheritance::enter(&self.0, left);
     }
 }
 
@@ -220,7 +220,7 @@ impl LimitReq {
             nodelay: config.nodelay,
             refusal: config.refusal.of(build),
             store: match config.policy.target() {
-                None => Store::Local(build.node.legacy(Buckets::default)),
+                None => Store::Local(build.node.inherited(Buckets::default)),
                 Some(target) => Store::Redis(target.shared(build.node)),
             },
         })

@@ -88,7 +88,7 @@ const BANS: &[Ban] = &[
                 "limits count over all workers: one shard of many is held for one addition",
             ),
             (
-                "crates/sigma-plugin/src/legacy.rs",
+                "crates/sigma-plugin/src/inheritance.rs",
                 "taken when a part is made, and when a process leaves its state: never per request",
             ),
             (

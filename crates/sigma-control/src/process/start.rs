@@ -239,7 +239,7 @@ impl Before {
     pub(super) fn go_on_with_plugins(&mut self, node: &Node) {
         if let Some(state) = &mut self.state {
             Host::go_on_from(Duration::from_millis(state.uptime_ms));
-            node.find_legacies(std::mem::take(&mut state.legacies));
+            node.find_inherited(std::mem::take(&mut state.legacies));
         }
     }
 

@@ -213,7 +213,7 @@ impl Possessions {
             health: self.health(),
             ticket_keys: keys.iter().map(|key| key.bytes().to_vec()).collect(),
             ticket_age_ms: ms(*age),
-            legacies: self.node.legacies(),
+            legacies: self.node.inheritance(),
             // The next process may have another folder.
             pid_file: self.pid_file.as_deref().and_then(|path| std::path::absolute(path).ok()),
             uptime_ms: ms(Host.uptime()),

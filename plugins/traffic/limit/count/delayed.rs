@@ -59,7 +59,7 @@ impl Delayed {
             target: Arc::clone(target),
             states: node.part(States::default),
             waiting: Mutex::default(),
-            local: node.legacy(Counters::default),
+            local: node.inherited(Counters::default),
             telling: AtomicBool::new(false),
         })
     }

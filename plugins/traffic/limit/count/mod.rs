@@ -270,7 +270,7 @@ impl LimitCount {
     pub(super) fn new(build: &Build<'_>) -> Result<Arc<LimitCount>, String> {
         let (mut config, metadata): (Config, Metadata) = (parsed(build.conf)?, build.metadata_as()?);
         let learning = Learning::of(&mut config);
-        let counters = build.node.legacy(Counters::default);
+        let counters = build.node.inherited(Counters::default);
         let group = config.group.as_deref().map(|group| Membership::of(group, build)).transpose()?;
         let interval = config.sync_interval();
         let store = match config.policy.target() {

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sigma_plugin::counter::Shared;
-use sigma_plugin::{Legacy, legacy};
+use sigma_plugin::{Inheritable, inheritance};
 
 use sigma_plugin_kit::clock;
 
@@ -71,16 +71,16 @@ struct Pair {
     last: u64,
 }
 
-impl Legacy for Counters {
+impl Inheritable for Counters {
     const NAME: &'static str = "limit-count";
 
     fn leave(&self) -> Value {
-        json!({ "fixed": legacy::entries(&self.fixed), "sliding": legacy::entries(&self.sliding) })
+        json!({ "fixed": inheritance::entries(&self.fixed), "sliding": inheritance::entries(&self.sliding) })
     }
 
     fn take_over(&self, left: &Value) {
-        legacy::enter(&self.fixed, &left["fixed"]);
-        legacy::enter(&self.sliding, &left["sliding"]);
+        inheritance::enter(&self.fixed, &left["fixed"]);
+        inheritance::enter(&self.sliding, &left["sliding"]);
     }
 }
 

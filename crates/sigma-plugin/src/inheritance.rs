@@ -17,7 +17,7 @@ use crate::system::{Host, System};
 const MOST_ENTRIES: usize = 100_000;
 
 /// A part of the gateway, see [`crate::Node::part`], whose state is handed over to the next process.
-pub trait Legacy: Any + Send + Sync {
+pub trait Inheritable: Any + Send + Sync {
     /// Its name in the handover: the same in all compatible versions.
     const NAME: &'static str;
 
@@ -33,20 +33,20 @@ type Leaver = Box<dyn Fn() -> Value + Send + Sync>;
 
 /// The state for and from other processes.
 #[derive(Default)]
-pub(crate) struct Legacies {
+pub(crate) struct InheritedState {
     /// State from the previous process that no part has taken yet.
     found: Mutex<BTreeMap<String, Value>>,
     leavers: Mutex<BTreeMap<&'static str, Leaver>>,
 }
 
-impl Legacies {
+impl InheritedState {
     /// Sets the state from the previous process, by name. State that no part takes is handed over again.
     pub(crate) fn find(&self, left: BTreeMap<String, Value>) {
         *lock(&self.found) = left;
     }
 
     /// Gives a new part its state, and registers it for the next handover.
-    pub(crate) fn pass<T: Legacy>(&self, part: &Arc<T>) {
+    pub(crate) fn pass<T: Inheritable>(&self, part: &Arc<T>) {
         if let Some(left) = lock(&self.found).remove(T::NAME) {
             part.take_over(&left);
         }
@@ -113,7 +113,7 @@ mod tests {
     #[derive(Default)]
     struct Counts(Shared<u64>);
 
-    impl Legacy for Counts {
+    impl Inheritable for Counts {
         const NAME: &'static str = "counts";
 
         fn leave(&self) -> Value {
@@ -136,29 +136,29 @@ mod tests {
     #[test]
     fn counts_go_on_in_the_next_process() {
         let before = Node::default();
-        let counts = before.legacy(Counts::default);
+        let counts = before.inherited(Counts::default);
         for _ in 0..3 {
             count(&counts, b"\0\xff");
         }
         counts.0.with(b"old", 0, |slot| slot.expires_ms = 0);
-        let left = before.legacies();
+        let left = before.inheritance();
         // A process without the plugin hands the state over again.
         let between = Node::default();
-        between.find_legacies(left);
+        between.find_inherited(left);
         let after = Node::default();
-        after.find_legacies(between.legacies());
-        let counts = after.legacy(Counts::default);
+        after.find_inherited(between.inheritance());
+        let counts = after.inherited(Counts::default);
         assert_eq!(count(&counts, b"\0\xff"), 4);
         assert_eq!(counts.0.len(), 1);
-        assert_eq!(count(&after.legacy(Counts::default), b"\0\xff"), 5, "it is taken over once");
+        assert_eq!(count(&after.inherited(Counts::default), b"\0\xff"), 5, "it is taken over once");
     }
 
     #[test]
     fn garbage_is_ignored() {
         let node = Node::default();
         let odd = serde_json::json!([1, ["?", 1, u64::MAX], ["a2V5", "x", 5], ["a2V5", 7, u64::MAX], {}]);
-        node.find_legacies(BTreeMap::from([("counts".to_owned(), odd)]));
-        let counts = node.legacy(Counts::default);
+        node.find_inherited(BTreeMap::from([("counts".to_owned(), odd)]));
+        let counts = node.inherited(Counts::default);
         assert_eq!((counts.0.len(), count(&counts, b"key")), (1, 8));
     }
 }
