@@ -8,7 +8,7 @@ use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use sigma_plugin::credentials::Masked;
-use sigma_plugin::places::{VariableForm, VariablePlace};
+use sigma_plugin::variable_fields::{VariableField, VariableForm};
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Node};
 use sigma_schema::Confidential;
 use sigma_schema::template::Template;
@@ -40,7 +40,7 @@ pub(crate) static ELASTICSEARCH_LOGGER: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(logger(build)?)),
     variables: &{
         let [format, extra, request, response] = log_entry::VARIABLES;
-        [VariablePlace::shown("field.index", VariableForm::Template), format, extra, request, response]
+        [VariableField::shown("field.index", VariableForm::Template), format, extra, request, response]
     },
     ..super::shipper::<Config>()
 };

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
-use sigma_plugin::places::{VariableForm, VariablePlace};
+use sigma_plugin::variable_fields::{VariableField, VariableForm};
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, FileAccess, FileMember, Node, Phase, PhaseSet,
 };
@@ -41,11 +41,11 @@ pub(crate) static FILE_LOGGER: Descriptor = Descriptor {
     metadata_schema: Some(schema_of::<Metadata>),
     build: |build| Ok(Arc::new(logger(build)?)),
     variables: &[
-        VariablePlace::shown("match", VariableForm::Condition),
-        VariablePlace::shown("log_format", VariableForm::LogFormat),
-        VariablePlace::shown("log_format_extra", VariableForm::LogFormat),
-        VariablePlace::shown("include_req_body_expr", VariableForm::Condition),
-        VariablePlace::shown("include_resp_body_expr", VariableForm::Condition),
+        VariableField::shown("match", VariableForm::Condition),
+        VariableField::shown("log_format", VariableForm::LogFormat),
+        VariableField::shown("log_format_extra", VariableForm::LogFormat),
+        VariableField::shown("include_req_body_expr", VariableForm::Condition),
+        VariableField::shown("include_resp_body_expr", VariableForm::Condition),
     ],
     files: &[FileMember { name: "path", access: FileAccess::WriteFile }],
     ..Descriptor::of::<Config>()

@@ -8,7 +8,7 @@ use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sigma_plugin::credentials::Masked;
-use sigma_plugin::places::{VariableForm, VariablePlace};
+use sigma_plugin::variable_fields::{VariableField, VariableForm};
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin};
 use sigma_schema::Confidential;
 use sigma_schema::described::schema_of;
@@ -34,9 +34,9 @@ pub(crate) static LAGO: Descriptor = Descriptor {
     metadata_schema: Some(schema_of::<Metadata>),
     build: |build| Ok(Arc::new(Lago::new(build)?)),
     variables: &[
-        VariablePlace::shown("event_transaction_id", VariableForm::Template),
-        VariablePlace::shown("event_subscription_id", VariableForm::Template),
-        VariablePlace::shown("event_properties.*", VariableForm::Template),
+        VariableField::shown("event_transaction_id", VariableForm::Template),
+        VariableField::shown("event_subscription_id", VariableForm::Template),
+        VariableField::shown("event_properties.*", VariableForm::Template),
     ],
     ..Descriptor::of::<Config>()
 };

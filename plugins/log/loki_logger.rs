@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use sigma_plugin::credentials::Masked;
-use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::system::{Host, System};
+use sigma_plugin::variable_fields::{VariableField, VariableForm};
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env};
 use sigma_schema::template::Template;
 
@@ -39,7 +39,7 @@ pub(crate) static LOKI_LOGGER: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(logger(build)?)),
     variables: &{
         let [format, extra, request, response] = log_entry::VARIABLES;
-        [VariablePlace::shown("log_labels.*", VariableForm::Template), format, extra, request, response]
+        [VariableField::shown("log_labels.*", VariableForm::Template), format, extra, request, response]
     },
     ..super::shipper::<Config>()
 };

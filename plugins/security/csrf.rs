@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use sigma_http::Method;
 use sigma_plugin::credentials::Credential;
 use sigma_plugin::owned::texts;
-use sigma_plugin::places::{VariableForm, VariablePlace};
+use sigma_plugin::variable_fields::{VariableField, VariableForm};
 use sigma_plugin::variables::cookie;
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep, Step};
 use sigma_schema::Confidential;
@@ -28,7 +28,7 @@ pub(crate) static CSRF: Descriptor = Descriptor {
     example: EXAMPLE,
     credentials: Some(|conf| texts(conf, "name").map(Credential::field).collect()),
     phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter]),
-    variables: &[VariablePlace::guard("session", VariableForm::Name)],
+    variables: &[VariableField::guard("session", VariableForm::Name)],
     warnings: Some(|_, conf| warnings(conf)),
     ..Descriptor::itself::<Csrf>()
 };

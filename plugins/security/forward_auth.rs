@@ -9,8 +9,8 @@ use sigma_http::{HeaderId, Headers, Method};
 use sigma_plugin::descriptor::InlineUpstream;
 use sigma_plugin::outbound::{Answer, Call, CallError, Service};
 use sigma_plugin::owned::texts;
-use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::step::BodyRead;
+use sigma_plugin::variable_fields::{VariableField, VariableForm};
 use sigma_plugin::variables::{host_name, percent_encode_path};
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Reply, Slot, Step,
@@ -34,8 +34,8 @@ pub(crate) static FORWARD_AUTH: Descriptor = Descriptor {
     guards: true,
     warnings: Some(|_, conf| warnings(conf, &["uri"], "the service")),
     variables: &[
-        VariablePlace::guard("extra_headers.*", VariableForm::Template),
-        VariablePlace::guard("cache.key.*", VariableForm::Template),
+        VariableField::guard("extra_headers.*", VariableForm::Template),
+        VariableField::guard("cache.key.*", VariableForm::Template),
     ],
     upstreams: Some(|conf| upstream(conf).into_iter().collect()),
     attributes: Some(schema_of::<Bound>),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_plugin::places::{VariableForm, VariablePlace};
+use sigma_plugin::variable_fields::{VariableField, VariableForm};
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 use sigma_schema::expr::Expr;
 use sigma_schema::template::Template;
@@ -19,10 +19,10 @@ pub(crate) static FAULT_INJECTION: Descriptor = Descriptor {
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite]),
     variables: &[
-        VariablePlace::shown("abort.vars", VariableForm::Condition),
-        VariablePlace::shown("delay.vars", VariableForm::Condition),
-        VariablePlace::shown("abort.body", VariableForm::Template),
-        VariablePlace::shown("abort.headers.*", VariableForm::Template),
+        VariableField::shown("abort.vars", VariableForm::Condition),
+        VariableField::shown("delay.vars", VariableForm::Condition),
+        VariableField::shown("abort.body", VariableForm::Template),
+        VariableField::shown("abort.headers.*", VariableForm::Template),
     ],
     build: |build| Ok(Arc::new(FaultInjection(Arc::new(build.config()?)))),
     ..Descriptor::of::<Faults>()

@@ -8,7 +8,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_plugin::places::{VariableForm, VariablePlace};
+use sigma_plugin::variable_fields::{VariableField, VariableForm};
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Local, Phase, PhaseSet, Plugin, Reply, Step};
 use sigma_schema::template::Template;
 
@@ -21,8 +21,8 @@ pub(crate) static MOCKING: Descriptor = Descriptor {
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
     variables: &[
-        VariablePlace::shown("response_example", VariableForm::Template),
-        VariablePlace::shown("response_headers.*", VariableForm::Template),
+        VariableField::shown("response_example", VariableForm::Template),
+        VariableField::shown("response_headers.*", VariableForm::Template),
     ],
     build: |build| Ok(Arc::new(Mocking(Arc::new(build.config()?)))),
     ..Descriptor::of::<Mock>()

@@ -9,7 +9,7 @@ use sigma_config::kind::Kind;
 use sigma_config::resources::Upstream;
 use sigma_config::stored;
 use sigma_plugin::descriptor::InlineUpstream;
-use sigma_plugin::places::{VariableForm, VariablePlace};
+use sigma_plugin::variable_fields::{VariableField, VariableForm};
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, Flow, FlowPlugin, FlowStep, Phase, PhaseSet, Plugin,
     Session, Step,
@@ -30,7 +30,7 @@ pub(crate) static TRAFFIC_SPLIT: Descriptor = Descriptor {
     upstreams: Some(upstreams),
     build,
     flow: Some(Flow::of::<Config>(build_flow)),
-    variables: &[VariablePlace::shown("rules.*.match.*.vars", VariableForm::Condition)],
+    variables: &[VariableField::shown("rules.*.match.*.vars", VariableForm::Condition)],
     ..Descriptor::of::<Config>()
 };
 

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 use serde_json::{Value, json};
 use sigma_plugin::descriptor::Child;
-use sigma_plugin::places::{VariableForm, VariablePlace};
+use sigma_plugin::variable_fields::{VariableField, VariableForm};
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Entry, Env, Phase, PhaseSet, Plugin, ResponseStep, Step,
 };
@@ -26,7 +26,7 @@ pub(crate) static WORKFLOW: Descriptor = Descriptor {
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter, Phase::Log]),
     warnings: Some(|_, conf| idle_actions(conf)),
-    variables: &[VariablePlace::guard("rules.*.case", VariableForm::Condition)],
+    variables: &[VariableField::guard("rules.*.case", VariableForm::Condition)],
     children: Some(children),
     build,
     ..Descriptor::of::<Config>()

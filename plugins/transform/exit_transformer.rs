@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 use sigma_http::HeaderId;
-use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::record::Source;
+use sigma_plugin::variable_fields::{VariableField, VariableForm};
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep,
 };
@@ -24,8 +24,8 @@ pub(crate) static EXIT_TRANSFORMER: Descriptor = Descriptor {
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::HeaderFilter]),
     variables: &[
-        VariablePlace::shown("rules.*.body", VariableForm::Template),
-        VariablePlace::shown("rules.*.headers.*", VariableForm::Template),
+        VariableField::shown("rules.*.body", VariableForm::Template),
+        VariableField::shown("rules.*.headers.*", VariableForm::Template),
     ],
     build: |build| Ok(Arc::new(ExitTransformer::new(build)?)),
     ..Descriptor::of::<Config>()

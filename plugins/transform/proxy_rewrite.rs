@@ -6,7 +6,7 @@ use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_http::{HeaderId, is_authority};
-use sigma_plugin::places::{VariableForm, VariablePlace};
+use sigma_plugin::variable_fields::{VariableField, VariableForm};
 use sigma_plugin::variables::{percent_decoded, percent_encode_path};
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 use sigma_schema::expr::{VarName, VarValue, Variables};
@@ -26,11 +26,11 @@ pub(crate) static PROXY_REWRITE: Descriptor = Descriptor {
     phases: PhaseSet::of(&[Phase::Rewrite]),
     owned_fields: Some(|conf| changed_fields(conf.get("headers"))),
     variables: &[
-        VariablePlace::shown("uri", VariableForm::Template),
-        VariablePlace::shown("headers.*", VariableForm::Template),
-        VariablePlace::shown("headers.*.*", VariableForm::Template),
-        VariablePlace::shown("headers.*.*.*", VariableForm::Template),
-        VariablePlace::shown("args.*.*", VariableForm::Template),
+        VariableField::shown("uri", VariableForm::Template),
+        VariableField::shown("headers.*", VariableForm::Template),
+        VariableField::shown("headers.*.*", VariableForm::Template),
+        VariableField::shown("headers.*.*.*", VariableForm::Template),
+        VariableField::shown("args.*.*", VariableForm::Template),
     ],
     ..Descriptor::itself::<ProxyRewrite>()
 };

@@ -8,7 +8,7 @@ use serde_json::Value;
 use sigma_config::stored::TRUSTS_ANY_PEER;
 use sigma_http::HeaderId;
 use sigma_plugin::forwarded::{self, parse};
-use sigma_plugin::places::{VariableForm, VariablePlace};
+use sigma_plugin::variable_fields::{VariableField, VariableForm};
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 use sigma_schema::Problem;
 use sigma_schema::cidr::CidrSet;
@@ -27,7 +27,7 @@ pub(crate) static REAL_IP: Descriptor = Descriptor {
     priority: 23000,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite]),
-    variables: &[VariablePlace::guard("source", VariableForm::Name)],
+    variables: &[VariableField::guard("source", VariableForm::Name)],
     warnings: Some(|_, conf| warnings(conf)),
     ..Descriptor::itself::<RealIp>()
 };

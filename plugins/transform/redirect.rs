@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use sigma_http::{HeaderId, Method};
-use sigma_plugin::places::{VariableForm, VariablePlace};
+use sigma_plugin::variable_fields::{VariableField, VariableForm};
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 use sigma_schema::described::schema_of;
 
@@ -25,7 +25,7 @@ pub(crate) static REDIRECT: Descriptor = Descriptor {
         let https_port = told.map_err(|error| error.to_string())?.and_then(|told| told.https_port);
         Ok(Arc::new(Redirect { https_port, ..build.config()? }))
     },
-    variables: &[VariablePlace::shown("uri", VariableForm::Template)],
+    variables: &[VariableField::shown("uri", VariableForm::Template)],
     attributes: Some(schema_of::<Attributes>),
     ..Descriptor::of::<Redirect>()
 };

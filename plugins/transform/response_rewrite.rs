@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use sigma_http::{BodyLength, Chunk, Headers, Method};
-use sigma_plugin::places::{VariableForm, VariablePlace};
+use sigma_plugin::variable_fields::{VariableField, VariableForm};
 use sigma_plugin::{
     BodyFilter, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Pieces, Plugin, ResponseStep, Step,
     Transform,
@@ -35,13 +35,13 @@ pub(crate) static RESPONSE_REWRITE: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(ResponseRewrite { budget: Budget::of(build)?, ..build.config()? })),
     attributes: Some(schema_of::<Budget>),
     variables: &[
-        VariablePlace::shown("vars", VariableForm::Condition),
-        VariablePlace::shown("headers.*", VariableForm::Template),
-        VariablePlace::shown("headers.*.*", VariableForm::Template),
-        VariablePlace::shown("headers.*.*.*", VariableForm::Template),
-        VariablePlace::shown("location.*.to", VariableForm::Template),
-        VariablePlace::shown("cookies.domain.*.to", VariableForm::Template),
-        VariablePlace::shown("cookies.path.*.to", VariableForm::Template),
+        VariableField::shown("vars", VariableForm::Condition),
+        VariableField::shown("headers.*", VariableForm::Template),
+        VariableField::shown("headers.*.*", VariableForm::Template),
+        VariableField::shown("headers.*.*.*", VariableForm::Template),
+        VariableField::shown("location.*.to", VariableForm::Template),
+        VariableField::shown("cookies.domain.*.to", VariableForm::Template),
+        VariableField::shown("cookies.path.*.to", VariableForm::Template),
     ],
     ..Descriptor::of::<ResponseRewrite>()
 };

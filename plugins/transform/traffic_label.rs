@@ -5,7 +5,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
-use sigma_plugin::places::{VariableForm, VariablePlace};
+use sigma_plugin::variable_fields::{VariableField, VariableForm};
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Step,
 };
@@ -25,8 +25,8 @@ pub(crate) static TRAFFIC_LABEL: Descriptor = Descriptor {
     owned_fields: Some(owned_fields),
     warnings: Some(|_, conf| idle_rules(conf)),
     variables: &[
-        VariablePlace::shown("rules.*.match", VariableForm::Condition),
-        VariablePlace::shown("rules.*.actions.*.set_headers.*", VariableForm::Template),
+        VariableField::shown("rules.*.match", VariableForm::Condition),
+        VariableField::shown("rules.*.actions.*.set_headers.*", VariableForm::Template),
     ],
     build: |build| Ok(Arc::new(TrafficLabel::new(build)?)),
     ..Descriptor::of::<Config>()

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 use sigma_http::{BodyLength, Chunk, Headers};
 use sigma_plugin::credentials::{Masked, Masks};
-use sigma_plugin::places::{VariableForm, VariablePlace};
+use sigma_plugin::variable_fields::{VariableField, VariableForm};
 use sigma_plugin::{
     BodyFilter, Context, Env, Phase, PhaseSet, Pieces, Plugin, ResponseStep, Step, Transform, variables,
 };
@@ -32,12 +32,12 @@ pub const PHASES: PhaseSet =
 /// The number of [`VARIABLES`], from the first on, that belong to [`Formats`].
 pub const FORMATS: usize = 2;
 
-/// The places of variables in [`EntryConfig`].
-pub const VARIABLES: [VariablePlace; 4] = [
-    VariablePlace::shown("log_format", VariableForm::LogFormat),
-    VariablePlace::shown("log_format_extra", VariableForm::LogFormat),
-    VariablePlace::shown("include_req_body_expr", VariableForm::Condition),
-    VariablePlace::shown("include_resp_body_expr", VariableForm::Condition),
+/// Where [`EntryConfig`] names variables.
+pub const VARIABLES: [VariableField; 4] = [
+    VariableField::shown("log_format", VariableForm::LogFormat),
+    VariableField::shown("log_format_extra", VariableForm::LogFormat),
+    VariableField::shown("include_req_body_expr", VariableForm::Condition),
+    VariableField::shown("include_resp_body_expr", VariableForm::Condition),
 ];
 
 /// Bytes of a body that an entry shows where its plugin has no setting for it.

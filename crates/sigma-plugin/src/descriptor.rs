@@ -13,7 +13,7 @@ use sigma_schema::id::Id;
 use sigma_schema::plugins::PluginScope;
 
 use crate::credentials::Credential;
-use crate::places::VariablePlace;
+use crate::variable_fields::VariableField;
 use crate::{Bridge, Context, Entry, Env, Flow, Kind, Node, OwnedField, Plugin, Resident, Resource, Step};
 
 /// A phase of an exchange.
@@ -235,7 +235,7 @@ pub struct Descriptor {
     /// begin in the configuration.
     pub warnings: Option<fn(PluginScope, &Value) -> Vec<Problem>>,
     /// Fields of its configuration and metadata that name variables.
-    pub variables: &'static [VariablePlace],
+    pub variables: &'static [VariableField],
     /// Members of its configuration and metadata that name local files, which a sandbox must allow.
     pub files: &'static [FileMember],
     /// Upstreams nested in its configuration, with defaults filled in.

@@ -10,7 +10,7 @@ use sigma_schema::plugins::PluginScope;
 use crate::consumer::CONSUMER_FIELDS;
 use crate::credentials::Credential;
 use crate::descriptor::{Child, Data, Endpoint, InlineUpstream, MakeResident};
-use crate::places::VariablePlace;
+use crate::variable_fields::VariableField;
 use crate::{
     Bridge, Build, Context, Descriptor, Env, FileMember, FlowPlugin, OwnedField, PhaseSet, Plugin, RunPolicy,
     Step,
@@ -118,7 +118,7 @@ pub trait Kind: Send + Sync {
     }
 
     /// Returns the fields of its configuration and metadata that name variables.
-    fn variables(&self) -> &[VariablePlace] {
+    fn variables(&self) -> &[VariableField] {
         &[]
     }
 
@@ -291,7 +291,7 @@ impl Kind for Descriptor {
         self.warnings.map(|warnings| warnings(scope, conf)).unwrap_or_default()
     }
 
-    fn variables(&self) -> &[VariablePlace] {
+    fn variables(&self) -> &[VariableField] {
         self.variables
     }
 

@@ -70,7 +70,6 @@ pub mod outbound;
 pub mod owned;
 pub mod pace;
 pub mod personal;
-pub mod places;
 pub mod record;
 pub mod resident;
 pub mod resource;
@@ -79,6 +78,7 @@ pub mod step;
 pub mod system;
 pub mod takeover;
 pub mod traffic;
+pub mod variable_fields;
 pub mod variables;
 
 pub use body::{BodyFilter, Frames, Pieces, Transform};

@@ -25,7 +25,7 @@ use self::secrets::{empty_secret, hidden, secrets_of, unknown_secret};
 use crate::credentials::Credentials;
 use crate::descriptor::{Child, Data, InlineUpstream};
 use crate::meta::Meta;
-use crate::places::{Missing, Unknown, missing};
+use crate::variable_fields::{Missing, Unknown, missing};
 use crate::{Build, Entry, FlowPlugin, Kind, Node, OwnedFields};
 
 /// Writes defaults into the configuration of the plugin of this name, where it says nothing of them.

@@ -15,8 +15,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_http::HeaderId;
 use sigma_plugin::address::network_of;
-use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::record::Source;
+use sigma_plugin::variable_fields::{VariableField, VariableForm};
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep, Step,
 };
@@ -37,8 +37,8 @@ pub(crate) static LOGIN_GUARD: Descriptor = Descriptor {
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter]),
     guards: true,
     variables: &[
-        VariablePlace::guard("account", VariableForm::Template),
-        VariablePlace::guard("credentials.*", VariableForm::Name),
+        VariableField::guard("account", VariableForm::Template),
+        VariableField::guard("credentials.*", VariableForm::Name),
     ],
     build: |build| Ok(Arc::new(LoginGuard::new(build)?)),
     ..Descriptor::of::<Config>()

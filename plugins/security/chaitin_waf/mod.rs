@@ -10,8 +10,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use sigma_http::HeaderId;
 use sigma_plugin::outbound::{BytesAnswer, BytesCall, BytesError, Missing};
-use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::step::BodyStart;
+use sigma_plugin::variable_fields::{VariableField, VariableForm};
 use sigma_plugin::{
     Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep, Slot, Step,
 };
@@ -29,7 +29,7 @@ pub(crate) static CHAITIN_WAF: Descriptor = Descriptor {
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter]),
     metadata_schema: Some(schema_of::<Metadata>),
-    variables: &[VariablePlace::guard("match.*.vars", VariableForm::Condition)],
+    variables: &[VariableField::guard("match.*.vars", VariableForm::Condition)],
     upstreams_by_metadata: Some(|conf, metadata| config::upstream(conf, metadata).into_iter().collect()),
     build: |build| Ok(Arc::new(ChaitinWaf::new(build)?)),
     ..Descriptor::of::<Config>()

@@ -17,8 +17,8 @@ use sigma_http::{HeaderId, Headers, Method};
 use sigma_plugin::descriptor::InlineUpstream;
 use sigma_plugin::outbound::{Answer, Call, CallError, Service};
 use sigma_plugin::owned::texts;
-use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::step::{BodyRead, BodyStart};
+use sigma_plugin::variable_fields::{VariableField, VariableForm};
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Reply, ResponseStep,
     Slot, Step,
@@ -47,8 +47,8 @@ pub(crate) static EXT_AUTHZ: Descriptor = Descriptor {
     guards: true,
     warnings: Some(|_, conf| warnings(conf, &["uri"], "the authoriser")),
     variables: &[
-        VariablePlace::guard("context_extensions.*", VariableForm::Template),
-        VariablePlace::guard("cache.key.*", VariableForm::Template),
+        VariableField::guard("context_extensions.*", VariableForm::Template),
+        VariableField::guard("cache.key.*", VariableForm::Template),
     ],
     upstreams: Some(|conf| upstream(conf).into_iter().collect()),
     attributes: Some(schema_of::<Bound>),

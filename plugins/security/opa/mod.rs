@@ -14,8 +14,8 @@ use sigma_http::{Headers, Method};
 use sigma_plugin::descriptor::InlineUpstream;
 use sigma_plugin::outbound::{Answer, Call, CallError, Service};
 use sigma_plugin::owned::texts;
-use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::step::BodyRead;
+use sigma_plugin::variable_fields::{VariableField, VariableForm};
 use sigma_plugin::variables::pairs;
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Reply, Slot, Step,
@@ -39,7 +39,7 @@ pub(crate) static OPA: Descriptor = Descriptor {
     phases: PhaseSet::of(&[Phase::Access]),
     guards: true,
     warnings: Some(|_, conf| warnings(conf, &["host"], "the agent")),
-    variables: &[VariablePlace::guard("cache.key.*", VariableForm::Template)],
+    variables: &[VariableField::guard("cache.key.*", VariableForm::Template)],
     upstreams: Some(|conf| upstream(conf).into_iter().collect()),
     attributes: Some(schema_of::<Bound>),
     identifies: true,

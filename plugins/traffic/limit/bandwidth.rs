@@ -10,7 +10,7 @@ use serde_json::Value;
 use sigma_plugin::counter::Shared;
 use sigma_plugin::flow::Transport;
 use sigma_plugin::pace::{Direction, Pace, Pause};
-use sigma_plugin::places::{VariableForm, VariablePlace};
+use sigma_plugin::variable_fields::{VariableField, VariableForm};
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, Flow, FlowPlugin, FlowStep, Local, Phase, PhaseSet,
     Plugin, Session, Step,
@@ -30,7 +30,7 @@ pub(crate) static LIMIT_BANDWIDTH: Descriptor = Descriptor {
     warnings: Some(|_, conf| idle_key_types(conf)),
     build: |build| Ok(Arc::new(LimitBandwidth::new(build)?)),
     flow: Some(Flow::of::<Config>(|build| Ok(Arc::new(LimitBandwidth::new(build)?)))),
-    variables: &[VariablePlace::guard("rules.*.key", VariableForm::Key)],
+    variables: &[VariableField::guard("rules.*.key", VariableForm::Key)],
     ..Descriptor::of::<Config>()
 };
 

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_plugin::descriptor::parsed;
-use sigma_plugin::places::{VariableForm, VariablePlace};
+use sigma_plugin::variable_fields::{VariableField, VariableForm};
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Node, Phase, PhaseSet, Plugin, Step};
 use sigma_schema::Problem;
 use sigma_schema::plugins::PluginScope;
@@ -36,12 +36,12 @@ pub(crate) static LIMIT_CONN: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(LimitConn::new(build)?)),
     flow: Some(sessions::FLOW),
     variables: &[
-        VariablePlace::guard("key", VariableForm::Key),
-        VariablePlace::guard("rules.*.key", VariableForm::Template),
-        VariablePlace::guard("conn", VariableForm::Template),
-        VariablePlace::guard("burst", VariableForm::Template),
-        VariablePlace::guard("rules.*.conn", VariableForm::Template),
-        VariablePlace::guard("rules.*.burst", VariableForm::Template),
+        VariableField::guard("key", VariableForm::Key),
+        VariableField::guard("rules.*.key", VariableForm::Template),
+        VariableField::guard("conn", VariableForm::Template),
+        VariableField::guard("burst", VariableForm::Template),
+        VariableField::guard("rules.*.conn", VariableForm::Template),
+        VariableField::guard("rules.*.burst", VariableForm::Template),
     ],
     ..Descriptor::of::<Config>()
 };

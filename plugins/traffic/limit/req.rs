@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sigma_plugin::counter::Shared;
-use sigma_plugin::places::{VariableForm, VariablePlace};
+use sigma_plugin::variable_fields::{VariableField, VariableForm};
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, Inheritable, Phase, PhaseSet, Plugin, Step, inheritance,
 };
@@ -27,8 +27,8 @@ pub(crate) static LIMIT_REQ: Descriptor = Descriptor {
     }),
     build: |build| Ok(Arc::new(LimitReq::new(build)?)),
     variables: &[
-        VariablePlace::guard("key", VariableForm::Key),
-        VariablePlace::guard("cost", VariableForm::Template),
+        VariableField::guard("key", VariableForm::Key),
+        VariableField::guard("cost", VariableForm::Template),
     ],
     ..Descriptor::of::<Config>()
 };

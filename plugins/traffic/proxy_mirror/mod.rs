@@ -11,8 +11,8 @@ use std::sync::Arc;
 use sigma_http::{BodyLength, Chunk, HeaderId, Headers, Method};
 use sigma_plugin::outbound::{Answer, Call, CallError, Outbound};
 use sigma_plugin::owned::members;
-use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::record::Source;
+use sigma_plugin::variable_fields::{VariableField, VariableForm};
 use sigma_plugin::variables::percent_encode_path;
 use sigma_plugin::{
     BodyFilter, Build, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Pieces, Plugin, ResponseStep,
@@ -45,7 +45,7 @@ pub(crate) static PROXY_MIRROR: Descriptor = Descriptor {
     warnings: Some(|_, conf| {
         cleartext(conf, "host", "copies of requests leave in cleartext").into_iter().collect()
     }),
-    variables: &[VariablePlace::shown("headers.*", VariableForm::Template)],
+    variables: &[VariableField::shown("headers.*", VariableForm::Template)],
     attributes: Some(schema_of::<Attributes>),
     owned_fields: Some(|conf| members(conf, "headers").map(OwnedField::shared).collect()),
     upstreams: Some(config::upstreams),

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Value;
-use sigma_plugin::places::{VariableForm, VariablePlace};
+use sigma_plugin::variable_fields::{VariableField, VariableForm};
 use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 use sigma_schema::Problem;
 use sigma_schema::described::schema_of;
@@ -44,7 +44,7 @@ pub(crate) static OPENTELEMETRY: Descriptor = Descriptor {
     example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::BeforeProxy, Phase::Log]),
     metadata_schema: Some(schema_of::<Metadata>),
-    variables: &[VariablePlace::shown("additional_attributes.*", VariableForm::Name)],
+    variables: &[VariableField::shown("additional_attributes.*", VariableForm::Name)],
     warnings: Some(warnings),
     // `traceparent` and its like are known to the gateway, and have no other spelling.
     owned_fields: Some(|_| b3::owned_fields()),

@@ -22,7 +22,7 @@ use redis::RedisResult;
 use serde_json::{Value, json};
 use sigma_http::Headers;
 use sigma_plugin::descriptor::parsed;
-use sigma_plugin::places::{VariableForm, VariablePlace};
+use sigma_plugin::variable_fields::{VariableField, VariableForm};
 use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep, Step};
 use sigma_schema::Problem;
 use sigma_schema::described::schema_of;
@@ -56,13 +56,13 @@ pub(crate) static LIMIT_COUNT: Descriptor = Descriptor {
 pub(super) const GROUP_FIELD: &str = "group";
 
 /// Where a configuration names variables.
-pub(super) const VARIABLES: &[VariablePlace] = &[
-    VariablePlace::guard("key", VariableForm::Key),
-    VariablePlace::guard("rules.*.key", VariableForm::Template),
-    VariablePlace::guard("count", VariableForm::Template),
-    VariablePlace::guard("time_window", VariableForm::Template),
-    VariablePlace::guard("rules.*.count", VariableForm::Template),
-    VariablePlace::guard("rules.*.time_window", VariableForm::Template),
+pub(super) const VARIABLES: &[VariableField] = &[
+    VariableField::guard("key", VariableForm::Key),
+    VariableField::guard("rules.*.key", VariableForm::Template),
+    VariableField::guard("count", VariableForm::Template),
+    VariableField::guard("time_window", VariableForm::Template),
+    VariableField::guard("rules.*.count", VariableForm::Template),
+    VariableField::guard("rules.*.time_window", VariableForm::Template),
 ];
 
 /// Returns warnings about a valid configuration.

@@ -37,26 +37,26 @@ pub enum Unknown {
 
 /// A path to one or several fields: member names from the top, `*` for all members or items.
 #[derive(Debug, Clone, Copy)]
-pub struct VariablePlace {
+pub struct VariableField {
     path: &'static str,
     form: VariableForm,
     unknown: Unknown,
 }
 
-impl VariablePlace {
+impl VariableField {
     /// Returns a field in which a variable is only shown.
-    pub const fn shown(path: &'static str, form: VariableForm) -> VariablePlace {
-        VariablePlace { path, form, unknown: Unknown::Warned }
+    pub const fn shown(path: &'static str, form: VariableForm) -> VariableField {
+        VariableField { path, form, unknown: Unknown::Warned }
     }
 
     /// Returns a field in which a variable affects protection.
-    pub const fn guard(path: &'static str, form: VariableForm) -> VariablePlace {
-        VariablePlace { path, form, unknown: Unknown::Refused }
+    pub const fn guard(path: &'static str, form: VariableForm) -> VariableField {
+        VariableField { path, form, unknown: Unknown::Refused }
     }
 }
 
 /// The condition that decides whether a plugin runs.
-const FILTER: VariablePlace = VariablePlace::guard("_meta.filter", VariableForm::Condition);
+const FILTER: VariableField = VariableField::guard("_meta.filter", VariableForm::Condition);
 
 /// An unknown variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,7 +69,7 @@ pub struct Missing {
 
 /// Returns the unknown variables at `places` of `conf`, a configuration of this scope, with the handling `unknown`;
 /// every plugin has the place `_meta.filter`.
-pub fn missing(places: &[VariablePlace], scope: PluginScope, conf: &Value, unknown: Unknown) -> Vec<Missing> {
+pub fn missing(places: &[VariableField], scope: PluginScope, conf: &Value, unknown: Unknown) -> Vec<Missing> {
     let subject = if scope == PluginScope::Stream { Subject::Session } else { Subject::Exchange };
     let mut found = Vec::new();
     for place in places.iter().chain([&FILTER]).filter(|place| place.unknown == unknown) {
@@ -162,14 +162,14 @@ mod tests {
 
     use super::*;
 
-    const PLACES: &[VariablePlace] = &[
-        VariablePlace::guard("key", VariableForm::Key),
-        VariablePlace::guard("rules.*.key", VariableForm::Template),
-        VariablePlace::guard("source", VariableForm::Name),
-        VariablePlace::shown("headers.*", VariableForm::Template),
-        VariablePlace::shown("headers.set.*", VariableForm::Template),
-        VariablePlace::shown("log_format", VariableForm::LogFormat),
-        VariablePlace::shown("rules.*.vars", VariableForm::Condition),
+    const PLACES: &[VariableField] = &[
+        VariableField::guard("key", VariableForm::Key),
+        VariableField::guard("rules.*.key", VariableForm::Template),
+        VariableField::guard("source", VariableForm::Name),
+        VariableField::shown("headers.*", VariableForm::Template),
+        VariableField::shown("headers.set.*", VariableForm::Template),
+        VariableField::shown("log_format", VariableForm::LogFormat),
+        VariableField::shown("rules.*.vars", VariableForm::Condition),
     ];
 
     fn check(conf: Value, refused: &[&str], warned: &[&str]) {
