@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
-use sigma_testkit::{DubboProvider, EtcdServer, Origin, Places, free_port, hessian_map, until};
+use sigma_testkit::{DubboProvider, EtcdServer, GeoDatabase, Origin, free_port, hessian_map, until};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -289,8 +289,8 @@ impl Reader {
         let dir = tempfile::tempdir().unwrap();
         // A terminal would show no progress here either.
         fs::write(dir.path().join(".curlrc"), "silent\n").unwrap();
-        let places = Places::new("Country").city("127.0.0.0/8", ["EU", "DE", "Germany", "", "", ""]);
-        fs::write(dir.path().join("country.mmdb"), places.content()).unwrap();
+        let database = GeoDatabase::new("Country").city("127.0.0.0/8", ["EU", "DE", "Germany", "", "", ""]);
+        fs::write(dir.path().join("country.mmdb"), database.content()).unwrap();
         let (mut ports, mut servers) = (Vec::new(), Vec::new());
         for port in PORTS.into_iter().filter(|port| text.contains(port) || start.contains(port)) {
             let server = Server::on(port);

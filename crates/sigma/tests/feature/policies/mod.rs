@@ -3,7 +3,7 @@
 mod chaitin_waf;
 mod ext_authz;
 
-use sigma_testkit::{Gateway, Message, Origin, Places, until};
+use sigma_testkit::{Gateway, GeoDatabase, Message, Origin, until};
 
 use crate::{PATIENCE, SIGMA};
 
@@ -17,8 +17,8 @@ pub(crate) fn seen(answer: &Message, name: &str) -> String {
 
 /// A database that says of this machine's addresses that they are in `country`.
 fn country(country: &str) -> Vec<u8> {
-    let places = Places::new("Test-City").city("127.0.0.0/8", ["EU", country, "", "", "", "Bärlin"]);
-    places.city("192.0.2.0/24", ["AS", "JP", "Japan", "13", "Tokyo", "Tokyo"]).content()
+    let database = GeoDatabase::new("Test-City").city("127.0.0.0/8", ["EU", country, "", "", "", "Bärlin"]);
+    database.city("192.0.2.0/24", ["AS", "JP", "Japan", "13", "Tokyo", "Tokyo"]).content()
 }
 
 /// The location of a client is a variable of routes, plugins and logs, and follows the file.
@@ -76,7 +76,7 @@ routes:
     assert!(until(PATIENCE, || gateway.stderr().contains("has changed and cannot be used")));
     assert_eq!((status("/german"), status("/not-russian")), (404, 200));
     // A client without a location is neither in a country nor outside of one.
-    put(&Places::new("Test-City").city("192.0.2.0/24", ["AS", "JP", "", "", "", ""]).content());
+    put(&GeoDatabase::new("Test-City").city("192.0.2.0/24", ["AS", "JP", "", "", "", ""]).content());
     assert!(until(PATIENCE, || status("/not-russian") == 404), "{}", gateway.stderr());
     put(&country("DE"));
     assert!(until(PATIENCE, || status("/german") == 200), "{}", gateway.stderr());

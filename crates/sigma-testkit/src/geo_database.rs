@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 /// A database that is being built: networks and their data.
 #[derive(Debug, Clone)]
-pub struct Places {
+pub struct GeoDatabase {
     kind: String,
     /// Bits of a network's prefix, in the 128 of IPv6, and the record's encoding.
     networks: Vec<(Vec<bool>, Vec<u8>)>,
@@ -16,10 +16,10 @@ const MARKER: &[u8] = b"\xab\xcd\xefMaxMind.com";
 /// Bytes of zeros between tree and data.
 const SEPARATOR: usize = 16;
 
-impl Places {
-    /// Returns an empty database of this type.
-    pub fn new(kind: &str) -> Places {
-        Places { kind: kind.to_owned(), networks: Vec::new() }
+impl GeoDatabase {
+    /// An empty database of this type.
+    pub fn new(kind: &str) -> GeoDatabase {
+        GeoDatabase { kind: kind.to_owned(), networks: Vec::new() }
     }
 
     /// Adds a network (CIDR) in a city: the codes and names of the continent, country, region and city in the order
@@ -28,7 +28,7 @@ impl Places {
     /// # Panics
     /// Panics if `network` is invalid.
     #[must_use]
-    pub fn city(self, network: &str, of: [&str; 6]) -> Places {
+    pub fn city(self, network: &str, of: [&str; 6]) -> GeoDatabase {
         let [continent, country, country_name, region, region_name, city] = of;
         let named = |key: &str, code: &str, name: &str| {
             let mut members = Vec::new();
@@ -53,13 +53,13 @@ impl Places {
     /// # Panics
     /// Panics if `network` is invalid.
     #[must_use]
-    pub fn owner(self, network: &str, number: u32, organization: &str) -> Places {
+    pub fn owner(self, network: &str, number: u32, organization: &str) -> GeoDatabase {
         let number = ("autonomous_system_number", integer(6, number.into()));
         let record = map(vec![number, ("autonomous_system_organization", text(organization))]);
         self.network(network, record)
     }
 
-    fn network(mut self, network: &str, record: Vec<u8>) -> Places {
+    fn network(mut self, network: &str, record: Vec<u8>) -> GeoDatabase {
         let (address, length) = network.split_once('/').expect("a network is ADDRESS/LENGTH");
         let length: usize = length.parse().expect("a length is a number");
         let (bits, length) = match address.parse().expect("a network begins with an address") {
