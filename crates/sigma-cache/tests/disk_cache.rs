@@ -319,7 +319,7 @@ fn disk_use_is_bounded() {
     process.now += 60;
     process.get(b"k0", &Headers::default()).unwrap().touch(process.now);
     process.now += 60;
-    process.tend();
+    process.maintain();
     assert_eq!((process.disk_cache.entries(), disk.platter().files.len()), (1, 1));
     // The next process has less room.
     for n in 0..20 {
@@ -504,7 +504,7 @@ fn a_folder_that_cannot_be_scanned_is_scanned_again() {
     first.threads.work();
     let mut next = Process::begin(&disk, 2, ROOMY, 16 << 20, &[]);
     disk.platter().fails = Some(std::io::ErrorKind::Other);
-    (0..5).for_each(|_| next.tend());
+    (0..5).for_each(|_| next.maintain());
     assert!(!next.disk_cache.is_known() && next.threads.troubles() == [Trouble::Read; 5]);
     disk.platter().fails = None;
     next.look_through();

@@ -441,7 +441,7 @@ impl Both {
         if let Some(process) = &mut self.process {
             process.disk.platter().fails = None;
             process.threads.work();
-            process.tend();
+            process.maintain();
         }
     }
 
@@ -590,7 +590,7 @@ fn on_a_bad_disk_it_never_sends_another_response() {
                 }
                 process.now = both.now;
                 if chance.one_of(20) {
-                    process.tend();
+                    process.maintain();
                 }
             }
             disk.platter().fails = chance.one_of(50).then_some(std::io::ErrorKind::Other);

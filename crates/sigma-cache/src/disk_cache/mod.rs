@@ -4,14 +4,14 @@
 //! a job; after any error, requests continue without the disk cache.
 //!
 //! [`port`] is the interface to the machine, [`format`] the file of a response, [`index`] the table, [`write`] and
-//! [`read`] the work on files, [`tend`] the background work.
+//! [`read`] the work on files, [`maintenance`] the background work.
 
 mod entry;
 pub(crate) mod format;
 mod index;
+mod maintenance;
 pub mod port;
 mod read;
-mod tend;
 mod write;
 
 use std::collections::VecDeque;
@@ -25,10 +25,10 @@ use entry::Entry;
 pub use entry::Erasure;
 pub(crate) use entry::PendingRemoval;
 use index::Index;
+pub use maintenance::Maintenance;
+use maintenance::Scan;
 use port::{Disk, DiskThreads, FileId, Found, Job, Trouble};
 pub(crate) use read::Reads;
-use tend::Scan;
-pub use tend::Tending;
 pub(crate) use write::Stream;
 
 use crate::label::Label;
@@ -140,7 +140,7 @@ impl DiskCache {
         })
     }
 
-    /// Gives it a folder, whose new files have names with the prefix `names`; [`DiskCache::tend`] scans the old files.
+    /// Gives it a folder, whose new files have names with the prefix `names`; [`DiskCache::maintain`] scans the old files.
     /// Old responses that match `orders` are removed. A disk cache that was closed stays closed.
     pub fn open(&self, disk: Arc<dyn Disk>, names: u64, orders: &[Purge]) {
         orders.iter().for_each(|order| self.distrust(order));

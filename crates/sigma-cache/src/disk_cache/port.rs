@@ -33,8 +33,9 @@ pub struct Found {
     pub is_draft: bool,
 }
 
-/// A folder on a disk that belongs to this process alone. All calls may take long: they are made by [`DiskThreads`] and the
-/// tending thread, never on a worker. After the last handle is dropped, the folder is free for another process.
+/// A folder on a disk that belongs to this process alone. All calls may take long: they are made by [`DiskThreads`] and
+/// the maintenance thread, never on a worker. After the last handle is dropped, the folder is free for another
+/// process.
 pub trait Disk: fmt::Debug + Send + Sync {
     /// Creates a draft for writing and reading.
     ///

@@ -36,7 +36,7 @@ pub(crate) fn cache_folder(input: &[u8]) {
         }
     }
     second.threads.work();
-    (0..3).for_each(|_| second.tend());
+    (0..3).for_each(|_| second.maintain());
     second.threads.work();
     assert!(second.disk_cache.bytes() <= ROOMY.disk_bytes);
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context as Task, Poll, Waker};
 
 use sigma_cache::disk_cache::port::{Disk, DiskThreads, FileId, Found, Job, OpenFile, Trouble};
-use sigma_cache::disk_cache::{Bounds, Tending};
+use sigma_cache::disk_cache::{Bounds, Maintenance};
 use sigma_cache::{DiskCache, Purge, Stored, Zone};
 use sigma_http::Headers;
 use sigma_plugin::BodySource;
@@ -229,7 +229,7 @@ pub(crate) struct Process {
     pub(crate) disk_cache: Arc<DiskCache>,
     pub(crate) zone: Arc<Zone>,
     pub(crate) now: u64,
-    tending: Tending,
+    maintenance: Maintenance,
 }
 
 pub(crate) const ROOMY: Bounds = Bounds { disk_bytes: 1 << 30, table_bytes: 16 << 20, inactive_s: 1 << 30 };
@@ -247,7 +247,14 @@ impl Process {
         let disk_cache = DiskCache::new(bounds, Arc::clone(&threads) as _);
         let zone = Arc::new(Zone::with_disk_cache(memory, Some(Arc::clone(&disk_cache))));
         disk_cache.open(Arc::new(disk.clone()), names, orders);
-        Process { disk: disk.clone(), threads, disk_cache, zone, now: 1_000, tending: Tending::default() }
+        Process {
+            disk: disk.clone(),
+            threads,
+            disk_cache,
+            zone,
+            now: 1_000,
+            maintenance: Maintenance::default(),
+        }
     }
 
     /// Returns a process after its scan.
@@ -259,12 +266,12 @@ impl Process {
 
     pub(crate) fn look_through(&mut self) {
         while !self.disk_cache.is_known() {
-            self.tend();
+            self.maintain();
         }
     }
 
-    pub(crate) fn tend(&mut self) {
-        self.disk_cache.tend(&mut self.tending, self.now);
+    pub(crate) fn maintain(&mut self) {
+        self.disk_cache.maintain(&mut self.maintenance, self.now);
     }
 
     /// Returns the response under a key, in memory or on the disk.

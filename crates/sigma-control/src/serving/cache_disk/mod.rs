@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use sigma_cache::disk_cache::{Bounds, Tending};
+use sigma_cache::disk_cache::{Bounds, Maintenance};
 use sigma_cache::{DiskCache, Purge, Zones};
 use sigma_config::settings::Settings;
 use sigma_plugin::Node;
@@ -147,10 +147,10 @@ impl Keeper {
         // The disk cache lets it go when another process is to have it.
         let stamps = Arc::downgrade(&folder);
         drop(folder);
-        let (mut tending, mut is_known, mut stamped) = (Tending::default(), false, 0);
+        let (mut maintenance, mut is_known, mut stamped) = (Maintenance::default(), false, 0);
         while self.disk_cache.is_open() {
             let now = unix_s();
-            let pause = self.disk_cache.tend(&mut tending, now);
+            let pause = self.disk_cache.maintain(&mut maintenance, now);
             if !is_known && self.disk_cache.is_known() {
                 is_known = true;
                 let (answers, bytes) = (self.disk_cache.entries(), self.disk_cache.bytes());

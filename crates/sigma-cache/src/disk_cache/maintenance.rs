@@ -49,9 +49,9 @@ impl Scan {
     }
 }
 
-/// The progress of a scan; it belongs to the caller of [`DiskCache::tend`].
+/// The progress of a scan; it belongs to the caller of [`DiskCache::maintain`].
 #[derive(Debug, Default)]
-pub struct Tending {
+pub struct Maintenance {
     part: usize,
     found: Vec<Found>,
 }
@@ -86,10 +86,10 @@ impl DiskCache {
 
     /// Does a part of the work, and returns the milliseconds until the next call. Call it repeatedly on one thread
     /// that may wait for the disk.
-    pub fn tend(self: &Arc<DiskCache>, tending: &mut Tending, now: u64) -> u64 {
+    pub fn maintain(self: &Arc<DiskCache>, maintenance: &mut Maintenance, now: u64) -> u64 {
         let Some(disk) = self.disk() else { return PAUSE_MS };
         if !self.is_known()
-            && let Some(pause) = self.look_through(&*disk, tending, now)
+            && let Some(pause) = self.look_through(&*disk, maintenance, now)
         {
             return pause;
         }
@@ -107,15 +107,20 @@ impl DiskCache {
     }
 
     /// Scans a few files, and returns the pause before the next ones; None at the end.
-    fn look_through(self: &Arc<DiskCache>, disk: &dyn Disk, tending: &mut Tending, now: u64) -> Option<u64> {
-        if tending.found.is_empty() {
-            if tending.part >= disk.parts() {
+    fn look_through(
+        self: &Arc<DiskCache>,
+        disk: &dyn Disk,
+        maintenance: &mut Maintenance,
+        now: u64,
+    ) -> Option<u64> {
+        if maintenance.found.is_empty() {
+            if maintenance.part >= disk.parts() {
                 *held(&self.scan) = None;
                 self.is_scanning.store(false, Ordering::Release);
                 return None;
             }
-            match disk.list(tending.part) {
-                Ok(found) => tending.found = found,
+            match disk.list(maintenance.part) {
+                Ok(found) => maintenance.found = found,
                 // It is gone.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
@@ -124,10 +129,10 @@ impl DiskCache {
                     return Some(PAUSE_MS);
                 }
             }
-            tending.part += 1;
+            maintenance.part += 1;
         }
-        let first = tending.found.len().saturating_sub(FOUND_AT_ONCE);
-        for found in tending.found.split_off(first) {
+        let first = maintenance.found.len().saturating_sub(FOUND_AT_ONCE);
+        for found in maintenance.found.split_off(first) {
             self.look_at(disk, found, now);
         }
         Some(SCAN_PAUSE_MS)
