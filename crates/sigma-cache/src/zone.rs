@@ -13,9 +13,9 @@ use sigma_plugin::cache::CacheDisk;
 
 use crate::body::Body;
 use crate::disk_cache::{DiskCache, Erasure, PendingRemoval, Stream};
-use crate::flight::Flight;
 use crate::label::VARIANTS_MAX;
 use crate::purge::Purge;
+use crate::single_flight::SingleFlight;
 use crate::stored::Stored;
 
 /// The separately locked parts of a zone, and the least memory of each: a response must fit into one.
@@ -141,7 +141,7 @@ impl Weighter<Arc<[u8]>, Variants> for Weigh {
     }
 }
 
-type Flights = HashMap<Arc<[u8]>, Arc<Flight>>;
+type SingleFlights = HashMap<Arc<[u8]>, Arc<SingleFlight>>;
 
 /// Storage for responses, shared by all workers. Popular responses stay longest.
 pub struct Zone {
@@ -153,7 +153,7 @@ pub struct Zone {
     hasher: RandomState,
     /// Running flights. A stripe's lock is also held while a response joins the others under its key, or they are
     /// removed.
-    stripes: Box<[Mutex<Flights>]>,
+    stripes: Box<[Mutex<SingleFlights>]>,
     /// Counts of purges by the hash of a key, and of purges of many keys.
     forgotten: Box<[AtomicU64]>,
     swept: AtomicU64,
@@ -422,12 +422,12 @@ impl Zone {
     ///
     /// # Errors
     /// Returns the running flight if there is one.
-    pub fn lead(self: &Arc<Zone>, key: &[u8], now: u64, most_s: u32) -> Result<Lead, Arc<Flight>> {
+    pub fn lead(self: &Arc<Zone>, key: &[u8], now: u64, most_s: u32) -> Result<Lead, Arc<SingleFlight>> {
         let mut flights = self.stripe(self.hasher.hash_one(key));
         if let Some(flight) = flights.get(key).filter(|flight| !flight.is_late(now, most_s)) {
             return Err(Arc::clone(flight));
         }
-        let (key, flight): (Arc<[u8]>, _) = (key.into(), Arc::new(Flight::new(now)));
+        let (key, flight): (Arc<[u8]>, _) = (key.into(), Arc::new(SingleFlight::new(now)));
         flights.insert(Arc::clone(&key), Arc::clone(&flight));
         drop(flights);
         Ok(Lead { zone: Arc::clone(self), key, flight })
@@ -435,7 +435,7 @@ impl Zone {
 
     /// Starts a fetch that no other request waits for.
     pub fn lead_apart(self: &Arc<Zone>, key: &[u8], now: u64) -> Lead {
-        Lead { zone: Arc::clone(self), key: key.into(), flight: Arc::new(Flight::new(now)) }
+        Lead { zone: Arc::clone(self), key: key.into(), flight: Arc::new(SingleFlight::new(now)) }
     }
 
     /// Returns the arriving response under this key, if all may share it.
@@ -460,7 +460,7 @@ impl Zone {
         self.passed.insert(Arc::clone(key), until);
     }
 
-    pub(crate) fn end_flight(&self, key: &[u8], flight: &Arc<Flight>) {
+    pub(crate) fn end_flight(&self, key: &[u8], flight: &Arc<SingleFlight>) {
         let mut flights = self.stripe(self.hasher.hash_one(key));
         if flights.get(key).is_some_and(|known| Arc::ptr_eq(known, flight)) {
             flights.remove(key);
@@ -482,7 +482,7 @@ impl Zone {
         self.coming.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    fn stripe(&self, hash: u64) -> MutexGuard<'_, Flights> {
+    fn stripe(&self, hash: u64) -> MutexGuard<'_, SingleFlights> {
         held(&self.stripes[hash as usize % STRIPES])
     }
 }
@@ -492,7 +492,7 @@ impl Zone {
 pub struct Lead {
     zone: Arc<Zone>,
     key: Arc<[u8]>,
-    flight: Arc<Flight>,
+    flight: Arc<SingleFlight>,
 }
 
 impl Lead {

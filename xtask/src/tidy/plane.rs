@@ -44,7 +44,7 @@ const BANS: &[Ban] = &[
                 "held while a pointer is moved; who waits for more waits as a task",
             ),
             (
-                "crates/sigma-cache/src/flight.rs",
+                "crates/sigma-cache/src/single_flight.rs",
                 "held while a pointer is copied, where many ask for the same",
             ),
             (

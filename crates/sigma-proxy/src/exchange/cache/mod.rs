@@ -20,7 +20,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use sigma_cache::{
-    Answered, Directives, Draft, Epoch, Fill, Flight, Lead, MayUse, Stored, Zone, may_keep, may_use,
+    Answered, Directives, Draft, Epoch, Fill, Lead, MayUse, SingleFlight, Stored, Zone, may_keep, may_use,
 };
 use sigma_http::{BodyLength, Fault, Headers, Method, RequestHead};
 use sigma_plugin::cache::{CacheOrder, CacheWish};
@@ -89,7 +89,7 @@ enum Look {
     /// It is used, and revalidated in the background
     UseAndAsk(Arc<Stored>),
     Ask,
-    Wait(Arc<Flight>),
+    Wait(Arc<SingleFlight>),
     /// The client accepts only a stored response, and it is missing
     Nothing,
     /// It may be stored in slices

@@ -9,7 +9,7 @@ use crate::stored::Stored;
 
 /// A request to a node that others wait for.
 #[derive(Debug, Default)]
-pub struct Flight {
+pub struct SingleFlight {
     is_over: AtomicBool,
     /// Its start, in seconds since 1970.
     began: u64,
@@ -25,10 +25,10 @@ struct State {
     waiting: u32,
 }
 
-impl Flight {
+impl SingleFlight {
     /// Returns a flight that starts now.
-    pub(crate) fn new(now: u64) -> Flight {
-        Flight { began: now, ..Flight::default() }
+    pub(crate) fn new(now: u64) -> SingleFlight {
+        SingleFlight { began: now, ..SingleFlight::default() }
     }
 
     /// Returns true if it runs longer than `most` seconds without a response.
@@ -37,14 +37,14 @@ impl Flight {
     }
 
     /// Takes a place among the waiting requests; None if `most` wait already.
-    pub fn join(self: Arc<Flight>, most: u32) -> Option<Place> {
+    pub fn join(self: Arc<SingleFlight>, most: u32) -> Option<SingleFlightWaiter> {
         let mut state = self.lock();
         if most > 0 && state.waiting >= most {
             return None;
         }
         state.waiting += 1;
         drop(state);
-        Some(Place(self))
+        Some(SingleFlightWaiter(self))
     }
 
     /// Waits for news: a response is arriving, or the flight has ended.
@@ -81,16 +81,16 @@ impl Flight {
 
 /// A place among the requests that wait for a response.
 #[derive(Debug)]
-pub struct Place(Arc<Flight>);
+pub struct SingleFlightWaiter(Arc<SingleFlight>);
 
-impl Place {
+impl SingleFlightWaiter {
     /// Waits for news: a response is arriving, or the flight has ended.
     pub async fn news(&self) {
         self.0.news().await;
     }
 }
 
-impl Drop for Place {
+impl Drop for SingleFlightWaiter {
     fn drop(&mut self) {
         self.0.lock().waiting -= 1;
     }
