@@ -12,7 +12,7 @@ use sigma_plugin::{Context, Env, Reply, Step};
 use super::super::tokens::{Address, KeySource, Lookup, Metadata, Token, beside};
 use super::Party;
 use super::identity::{Told, challenge, refuse_audience, refuse_schema, refuse_scopes, scopes};
-use super::questions::{Flights, seconds};
+use super::questions::{SingleFlights, seconds};
 use sigma_plugin_kit::log_throttle::LogThrottle;
 
 /// Most bytes of the cache of introspected tokens, without the claims themselves: some 50,000 tokens.
@@ -24,7 +24,7 @@ type Said = Result<Arc<Map<String, Value>>, Arc<str>>;
 /// Results of introspection: for the whole gateway.
 pub(super) struct Introspected {
     good: Shared<Option<Arc<Map<String, Value>>>>,
-    asked: Arc<Flights<Said>>,
+    asked: Arc<SingleFlights<Said>>,
 }
 
 impl Default for Introspected {

@@ -165,15 +165,15 @@ pub(super) fn seconds(value: &Value) -> Option<u64> {
 }
 
 /// Single-flight work, by a digest of its input.
-pub(super) struct Flights<T>(Mutex<HashMap<[u8; 32], Arc<OnceCell<T>>>>);
+pub(super) struct SingleFlights<T>(Mutex<HashMap<[u8; 32], Arc<OnceCell<T>>>>);
 
-impl<T> Default for Flights<T> {
+impl<T> Default for SingleFlights<T> {
     fn default() -> Self {
-        Flights(Mutex::default())
+        SingleFlights(Mutex::default())
     }
 }
 
-impl<T: Clone + Send + Sync + 'static> Flights<T> {
+impl<T: Clone + Send + Sync + 'static> SingleFlights<T> {
     /// Returns the result of `work`, or of the same work of another caller. It is handed on to those who come
     /// within `keep` after it as well. On the control thread.
     pub(super) async fn one(

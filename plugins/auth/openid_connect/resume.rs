@@ -12,14 +12,14 @@ use super::Party;
 use super::config::UnauthAction;
 use super::identity::{Told, claims_of, refuse_schema, refuse_scopes};
 use super::login::Reason;
-use super::questions::{Flights, Tokens};
+use super::questions::{SingleFlights, Tokens};
 use super::session::Session;
 
 /// Set-Cookie fields for the answer to this request.
 pub(super) struct Renewed(pub(super) Vec<String>);
 
 /// Sessions whose access token is being renewed: for the whole gateway.
-pub(super) type Renewals = Flights<Result<Tokens, Arc<str>>>;
+pub(super) type Renewals = SingleFlights<Result<Tokens, Arc<str>>>;
 
 /// How long the new tokens of a session are handed on to requests that come with the old cookie: a page asks for many
 /// things at once, and a provider may take a refresh token once.
