@@ -8,7 +8,7 @@ use sigma_plugin::{BodyFilter, Context, Frames};
 
 use crate::body::{Body, Coming, PIECE_BYTES, Piece};
 use crate::disk_cache::Stream;
-use crate::life::Life;
+use crate::freshness::Freshness;
 use crate::stored::Stored;
 use crate::zone::{Epoch, Lead, Zone};
 
@@ -29,7 +29,7 @@ pub struct Draft<'d> {
     /// `Vary` counts.
     pub varies: bool,
     /// Its freshness.
-    pub life: Life,
+    pub freshness: Freshness,
     /// The length of its body.
     pub length: BodyLength,
     /// The largest body to store.
@@ -81,7 +81,7 @@ impl Fill {
             BodyLength::UntilClose => return Err(lead),
         };
         let most = draft.most.min(draft.zone.largest_of_all());
-        let Some(stored) = Stored::new(draft.head, draft.life, draft.request, draft.varies) else {
+        let Some(stored) = Stored::new(draft.head, draft.freshness, draft.request, draft.varies) else {
             return Err(lead);
         };
         let length = known.unwrap_or(0);
@@ -298,7 +298,13 @@ mod tests {
             head: &head,
             request: (&Headers::default(), b"h/a"),
             varies: true,
-            life: Life { born: 0, lifetime: 9, while_revalidating: 0, if_error: 0, never_stale: false },
+            freshness: Freshness {
+                born: 0,
+                lifetime: 9,
+                while_revalidating: 0,
+                if_error: 0,
+                never_stale: false,
+            },
             length: if is_known { BodyLength::Known(length as u64) } else { BodyLength::Streamed },
             most: 1 << 18,
             epoch: zone.epoch(b"k"),

@@ -32,16 +32,16 @@ pub fn cache_fields(input: &[u8]) {
         let times = (NOW - 3, NOW);
         let answered =
             Answered { head: &head, request: &request, is_isolated: false, is_unnamed: false, times };
-        let Some(life) = may_keep(&rule, answered) else { continue };
+        let Some(freshness) = may_keep(&rule, answered) else { continue };
         assert!(!says(&answer, b"private") || rule.ignores.cache_control || targets(&answer));
-        assert!(life.born <= NOW && (life.is_fresh(NOW) || rule.revalidates));
-        for now in [0, NOW, NOW + u64::from(life.lifetime), u64::MAX] {
-            may_use(&rule, &life, &wishes, now);
-            assert!(!life.never_stale || !life.may_wait(now));
+        assert!(freshness.born <= NOW && (freshness.is_fresh(NOW) || rule.revalidates));
+        for now in [0, NOW, NOW + u64::from(freshness.lifetime), u64::MAX] {
+            may_use(&rule, &freshness, &wishes, now);
+            assert!(!freshness.never_stale || !freshness.may_wait(now));
         }
-        let Some(stored) = Stored::new(&head, life, (&request, b"h/"), true) else { continue };
+        let Some(stored) = Stored::new(&head, freshness, (&request, b"h/"), true) else { continue };
         assert!(stored.fits(&request));
-        let fresh = stored.refreshed(&answer, life);
+        let fresh = stored.refreshed(&answer, freshness);
         assert!(fresh.fits(&request) && fresh.body.length() == stored.body.length());
     }
 }

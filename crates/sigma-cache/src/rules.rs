@@ -4,7 +4,7 @@ use sigma_http::{HeaderId, Headers, ResponseHead};
 use sigma_plugin::cache::CacheRule;
 
 use crate::directives::Directives;
-use crate::life::{Life, Said};
+use crate::freshness::{Freshness, FreshnessDirectives};
 
 /// A response of a node, with facts about its request.
 #[derive(Debug, Clone, Copy)]
@@ -22,9 +22,9 @@ pub struct Answered<'a> {
 }
 
 /// Returns the freshness of a response; None if it must not be stored.
-pub fn may_keep(rule: &CacheRule, answered: Answered<'_>) -> Option<Life> {
+pub fn may_keep(rule: &CacheRule, answered: Answered<'_>) -> Option<Freshness> {
     let Answered { head, request, is_isolated, is_unnamed, times } = answered;
-    let said = Said::of(rule, head);
+    let said = FreshnessDirectives::of(rule, head);
     if said.must_understand && !is_understood(head.status) {
         return None;
     }
@@ -51,12 +51,12 @@ pub fn may_keep(rule: &CacheRule, answered: Answered<'_>) -> Option<Life> {
     if head.headers.find(b"Set-Cookie").is_some() && !rule.keeps_cookies {
         return None;
     }
-    let life = Life::of(head, &said, rule, times)?;
+    let freshness = Freshness::of(head, &said, rule, times)?;
     let (_, now) = times;
     // A response that is stale on arrival is worth storing if it can be revalidated.
     let has = |name: &[u8]| head.headers.find(name).is_some();
     let may_be_good = rule.revalidates && (has(b"ETag") || has(b"Last-Modified"));
-    (life.is_fresh(now) || may_be_good).then_some(life)
+    (freshness.is_fresh(now) || may_be_good).then_some(freshness)
 }
 
 /// Returns true if the meaning of the status, and so of its storing, is known: statuses of RFC 9110 §15, and 451.
@@ -75,16 +75,16 @@ pub enum MayUse {
 
 /// Returns the allowed use of a stored response for a request. A request whose directives count may require a fresher
 /// response, or accept a staler one.
-pub fn may_use(rule: &CacheRule, life: &Life, wishes: &Directives, now: u64) -> MayUse {
-    let is_fresh = life.is_fresh(now);
+pub fn may_use(rule: &CacheRule, freshness: &Freshness, wishes: &Directives, now: u64) -> MayUse {
+    let is_fresh = freshness.is_fresh(now);
     if !rule.heeds_requests {
         return if is_fresh { MayUse::Yes } else { MayUse::Stale };
     }
-    let (age, lifetime) = (life.age(now), u64::from(life.lifetime));
+    let (age, lifetime) = (freshness.age(now), u64::from(freshness.lifetime));
     let is_too_old = wishes.max_age.is_some_and(|most| age > u64::from(most));
     let ends_too_soon = wishes.min_fresh.is_some_and(|least| lifetime.saturating_sub(age) < u64::from(least));
-    let may_be_stale =
-        !life.never_stale && wishes.max_stale.is_some_and(|most| life.staleness(now) <= u64::from(most));
+    let may_be_stale = !freshness.never_stale
+        && wishes.max_stale.is_some_and(|most| freshness.staleness(now) <= u64::from(most));
     let is_good = is_fresh || may_be_stale;
     if is_good && !is_too_old && !ends_too_soon { MayUse::Yes } else { MayUse::Stale }
 }
@@ -155,11 +155,16 @@ mod tests {
 
     #[test]
     fn usable_responses() {
-        let life = Life { born: 1000, lifetime: 60, while_revalidating: 0, if_error: 0, never_stale: false };
+        let freshness =
+            Freshness { born: 1000, lifetime: 60, while_revalidating: 0, if_error: 0, never_stale: false };
         let check = |heeds_requests: bool, wishes: &str, now: u64, expected: MayUse| {
             let rule = CacheRule { heeds_requests, ..CacheRule::default() };
             let wishes = Directives::of(&headers(&[("Cache-Control", wishes)]));
-            assert_eq!(may_use(&rule, &life, &wishes, now), expected, "{heeds_requests} {wishes:?} {now}");
+            assert_eq!(
+                may_use(&rule, &freshness, &wishes, now),
+                expected,
+                "{heeds_requests} {wishes:?} {now}"
+            );
         };
         check(false, "max-age=0", 1059, MayUse::Yes);
         check(false, "max-stale", 1060, MayUse::Stale);

@@ -6,8 +6,8 @@ use sigma_http::header::list_items;
 use sigma_http::{Headers, ResponseHead};
 
 use crate::body::Body;
+use crate::freshness::{Freshness, date};
 use crate::label::{Label, normal_value};
-use crate::life::{Life, date};
 use crate::mark::Mark;
 
 /// The memory of an entry besides its bytes.
@@ -23,7 +23,7 @@ pub struct Stored {
     /// Its body.
     pub body: Body,
     /// Its freshness.
-    pub life: Life,
+    pub freshness: Freshness,
     /// The properties by which it is found and purged.
     pub label: Arc<Label>,
     /// Its date, from its own fields; of several matches the newest one is used.
@@ -37,7 +37,7 @@ impl Stored {
     /// `Vary: *`. `varies` says whether that field counts.
     pub fn new(
         head: &ResponseHead,
-        life: Life,
+        freshness: Freshness,
         (request, resource): (&Headers, &[u8]),
         varies: bool,
     ) -> Option<Stored> {
@@ -57,10 +57,10 @@ impl Stored {
             (name, value)
         });
         let varied = varied.collect();
-        let date = headers.find(b"Date").and_then(date).unwrap_or(life.born);
+        let date = headers.find(b"Date").and_then(date).unwrap_or(freshness.born);
         let (tags, body) = (tags(&headers), Body::of(b""));
         let label = Arc::new(Label { resource: resource.into(), tags, varied });
-        Some(Stored { status: head.status, headers, body, life, label, date, mark: None })
+        Some(Stored { status: head.status, headers, body, freshness, label, date, mark: None })
     }
 
     /// Returns the same with another body.
@@ -92,7 +92,7 @@ impl Stored {
 
     /// Returns it after a revalidation (RFC 9111 §4.3.4). If the 304 has the tag of another version, this one does
     /// not become fresher.
-    pub fn refreshed(&self, said: &Headers, life: Life) -> Stored {
+    pub fn refreshed(&self, said: &Headers, freshness: Freshness) -> Stored {
         let mut fresh = self.clone();
         if is_other_version(self.headers.find(b"ETag"), said.find(b"ETag")) {
             return fresh;
@@ -107,8 +107,8 @@ impl Stored {
         for (name, value) in updates {
             fresh.headers.append_parts(name, &[value]);
         }
-        fresh.date = fresh.headers.find(b"Date").and_then(date).unwrap_or(life.born);
-        fresh.life = life;
+        fresh.date = fresh.headers.find(b"Date").and_then(date).unwrap_or(freshness.born);
+        fresh.freshness = freshness;
         fresh
     }
 
@@ -172,8 +172,9 @@ pub(crate) mod tests {
         let mut head = ResponseHead::default();
         head.start(200);
         head.headers = headers(fields);
-        let life = Life { born: 0, lifetime: 10, while_revalidating: 0, if_error: 0, never_stale: false };
-        let mut stored = Stored::new(&head, life, (&headers(request), b"h/a"), true)?;
+        let freshness =
+            Freshness { born: 0, lifetime: 10, while_revalidating: 0, if_error: 0, never_stale: false };
+        let mut stored = Stored::new(&head, freshness, (&headers(request), b"h/a"), true)?;
         stored.body = Body::of(b"body");
         Some(stored)
     }
@@ -232,7 +233,7 @@ pub(crate) mod tests {
             ("Content-MD5", "x"),
             ("ETag", "W/\"a\""),
         ]);
-        let fresh = old.refreshed(&said, Life { born: 100, ..old.life });
+        let fresh = old.refreshed(&said, Freshness { born: 100, ..old.freshness });
         assert_eq!(fresh.headers.find(b"Content-Type"), Some(&b"text/plain"[..]));
         assert_eq!(fresh.headers.find(b"X-Old"), Some(&b"1"[..]));
         assert_eq!(fresh.headers.find(b"ETag"), Some(&b"\"a\""[..]));
@@ -245,18 +246,18 @@ pub(crate) mod tests {
             .filter(|(name, _)| name.eq_ignore_ascii_case(b"x-both"))
             .map(|(_, value)| value)
             .collect();
-        assert_eq!((both, fresh.life.born), (vec![&b"2"[..], b"3"], 100));
+        assert_eq!((both, fresh.freshness.born), (vec![&b"2"[..], b"3"], 100));
     }
 
     #[test]
     fn a_304_of_another_version_changes_nothing() {
         let old = stored(&[("ETag", "\"a\""), ("X-Both", "1")], &[]).unwrap();
         let said = headers(&[("ETag", "\"b\""), ("X-Both", "2")]);
-        let same = old.refreshed(&said, Life { born: 100, ..old.life });
-        assert_eq!((same.headers.find(b"X-Both"), same.life), (Some(&b"1"[..]), old.life));
+        let same = old.refreshed(&said, Freshness { born: 100, ..old.freshness });
+        assert_eq!((same.headers.find(b"X-Both"), same.freshness), (Some(&b"1"[..]), old.freshness));
         // Without a tag the 304 can only mean this version.
         let old = stored(&[("X-Both", "1")], &[]).unwrap();
-        let fresh = old.refreshed(&said, Life { born: 100, ..old.life });
-        assert_eq!((fresh.headers.find(b"X-Both"), fresh.life.born), (Some(&b"2"[..]), 100));
+        let fresh = old.refreshed(&said, Freshness { born: 100, ..old.freshness });
+        assert_eq!((fresh.headers.find(b"X-Both"), fresh.freshness.born), (Some(&b"2"[..]), 100));
     }
 }

@@ -353,7 +353,7 @@ impl Zone {
             known.iter().flat_map(|variants| variants.iter()).filter(|other| !stored.replaces(other));
         let mut variants: Vec<Arc<Stored>> = others.cloned().collect();
         if variants.len() >= VARIANTS_MAX
-            && let Some(oldest) = (0..variants.len()).min_by_key(|at| variants[*at].life.born)
+            && let Some(oldest) = (0..variants.len()).min_by_key(|at| variants[*at].freshness.born)
         {
             variants.swap_remove(oldest);
         }

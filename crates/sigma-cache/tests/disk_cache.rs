@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use disk::{MemoryDisk, Process, ROOMY};
 use sigma_cache::disk_cache::Bounds;
 use sigma_cache::disk_cache::port::Trouble;
-use sigma_cache::{Draft, Fill, Life, Purge};
+use sigma_cache::{Draft, Fill, Freshness, Purge};
 use sigma_http::{BodyLength, Chunk, Frame, Headers, ResponseHead};
 
 const LARGE: usize = 3 << 20;
@@ -51,7 +51,13 @@ impl Answer<'_> {
             head: &head,
             request: (&headers(self.request), &[b"h/", self.key].concat()),
             varies: true,
-            life: Life { born: 500, lifetime: 9, while_revalidating: 0, if_error: 0, never_stale: false },
+            freshness: Freshness {
+                born: 500,
+                lifetime: 9,
+                while_revalidating: 0,
+                if_error: 0,
+                never_stale: false,
+            },
             length: if self.is_length_known { known } else { BodyLength::Streamed },
             most: u64::MAX,
             epoch: process.zone.epoch(self.key),
@@ -112,7 +118,10 @@ fn a_restart_forgets_nothing() {
         (Some(b"de".to_vec()), Some(b"en".to_vec()), None)
     );
     let large = second.get(b"large", &Headers::default()).unwrap();
-    assert_eq!((large.status, large.life.born, large.headers.find(b"ETag")), (200, 500, Some(&b"\"1\""[..])));
+    assert_eq!(
+        (large.status, large.freshness.born, large.headers.find(b"ETag")),
+        (200, 500, Some(&b"\"1\""[..]))
+    );
     for (start, length) in
         [(0, 1), (65_535, 2), (65_536, 65_536), (LARGE as u64 - 1, 1), (100_000, 1_000_000)]
     {
@@ -136,8 +145,8 @@ fn a_process_that_dies_leaves_no_torn_file() {
         process.threads.work();
         // A node revalidates it.
         if let Some(stored) = process.get(b"a", &Headers::default()) {
-            let life = Life { born: 700, ..stored.life };
-            let renewed = stored.refreshed(&headers(&[("X-New", "1")]), life);
+            let freshness = Freshness { born: 700, ..stored.freshness };
+            let renewed = stored.refreshed(&headers(&[("X-New", "1")]), freshness);
             process.zone.insert(b"a", renewed, process.zone.epoch(b"a"), process.now);
         }
         process.threads.work();
@@ -168,14 +177,18 @@ fn a_process_that_dies_leaves_no_torn_file() {
         check("large", &[body(2, 1 << 20 | 77)]);
         if let Some(stored) = next.get(b"a", &Headers::default()) {
             let is_new = stored.headers.find(b"X-New").is_some();
-            assert_eq!(stored.life.born, if is_new { 700 } else { 500 }, "head and life are of one version");
+            assert_eq!(
+                stored.freshness.born,
+                if is_new { 700 } else { 500 },
+                "head and life are of one version"
+            );
         }
         assert_eq!(next.threads.troubles(), [], "at {dies_at}");
         assert!(disk.platter().files.keys().all(|(_, is_draft)| !is_draft), "at {dies_at}");
     }
     let next = Process::start(&whole, 2, ROOMY);
     let renewed = next.get(b"a", &Headers::default()).unwrap();
-    assert_eq!((renewed.life.born, renewed.headers.find(b"X-New")), (700, Some(&b"1"[..])));
+    assert_eq!((renewed.freshness.born, renewed.headers.find(b"X-New")), (700, Some(&b"1"[..])));
     assert_eq!((kept(&next, "b"), kept(&next, "large")), (Some(body(4, 20)), None));
 }
 

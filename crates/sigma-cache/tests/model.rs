@@ -382,7 +382,7 @@ impl Both {
             self.model.forget_one(asked);
         }
         let found = found.filter(|stored| {
-            !asked.no_cache && may_use(&self.rule, &stored.life, &wishes, self.now) == MayUse::Yes
+            !asked.no_cache && may_use(&self.rule, &stored.freshness, &wishes, self.now) == MayUse::Yes
         });
         let known = self.model.find(asked);
         let known = known.filter(|kept| !asked.no_cache && Model::may_use(kept, asked, self.now));
@@ -404,9 +404,9 @@ impl Both {
         let times = (self.now, self.now);
         let answered =
             Answered { head: &head, request: &fields, is_isolated: false, is_unnamed: false, times };
-        let life = may_keep(&self.rule, answered);
-        assert_eq!(life.is_some(), Model::may_keep(asked, given), "{asked:?} {given:?}");
-        let Some(life) = life else { return };
+        let freshness = may_keep(&self.rule, answered);
+        assert_eq!(freshness.is_some(), Model::may_keep(asked, given), "{asked:?} {given:?}");
+        let Some(freshness) = freshness else { return };
         let resource = format!("h/{}", asked.key);
         let draft = Draft {
             zone: &self.zone,
@@ -414,7 +414,7 @@ impl Both {
             head: &head,
             request: (&fields, resource.as_bytes()),
             varies: true,
-            life,
+            freshness,
             length: BodyLength::Known(given.body.len() as u64),
             most: self.rule.most_bytes,
             epoch,

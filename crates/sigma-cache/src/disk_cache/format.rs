@@ -12,8 +12,8 @@ use sigma_http::is_token;
 
 use super::port::FileId;
 use crate::body::{Body, PIECE_BYTES};
+use crate::freshness::Freshness;
 use crate::label::{Label, Varied};
-use crate::life::Life;
 use crate::stored::Stored;
 
 /// The magic number of a cache file; the last four bytes are the version.
@@ -186,7 +186,7 @@ pub(crate) fn block_bytes(length: u64, number: u64) -> usize {
 /// Encodes a head.
 pub(crate) fn encode(key: &[u8], stored: &Stored, body_length: u64) -> Vec<u8> {
     let mut out = Vec::new();
-    let Life { born, lifetime, while_revalidating, if_error, never_stale } = stored.life;
+    let Freshness { born, lifetime, while_revalidating, if_error, never_stale } = stored.freshness;
     out.extend_from_slice(&body_length.to_le_bytes());
     out.extend_from_slice(&born.to_le_bytes());
     out.extend_from_slice(&stored.date().to_le_bytes());
@@ -254,8 +254,8 @@ pub(crate) fn decode(head: &[u8]) -> Option<Read> {
         return None;
     }
     let label = Arc::new(Label { resource, tags, varied });
-    let life = Life { born, lifetime, while_revalidating, if_error, never_stale };
-    let stored = Stored { status, headers, body: Body::of(b""), life, label, date, mark: None };
+    let freshness = Freshness { born, lifetime, while_revalidating, if_error, never_stale };
+    let stored = Stored { status, headers, body: Body::of(b""), freshness, label, date, mark: None };
     Some(Read { key, stored, body_length })
 }
 
@@ -314,8 +314,8 @@ mod tests {
         assert_eq!((found.serial, found.text), (1, &head[..]));
         let Read { key, stored, body_length } = decode(found.text).unwrap();
         assert_eq!(
-            (&*key, body_length, stored.life, stored.date()),
-            (&b"the key"[..], 70_000, one.life, one.date())
+            (&*key, body_length, stored.freshness, stored.date()),
+            (&b"the key"[..], 70_000, one.freshness, one.date())
         );
         assert_eq!(stored.label, one.label);
         assert!(stored.fits(&headers(&[("a", "1")])) && !stored.fits(&headers(&[("a", "1"), ("b", "")])));

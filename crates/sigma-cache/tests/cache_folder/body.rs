@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use sigma_cache::disk_cache::port::FileId;
-use sigma_cache::{Draft, Fill, Life};
+use sigma_cache::{Draft, Fill, Freshness};
 use sigma_http::{BodyLength, Chunk, Frame, Headers, ResponseHead};
 
 use super::disk::{MemoryDisk, Process, ROOMY};
@@ -55,7 +55,13 @@ fn put(process: &Process, key: &str, body: &[u8]) {
         head: &head,
         request: (&request, &[b"h/", key.as_bytes()].concat()),
         varies: true,
-        life: Life { born: 500, lifetime: 9, while_revalidating: 0, if_error: 0, never_stale: false },
+        freshness: Freshness {
+            born: 500,
+            lifetime: 9,
+            while_revalidating: 0,
+            if_error: 0,
+            never_stale: false,
+        },
         length: BodyLength::Known(body.len() as u64),
         most: u64::MAX,
         epoch: process.zone.epoch(key.as_bytes()),

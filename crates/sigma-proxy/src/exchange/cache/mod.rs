@@ -220,7 +220,7 @@ impl Exchange<'_, '_> {
         let ctx = &mut self.scratch.ctx;
         let wanted = Wanted::of(stored, &ctx.request.headers, ctx.request.method);
         let own = present(&turn.wish.rule, stored, wanted, ctx);
-        tell_hit(&turn.wish.rule, status, (&stored.life, now), ctx);
+        tell_hit(&turn.wish.rule, status, (&stored.freshness, now), ctx);
         own
     }
 
@@ -230,7 +230,7 @@ impl Exchange<'_, '_> {
         let ctx = &mut self.scratch.ctx;
         let wanted = Wanted::of(coming, &ctx.request.headers, ctx.request.method);
         let own = present(&turn.wish.rule, coming, wanted, ctx);
-        tell_reused(&coming.life, now, ctx);
+        tell_reused(&coming.freshness, now, ctx);
         let (status, why) = (Status::Hit, turn.why);
         let asked = Asked { status, why, answered: None, is_stored: false, is_collapsed: true };
         tell_asked(&turn.wish.rule, asked, ctx);
@@ -314,11 +314,11 @@ impl Turn {
         self.keeps = is_whole && !self.wish.is_kept_out;
         self.stale = self.find(asked);
         if let Some(stored) = &self.stale {
-            if may_use(rule, &stored.life, &wishes, now) == MayUse::Yes {
+            if may_use(rule, &stored.freshness, &wishes, now) == MayUse::Yes {
                 return Look::Use(Arc::clone(stored), Status::Hit);
             }
-            self.why = if stored.life.is_fresh(now) { Forward::Request } else { Forward::Stale };
-            self.status = if stored.life.is_fresh(now) { Status::Stale } else { Status::Expired };
+            self.why = if stored.freshness.is_fresh(now) { Forward::Request } else { Forward::Stale };
+            self.status = if stored.freshness.is_fresh(now) { Status::Stale } else { Status::Expired };
         } else if let Some(look) = self.look_beside(request.method, asked, now) {
             return look;
         } else {
@@ -340,7 +340,7 @@ impl Turn {
         let look = self.look_with_others(asked, &wishes, now, may_wait && rule.wait_ms > 0);
         if self.lead.is_some()
             && let Some(stored) = self.find(asked)
-            && may_use(&self.wish.rule, &stored.life, &wishes, now) == MayUse::Yes
+            && may_use(&self.wish.rule, &stored.freshness, &wishes, now) == MayUse::Yes
         {
             // The earlier one has just got its response.
             self.lead = None;
@@ -356,7 +356,7 @@ impl Turn {
     /// Returns a stale response that may be used during revalidation, for a client that accepts it.
     fn while_asked(&self, wishes: &Directives, now: u64) -> Option<Arc<Stored>> {
         let wants_fresh = wishes.max_age.is_some() || wishes.min_fresh.is_some();
-        self.stale.as_ref().filter(|stored| !wants_fresh && stored.life.may_wait(now)).cloned()
+        self.stale.as_ref().filter(|stored| !wants_fresh && stored.freshness.may_wait(now)).cloned()
     }
 
     /// Looks with request collapsing.
@@ -382,7 +382,7 @@ impl Turn {
 
     /// Returns the stored response, if it may be used after a failure.
     fn stand_in(&self, now: u64) -> Option<Arc<Stored>> {
-        self.stale.as_ref().filter(|stored| stored.life.may_stand_in(now)).cloned()
+        self.stale.as_ref().filter(|stored| stored.freshness.may_stand_in(now)).cloned()
     }
 
     /// Returns the result of the attempt, as [`answered`] does.
@@ -457,19 +457,19 @@ impl Turn {
         };
         // A hook may have changed the request for the node after the key was made.
         let keeps = self.keeps && self.wish.is_sent(ctx);
-        let life = may_keep(&self.wish.rule, answered).filter(|_| keeps);
+        let freshness = may_keep(&self.wish.rule, answered).filter(|_| keeps);
         let least = self.wish.rule.least_uses;
-        let refused = match life {
+        let refused = match freshness {
             None => lead,
             Some(_) if least > 1 && self.zone.count_use(&self.wish.key) < least => lead,
-            Some(life) => {
+            Some(freshness) => {
                 let draft = Draft {
                     zone: &self.zone,
                     key: &self.wish.key,
                     head: &ctx.response,
                     request: (&self.asked, &self.resource),
                     varies: !self.wish.rule.ignores.vary,
-                    life,
+                    freshness,
                     length,
                     most: self.wish.rule.most_bytes,
                     epoch: self.epoch,
@@ -482,12 +482,12 @@ impl Turn {
             }
         };
         let is_another = !matches!(ctx.response.status, 206 | 304 | 500..);
-        if life.is_none() && self.keeps && self.stale.is_some() && is_another {
+        if freshness.is_none() && self.keeps && self.stale.is_some() && is_another {
             // There is a newer one, which is not shareable.
             self.zone.purge(&self.wish.key);
         }
         // A response caused by a client's own condition says nothing about other responses.
-        let says_nothing = life.is_some() || matches!(ctx.response.status, 304 | 500..);
+        let says_nothing = freshness.is_some() || matches!(ctx.response.status, 304 | 500..);
         match refused {
             Some(lead) if says_nothing => lead.fail(now),
             Some(lead) => lead.part(now),
@@ -498,7 +498,7 @@ impl Turn {
 
     /// Handles a successful revalidation.
     fn still_good(&mut self, ctx: &mut Context, stale: &Stored, now: u64) -> LocalReply {
-        let mut renewed = stale.refreshed(&ctx.response.headers, stale.life);
+        let mut renewed = stale.refreshed(&ctx.response.headers, stale.freshness);
         ctx.response.status = renewed.status;
         std::mem::swap(&mut ctx.response.headers, &mut renewed.headers);
         let answered = Answered {
@@ -508,11 +508,11 @@ impl Turn {
             is_unnamed: self.wish.is_unnamed,
             times: (self.began, now),
         };
-        let life = may_keep(&self.wish.rule, answered);
+        let freshness = may_keep(&self.wish.rule, answered);
         renewed.headers.copy_from(&ctx.response.headers);
-        match life {
-            Some(life) => {
-                renewed.life = life;
+        match freshness {
+            Some(freshness) => {
+                renewed.freshness = freshness;
                 self.zone.insert(&self.wish.key, renewed.clone(), self.epoch, now);
             }
             // Valid for this request only.
@@ -526,16 +526,16 @@ impl Turn {
             of.tell(&renewed);
         }
         let own = self.present(&renewed, ctx);
-        tell_reused(&renewed.life, now, ctx);
+        tell_reused(&renewed.freshness, now, ctx);
         let told = Asked { status: Status::Revalidated, answered: Some(304), ..self.as_asked() };
-        tell_asked(&self.wish.rule, Asked { is_stored: life.is_some(), ..told }, ctx);
+        tell_asked(&self.wish.rule, Asked { is_stored: freshness.is_some(), ..told }, ctx);
         own
     }
 
     /// Responds with a stale response after a node failed, with this status or without a response.
     fn give_stale(&self, stale: &Stored, answered: Option<u16>, now: u64, ctx: &mut Context) -> LocalReply {
         let own = self.present(stale, ctx);
-        tell_reused(&stale.life, now, ctx);
+        tell_reused(&stale.freshness, now, ctx);
         tell_asked(&self.wish.rule, Asked { status: Status::Stale, answered, ..self.as_asked() }, ctx);
         own
     }

@@ -298,9 +298,9 @@ impl Turn {
             is_unnamed: self.wish.is_unnamed,
             times: (self.began, now),
         };
-        let life = may_keep(&self.wish.rule, answered).filter(|_| self.wish.is_sent(ctx))?;
+        let freshness = may_keep(&self.wish.rule, answered).filter(|_| self.wish.is_sent(ctx))?;
         let varies = !self.wish.rule.ignores.vary;
-        Stored::new(&ctx.response, life, (&self.asked, &self.resource), varies)
+        Stored::new(&ctx.response, freshness, (&self.asked, &self.resource), varies)
     }
 
     /// Returns the table for a slice that was requested without one: an existing one of the same version, or a new
@@ -335,7 +335,7 @@ impl Turn {
             head: &ctx.response,
             request: (&self.asked, &self.resource),
             varies: !self.wish.rule.ignores.vary,
-            life: slice.life,
+            freshness: slice.freshness,
             length,
             most: of.course.slice_bytes,
             epoch: self.zone.epoch_since(&key, self.epoch),
@@ -470,12 +470,12 @@ impl Exchange<'_, '_> {
         let ctx = &mut self.scratch.ctx;
         let own = assembly.present(ctx);
         if missing || collapsed {
-            tell_reused(&stored.life, now, ctx);
+            tell_reused(&stored.freshness, now, ctx);
             let status = if missing { Status::Miss } else { status };
             let told = Asked { status, why, answered: None, is_stored: missing, is_collapsed: collapsed };
             tell_asked(&wish.rule, told, ctx);
         } else {
-            tell_hit(&wish.rule, status, (&stored.life, now), ctx);
+            tell_hit(&wish.rule, status, (&stored.freshness, now), ctx);
         }
         self.send_own(own).await.map(|()| Outcome::Answered)
     }

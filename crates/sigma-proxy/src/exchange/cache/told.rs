@@ -1,6 +1,6 @@
 //! The cache status for clients and logs.
 
-use sigma_cache::Life;
+use sigma_cache::Freshness;
 use sigma_plugin::Context;
 use sigma_plugin::cache::{CacheRule, Tells};
 use sigma_plugin::record::Source;
@@ -85,17 +85,22 @@ pub(super) fn tell_asked(rule: &CacheRule, asked: Asked, ctx: &mut Context) {
 }
 
 /// Reports a cache hit.
-pub(super) fn tell_hit(rule: &CacheRule, status: Status, (life, now): (&Life, u64), ctx: &mut Context) {
-    tell_reused(life, now, ctx);
+pub(super) fn tell_hit(
+    rule: &CacheRule,
+    status: Status,
+    (freshness, now): (&Freshness, u64),
+    ctx: &mut Context,
+) {
+    tell_reused(freshness, now, ctx);
     tell(rule, status, ctx, || {
-        let left = i64::from(life.lifetime).saturating_sub_unsigned(life.age(now));
+        let left = i64::from(freshness.lifetime).saturating_sub_unsigned(freshness.age(now));
         format!("Sigma; hit; ttl={left}")
     });
 }
 
 /// Reports the age of the stored response.
-pub(super) fn tell_reused(life: &Life, now: u64, ctx: &mut Context) {
-    ctx.response.headers.replace("Age", itoa::Buffer::new().format(life.age(now)).as_bytes());
+pub(super) fn tell_reused(freshness: &Freshness, now: u64, ctx: &mut Context) {
+    ctx.response.headers.replace("Age", itoa::Buffer::new().format(freshness.age(now)).as_bytes());
     ctx.record.source = Source::Gateway;
 }
 

@@ -89,7 +89,9 @@ impl Assembly {
             }
             let key = slice_key(&self.course.wish.key, self.table.id, number);
             match zone.find(&key, self.course.asked()) {
-                Some(kept) => may_use(rule, &kept.life, &wishes(self.course.asked()), now) == MayUse::Yes,
+                Some(kept) => {
+                    may_use(rule, &kept.freshness, &wishes(self.course.asked()), now) == MayUse::Yes
+                }
                 None => zone.has(&key),
             }
         };

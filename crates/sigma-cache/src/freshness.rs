@@ -10,7 +10,7 @@ use crate::directives::{Directives, SECONDS_MAX, seconds};
 
 /// The freshness of one response. Times are seconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Life {
+pub struct Freshness {
     /// The time at which its age was 0.
     pub born: u64,
     /// Its freshness lifetime in seconds.
@@ -25,13 +25,13 @@ pub struct Life {
 
 /// The caching directives of a response that count.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Said {
+pub(crate) struct FreshnessDirectives {
     directives: Directives,
     /// `Expires` counts if no directive sets a lifetime.
     heeds_expires: bool,
 }
 
-impl std::ops::Deref for Said {
+impl std::ops::Deref for FreshnessDirectives {
     type Target = Directives;
 
     fn deref(&self) -> &Directives {
@@ -39,12 +39,12 @@ impl std::ops::Deref for Said {
     }
 }
 
-impl Said {
+impl FreshnessDirectives {
     /// Parses a response head.
-    pub(crate) fn of(rule: &CacheRule, head: &ResponseHead) -> Said {
+    pub(crate) fn of(rule: &CacheRule, head: &ResponseHead) -> FreshnessDirectives {
         let heeds_expires = !rule.ignores.expires;
         if rule.ignores.cache_control {
-            return Said { directives: Directives::default(), heeds_expires };
+            return FreshnessDirectives { directives: Directives::default(), heeds_expires };
         }
         let targeted = match rule.lifetime {
             Lifetime::Known { .. } => Directives::targeted(&head.headers),
@@ -52,21 +52,21 @@ impl Said {
         };
         match targeted {
             // All other directives are for other caches (RFC 9213 §2.2).
-            Some(directives) => Said { directives, heeds_expires: false },
-            None => Said { directives: Directives::of(&head.headers), heeds_expires },
+            Some(directives) => FreshnessDirectives { directives, heeds_expires: false },
+            None => FreshnessDirectives { directives: Directives::of(&head.headers), heeds_expires },
         }
     }
 }
 
-impl Life {
+impl Freshness {
     /// Returns the freshness of a response that arrived at `now` and was requested at `asked`. Returns None without a
     /// known lifetime.
     pub(crate) fn of(
         head: &ResponseHead,
-        said: &Said,
+        said: &FreshnessDirectives,
         rule: &CacheRule,
         (asked, now): (u64, u64),
-    ) -> Option<Life> {
+    ) -> Option<Freshness> {
         let headers = &head.headers;
         let stated = || stated(headers, said, now);
         let born = || now - age(headers, (asked, now)).min(now);
@@ -96,7 +96,7 @@ impl Life {
         let while_revalidating = said.stale_while_revalidate.unwrap_or(0).max(rule.stale_while_revalidate);
         let if_error = said.stale_if_error.unwrap_or(0).max(rule.stale_if_error);
         let never_stale = said.must_revalidate || said.no_cache || said.s_maxage.is_some();
-        Some(Life { born, lifetime, while_revalidating, if_error, never_stale })
+        Some(Freshness { born, lifetime, while_revalidating, if_error, never_stale })
     }
 
     /// Returns its age.
@@ -127,7 +127,7 @@ impl Life {
 }
 
 /// Returns the lifetime set by a response (RFC 9111 §4.2.1).
-fn stated(headers: &Headers, said: &Said, now: u64) -> Option<u32> {
+fn stated(headers: &Headers, said: &FreshnessDirectives, now: u64) -> Option<u32> {
     if let Some(seconds) = said.s_maxage.or(said.max_age) {
         return Some(seconds);
     }
@@ -197,17 +197,17 @@ mod tests {
     const NOW: u64 = 784_111_777;
     const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
-    fn life(fields: &[(&str, &str)], lifetime: Lifetime) -> Option<Life> {
+    fn freshness(fields: &[(&str, &str)], lifetime: Lifetime) -> Option<Freshness> {
         let mut head = ResponseHead::default();
         head.start(200);
         fields.iter().for_each(|(name, value)| head.headers.append(name, value.as_bytes()));
         let rule = CacheRule { lifetime, ..CacheRule::default() };
-        Life::of(&head, &Said::of(&rule, &head), &rule, (NOW, NOW))
+        Freshness::of(&head, &FreshnessDirectives::of(&rule, &head), &rule, (NOW, NOW))
     }
 
     fn left(fields: &[(&str, &str)], how: Lifetime) -> Option<u64> {
-        let life = life(fields, how)?;
-        life.is_fresh(NOW).then(|| u64::from(life.lifetime) - life.age(NOW))
+        let freshness = freshness(fields, how)?;
+        freshness.is_fresh(NOW).then(|| u64::from(freshness.lifetime) - freshness.age(NOW))
     }
 
     #[test]
@@ -267,18 +267,18 @@ mod tests {
 
     #[test]
     fn stale_responses_have_a_time_limit() {
-        let life = life(
+        let freshness = freshness(
             &[("Cache-Control", "max-age=10, stale-while-revalidate=5, stale-if-error=20")],
             Lifetime::Stated,
         );
-        let life = life.unwrap();
-        assert!(life.is_fresh(NOW + 9) && !life.is_fresh(NOW + 10));
-        assert!(life.may_wait(NOW + 14) && !life.may_wait(NOW + 15));
-        assert!(life.may_stand_in(NOW + 29) && !life.may_stand_in(NOW + 30));
+        let freshness = freshness.unwrap();
+        assert!(freshness.is_fresh(NOW + 9) && !freshness.is_fresh(NOW + 10));
+        assert!(freshness.may_wait(NOW + 14) && !freshness.may_wait(NOW + 15));
+        assert!(freshness.may_stand_in(NOW + 29) && !freshness.may_stand_in(NOW + 30));
         for strict in ["must-revalidate", "proxy-revalidate", "s-maxage=10"] {
             let said = format!("max-age=10, stale-while-revalidate=5, stale-if-error=20, {strict}");
-            let life = self::life(&[("Cache-Control", &said)], Lifetime::Stated).unwrap();
-            assert!(!life.may_wait(NOW + 11) && !life.may_stand_in(NOW + 11), "{strict}");
+            let freshness = self::freshness(&[("Cache-Control", &said)], Lifetime::Stated).unwrap();
+            assert!(!freshness.may_wait(NOW + 11) && !freshness.may_stand_in(NOW + 11), "{strict}");
         }
     }
 }
