@@ -24,7 +24,7 @@ use super::plan::{Ended, Plan, Rare, State};
 use super::remainder::Remainder;
 use super::response::Verdict;
 use super::transfer::{Transfer, Upload};
-use super::{Exchange, Scratch, answer, cache, client, grpc, headers, reply, told, tunnel, upgrade};
+use super::{Exchange, Scratch, answer, cache, client, grpc, headers, proxy_status, reply, tunnel, upgrade};
 use crate::attempts::{Attempts, Decision, Failure, after, decide};
 use crate::judge::is_to_blame;
 use crate::retry::Missing;
@@ -472,7 +472,7 @@ impl Exchange<'_, '_> {
                 Verdict::Replaced(own) => return Ok(Ended::Replaced(own)),
             },
         };
-        told::tell_timing(&mut ctx.response.headers, &ctx.record, settings);
+        proxy_status::tell_timing(&mut ctx.response.headers, &ctx.record, settings);
         let filters = cache::kept_first(ctx, filters);
         let mut delivery = Delivery::new(filters, transfer.up.body_length());
         delivery.begin(

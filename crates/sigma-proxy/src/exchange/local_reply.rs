@@ -4,7 +4,7 @@ use sigma_http::{BodyLength, HeaderId, Headers, Method};
 use sigma_plugin::{Context, Reply, StreamBody, Takeover};
 
 use super::delivery::OwnBody;
-use super::{answer, grpc, told};
+use super::{answer, grpc, proxy_status};
 use crate::worker::View;
 
 /// A reply of the gateway before its head is made.
@@ -79,7 +79,7 @@ fn head(reply: Reply, ctx: &mut Context, view: &View) -> Vec<u8> {
         head.headers.set(HeaderId::Server, name.as_bytes());
     }
     answer::tell_upstream_status(head, &ctx.record, settings.upstream_status_header);
-    told::tell_status(&mut head.headers, &ctx.record, settings);
+    proxy_status::tell_status(&mut head.headers, &ctx.record, settings);
     body
 }
 

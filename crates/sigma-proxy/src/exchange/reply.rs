@@ -14,7 +14,7 @@ use super::delivery::{Delivery, Hold, OwnBody};
 use super::local_reply::{self, Draft, LocalReply, plain_body};
 use super::response::Verdict;
 use super::transfer::Transfer;
-use super::{Exchange, dubbo, grpc, told};
+use super::{Exchange, dubbo, grpc, proxy_status};
 use crate::drain::{Leave, Turn};
 
 /// The body of a request without a route; scripts of APISIX's users compare it.
@@ -216,7 +216,7 @@ impl Exchange<'_, '_> {
             length = BodyLength::None;
             ctx.response.headers.remove(HeaderId::ContentLength);
         }
-        told::tell_timing(&mut ctx.response.headers, &ctx.record, &view.snapshot.settings);
+        proxy_status::tell_timing(&mut ctx.response.headers, &ctx.record, &view.snapshot.settings);
         if ctx.request.client_method() == Method::Head {
             // A body that is not sent is not made either.
             body = OwnBody::EMPTY;

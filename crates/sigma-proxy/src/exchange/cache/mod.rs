@@ -4,6 +4,7 @@
 //! for one response are collapsed.
 
 mod background;
+mod cache_status;
 mod conditions;
 mod neighbours;
 mod parts;
@@ -11,7 +12,6 @@ mod persons;
 mod present;
 mod purge;
 mod slices;
-mod told;
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -33,11 +33,11 @@ use super::transfer::client_gone;
 use super::{Exchange, client};
 use crate::route::normalize::UriOptions;
 use crate::worker::Worker;
+use cache_status::{Asked, Forward, Status, tell_asked, tell_hit, tell_reused};
 use conditions::{ask_whether_good, has_validators};
 use present::{Wanted, hide, present};
 use purge::resource;
 use slices::{Outcome, TRIES, Taken, forget};
-use told::{Asked, Forward, Status, tell_asked, tell_hit, tell_reused};
 
 /// How long a disk may take to find a response. After it a node is contacted, and the disk is skipped for a while.
 const FETCH_WAIT: Duration = Duration::from_millis(500);

@@ -22,8 +22,8 @@ use sigma_plugin::Context;
 use sigma_plugin::cache::{CacheRule, CacheWish};
 use tokio::sync::oneshot;
 
+use super::cache_status::{Asked, Forward, Status, tell_asked, tell_hit, tell_reused};
 use super::conditions::ask_without_condition;
-use super::told::{Asked, Forward, Status, tell_asked, tell_hit, tell_reused};
 use super::{Look, Turn};
 use crate::exchange::Exchange;
 use crate::exchange::delivery::OwnBody;
