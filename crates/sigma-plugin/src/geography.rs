@@ -95,17 +95,17 @@ fn path(name: &str) -> Option<Path> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use sigma_testkit::Places;
+    use sigma_testkit::GeoDatabase;
 
     use super::*;
 
     /// Every truncated database, and other bytes, are rejected.
     pub(crate) fn geography() -> Geography {
-        let cities = Places::new("Test-City")
+        let cities = GeoDatabase::new("Test-City")
             .city("127.0.0.0/8", ["EU", "DE", "Germany", "BE", "Land Berlin", "Berlin"]);
         let cities = cities.city("2001:db8::/32", ["NA", "US", "United States", "", "", ""]);
-        let owners = Places::new("Test-ASN").owner("127.0.0.0/16", 64_500, "Heron Net");
-        let sound = |places: Places| Arc::new(Database::parse(places.content()).unwrap());
+        let owners = GeoDatabase::new("Test-ASN").owner("127.0.0.0/16", 64_500, "Heron Net");
+        let sound = |places: GeoDatabase| Arc::new(Database::parse(places.content()).unwrap());
         Geography::of(vec![sound(cities), sound(owners)]).unwrap()
     }
 
@@ -143,7 +143,7 @@ pub(crate) mod tests {
     /// Every part of a database that is cut off, and bytes that are something else, are noticed.
     #[test]
     fn damaged_databases_are_rejected() {
-        let content = Places::new("Test").owner("127.0.0.0/8", 1, "x").content();
+        let content = GeoDatabase::new("Test").owner("127.0.0.0/8", 1, "x").content();
         assert!(Database::parse(content.clone()).is_ok());
         for length in 0..content.len() {
             assert!(Database::parse(content[..length].to_vec()).is_err(), "{length} bytes");

@@ -159,12 +159,12 @@ fn load(path: &Path, bytes_max: u64) -> Result<Arc<Database>, String> {
 mod tests {
     use std::net::IpAddr;
 
-    use sigma_testkit::Places;
+    use sigma_testkit::GeoDatabase;
 
     use super::*;
 
     fn country(code: &str) -> Vec<u8> {
-        Places::new("Test-Country").city("127.0.0.0/8", ["EU", code, "", "", "", ""]).content()
+        GeoDatabase::new("Test-Country").city("127.0.0.0/8", ["EU", code, "", "", "", ""]).content()
     }
 
     fn found(files: &GeoFiles) -> Option<String> {
