@@ -140,8 +140,8 @@ impl DiskCache {
         })
     }
 
-    /// Gives it a folder, whose new files have names with the prefix `names`; [`DiskCache::maintain`] scans the old files.
-    /// Old responses that match `orders` are removed. A disk cache that was closed stays closed.
+    /// Gives it a folder, whose new files have names with the prefix `names`; [`DiskCache::maintain`] scans the old
+    /// files. Old responses that match `orders` are removed. A disk cache that was closed stays closed.
     pub fn open(&self, disk: Arc<dyn Disk>, names: u64, orders: &[Purge]) {
         orders.iter().for_each(|order| self.distrust(order));
         let _ = self.names.set(names);
