@@ -20,7 +20,7 @@ use sigma_plugin::{
 use sigma_schema::described::{schema_of, take_confidential};
 use sigma_schema::id::Id;
 use sigma_schema::plugins::{PluginSchemas, PluginScope};
-use sigma_schema::wording::Schema;
+use sigma_schema::validation::Schema;
 
 /// Returns pseudo-random numbers below a given bound, of a seed: the same ones in every run.
 pub(crate) fn seeded(seed: u64) -> impl FnMut(u64) -> u64 {

@@ -13,7 +13,7 @@ use sigma_plugin::{
 use sigma_plugin_kit::cross_origin::CrossOrigin;
 use sigma_schema::Problem;
 use sigma_schema::described::schema_of;
-use sigma_schema::wording::pcre::Pattern;
+use sigma_schema::validation::pcre::Pattern;
 
 /// Lets pages of other origins read answers.
 pub(crate) static CORS: Descriptor = Descriptor {

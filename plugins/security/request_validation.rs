@@ -10,7 +10,7 @@ use sigma_http::HeaderId;
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::variables::pairs;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
-use sigma_schema::wording::Schema;
+use sigma_schema::validation::Schema;
 
 use sigma_plugin_kit::json_body::{self, Unread};
 

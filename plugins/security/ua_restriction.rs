@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::json;
 use sigma_http::HeaderId;
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
-use sigma_schema::wording::pcre::Pattern;
+use sigma_schema::validation::pcre::Pattern;
 
 use super::refusal::{self, Refusal};
 

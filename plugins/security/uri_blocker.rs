@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
-use sigma_schema::wording::pcre::Pattern;
+use sigma_schema::validation::pcre::Pattern;
 
 use super::refusal::{self, Refusal};
 

@@ -15,7 +15,7 @@ use sigma_schema::Problem;
 use sigma_schema::described::schema_of;
 use sigma_schema::expr::{Certainty, Expr};
 use sigma_schema::problem::{element, member};
-use sigma_schema::wording::Schema;
+use sigma_schema::validation::Schema;
 
 use sigma_plugin_kit::condition;
 

@@ -85,7 +85,7 @@ mod tests {
     use crate::resources::{SECTIONS, apisix_schema, apisix_secret_schema};
     use crate::settings::Settings;
     use sigma_schema::described::schema_of;
-    use sigma_schema::wording::INERT;
+    use sigma_schema::validation::INERT;
 
     /// Removes descriptions, except reasons for fields without effect, which warnings show.
     fn without_explanations(schema: &mut Value) {

@@ -22,7 +22,7 @@ use sigma_schema::document::Document;
 use sigma_schema::id::{Id, text_of_id};
 use sigma_schema::plugins::{PluginSchemas, PluginScope};
 use sigma_schema::problem::{Problem, closest, element, join, member};
-use sigma_schema::wording;
+use sigma_schema::validation;
 
 /// The problems found so far.
 #[derive(Debug, Default)]
@@ -452,8 +452,8 @@ impl Rules<'_> {
                 self.error(&here, "unknown_key", format!("the plugin `{name}` has no settings here"), hint);
                 continue;
             };
-            // The schema is part of a plugin, whose tests compile it.
-            let schema = wording::Schema::of_program(&schema).expect("the schema of attributes is one");
+            // Not written by users, but by plugins, whose tests compile it.
+            let schema = validation::Schema::of_program(&schema).expect("the schema of attributes is one");
             let mistakes = schema.mistakes(value, &[]);
             if !mistakes.is_empty() {
                 let located =
@@ -529,7 +529,7 @@ impl Rules<'_> {
             for (plugin, conf) in item.get("plugins").and_then(Value::as_object).into_iter().flatten() {
                 let Some(attribute) = self.plugins.unique_attribute(plugin) else { continue };
                 let value = conf.get(attribute).and_then(Value::as_str);
-                let Some(value) = value.filter(|value| !wording::is_secret_reference(value)) else {
+                let Some(value) = value.filter(|value| !validation::is_secret_reference(value)) else {
                     continue;
                 };
                 let known = owners.get(&(plugin.as_str(), value));

@@ -12,7 +12,7 @@ use crate::profile::Profile;
 use crate::rules::before_body;
 use sigma_schema::Problem;
 use sigma_schema::expr::Expr;
-use sigma_schema::wording::{self, Unread};
+use sigma_schema::validation::{self, Unread};
 
 /// The enabled plugins of a build; the others are unknown.
 pub struct EnabledPlugins<'a> {
@@ -299,8 +299,9 @@ pub fn meta_schema() -> Value {
     })
 }
 
-fn meta_checker() -> &'static wording::Schema {
-    static SCHEMA: OnceLock<wording::Schema> = OnceLock::new();
-    // The schema above, which the tests compile.
-    SCHEMA.get_or_init(|| wording::Schema::of_program(&meta_schema()).expect("the schema of _meta is valid"))
+fn meta_checker() -> &'static validation::Schema {
+    static SCHEMA: OnceLock<validation::Schema> = OnceLock::new();
+    // It is the one above, which the tests compile.
+    SCHEMA
+        .get_or_init(|| validation::Schema::of_program(&meta_schema()).expect("the schema of _meta is valid"))
 }

@@ -50,7 +50,7 @@ impl<'a> SecretRef<'a> {
 /// Returns whether a text begins like a reference. APISIX then does not check the rest.
 #[must_use]
 pub fn is_reference(text: &str) -> bool {
-    sigma_schema::wording::is_secret_reference(text)
+    sigma_schema::validation::is_secret_reference(text)
 }
 
 /// Returns the text after `$env://`, in any case.

@@ -11,7 +11,7 @@ use crate::settings::Settings;
 use sigma_schema::described::take_confidential;
 use sigma_schema::document::Document;
 use sigma_schema::problem::Problem;
-use sigma_schema::wording;
+use sigma_schema::validation;
 
 /// Returns the JSON schema of a configuration in its full form.
 pub(crate) fn schema() -> &'static Value {
@@ -77,10 +77,11 @@ fn bound_integers(schema: &mut Value) {
 
 /// Returns the schema problems of `document` outside the items of its sections.
 pub(crate) fn problems(document: &Document) -> Vec<Problem> {
-    static CHECKER: OnceLock<wording::Schema> = OnceLock::new();
-    // The schema depends only on the types; the tests compile it.
-    let compiled =
-        || wording::Schema::of_program(bundled::of_settings()).expect("the schema of the settings is valid");
+    static CHECKER: OnceLock<validation::Schema> = OnceLock::new();
+    // The schema depends on nothing but the types; the tests compile it.
+    let compiled = || {
+        validation::Schema::of_program(bundled::of_settings()).expect("the schema of the settings is valid")
+    };
     let outside = |(name, value): (&String, &Value)| match value {
         Value::Array(_) if SECTIONS.contains(&name.as_str()) => (name.clone(), json!([])),
         value => (name.clone(), value.clone()),

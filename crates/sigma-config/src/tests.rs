@@ -474,7 +474,7 @@ fn every_kind_of_resource_is_read() {
 #[test]
 fn the_schemas_that_files_are_checked_with_compile() {
     for schema in [crate::bundled::of_settings(), &crate::plugins::meta_schema()] {
-        assert_eq!(wording::Schema::compile(schema).err(), None);
+        assert_eq!(validation::Schema::compile(schema).err(), None);
     }
 }
 
@@ -483,7 +483,7 @@ fn the_schemas_that_files_are_checked_with_compile() {
 fn the_schema_for_editors_takes_the_full_form_and_closes_every_object() {
     let schema = docs::schema();
     assert!(!schema.to_string().contains(described::CONFIDENTIAL));
-    let schema = wording::Schema::compile(&schema).unwrap();
+    let schema = validation::Schema::compile(&schema).unwrap();
     for text in [every_kind().to_string(), PUBLISHED.to_owned()] {
         assert_eq!(schema.check(&accepted(&text).normalized()), Ok(()), "{text}");
     }

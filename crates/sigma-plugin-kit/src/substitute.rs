@@ -1,7 +1,7 @@
 //! Search and replace as nginx's `ngx.re.sub` and `gsub` do it.
 
 use regex::bytes::{Captures, Regex, RegexBuilder};
-use sigma_schema::wording::pcre;
+use sigma_schema::validation::pcre;
 
 /// Largest compiled form in bytes, so that a short pattern cannot take much memory.
 const MAX_REGEX_BYTES: usize = 1 << 20;

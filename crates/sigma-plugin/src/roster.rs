@@ -14,7 +14,7 @@ use serde_json::Value;
 use sigma_schema::Problem;
 use sigma_schema::plugins::{PluginRefusal, PluginSchemas, PluginScope, Standing};
 use sigma_schema::problem::json_pointer;
-use sigma_schema::wording::Unread;
+use sigma_schema::validation::Unread;
 
 use self::children::Children;
 use self::known::{Checked, Known};

@@ -9,7 +9,7 @@ use sigma_schema::expr::known::Subject;
 use sigma_schema::plugins::PluginScope;
 use sigma_schema::problem::{element, member};
 use sigma_schema::template::Template;
-use sigma_schema::wording::is_secret_reference;
+use sigma_schema::validation::is_secret_reference;
 
 /// The format of a field that names variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use sigma_config::{Surroundings, stored};
 use sigma_plugin::{Kind as _, Phase, Roster};
 use sigma_schema::described::OWN_DEFAULT;
 use sigma_schema::plugins::{PluginSchemas, PluginScope};
-use sigma_schema::wording::Unread;
+use sigma_schema::validation::Unread;
 
 use super::*;
 use crate::testing::{Case, entry, refusal, warned};
@@ -297,11 +297,11 @@ fn names_are_sorted_and_schemas_compile() {
     for (name, scope) in names.iter().flat_map(|name| scopes.map(|scope| (name, scope))) {
         // With all of its patterns, which a checker compiles when it needs them.
         if let Some(schema) = roster.schema(name, scope) {
-            assert_eq!(sigma_schema::wording::Schema::compile(schema).err(), None, "{name} {scope:?}");
+            assert_eq!(sigma_schema::validation::Schema::compile(schema).err(), None, "{name} {scope:?}");
         }
     }
     for attributes in ROSTER.iter().filter_map(|descriptor| descriptor.attributes) {
-        sigma_schema::wording::Schema::compile(&attributes()).unwrap();
+        sigma_schema::validation::Schema::compile(&attributes()).unwrap();
     }
 }
 

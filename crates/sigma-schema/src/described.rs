@@ -17,8 +17,8 @@
 //! | `#[schemars(extend("own_default" = true))]` | the mark of a default that APISIX does not have, see
 //! [`take_own_defaults`] |
 //!
-//! A default in the schema alone is enough where the schema fills values before they are parsed, as for plugins
-//! ([`crate::wording::Schema::filled`]).
+//! A default that stands in the schema only is enough where values are filled by it before they are
+//! parsed, as those of plugins are ([`crate::validation::Schema::filled`]).
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -31,7 +31,7 @@ use serde_json::{Map, Value, json};
 use crate::cidr::Cidr;
 use crate::expr::{Expr, VarName};
 use crate::template::Template;
-use crate::wording::pcre::Pattern;
+use crate::validation::pcre::Pattern;
 
 /// The mark of a field whose text must not appear in a log, a store or a view.
 pub const CONFIDENTIAL: &str = "confidential";

@@ -21,7 +21,7 @@ pub mod problem;
 pub mod proto;
 pub mod synonyms;
 pub mod template;
-pub mod wording;
+pub mod validation;
 
 pub use confidential::Confidential;
 pub use problem::Problem;

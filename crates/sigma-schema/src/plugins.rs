@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use crate::problem::Problem;
-use crate::wording::Unread;
+use crate::validation::Unread;
 
 /// The kind of resource with a plugin's configuration, which selects the schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -9,7 +9,7 @@ use serde_json::Value;
 use sigma_plugin::Configuration;
 use sigma_schema::Confidential;
 use sigma_schema::Problem;
-use sigma_schema::wording;
+use sigma_schema::validation;
 
 use super::super::tokens::{Address, Ages, Algorithm, KeyRing, Provider, ProviderSettings, WebSettings};
 use super::client_config::{self, AssertionAlgorithm, AuthMethod, DpopConfig, ParConfig, ProxyConfig};
@@ -293,7 +293,7 @@ impl Configuration for Config {
             return Err("property \"client_secret\" is required".to_owned());
         }
         if let Some(schema) = &self.claim_schema {
-            wording::Schema::compile(schema)
+            validation::Schema::compile(schema)
                 .map_err(|error| format!("check claim_schema failed: {error}"))?;
         }
         if let Some(discovery) = &self.discovery

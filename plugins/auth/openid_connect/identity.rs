@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use sigma_http::{HeaderId, Headers};
 use sigma_plugin::credentials::Credential;
 use sigma_plugin::{OwnedField, Reply, Step};
-use sigma_schema::wording;
+use sigma_schema::validation;
 
 use super::super::tokens::object_of;
 use super::config::{AudienceValidator, Config};
@@ -130,7 +130,7 @@ const MOST_STEPS: u64 = 100_000;
 /// Refuses claims that do not fit the operator's schema; None if they do.
 pub(super) fn refuse_schema(
     config: &Config,
-    schema: Option<&wording::Schema>,
+    schema: Option<&validation::Schema>,
     claims: Value,
 ) -> Option<Step> {
     // Some of the provider's user data was written by the user.

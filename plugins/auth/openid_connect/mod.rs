@@ -42,7 +42,7 @@ use aws_lc_rs::digest::{self, SHA256};
 use sigma_plugin::{
     Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep, Slot, Step,
 };
-use sigma_schema::wording;
+use sigma_schema::validation;
 
 use self::bearer::{Brought, Introspected};
 use self::callback::Returned;
@@ -123,7 +123,7 @@ struct Party {
     ring: Option<Arc<KeyRing>>,
     /// The accepted signature algorithms of the provider's tokens.
     algorithms: Vec<Algorithm>,
-    schema: Option<wording::Schema>,
+    schema: Option<validation::Schema>,
     provider: Arc<Provider>,
     /// As who it asks about tokens.
     introspector: Client,
@@ -147,7 +147,7 @@ impl OpenidConnect {
         let settings = config.provider()?;
         let algorithms = config.algorithms();
         let ring = config.public_key.as_ref().map(|pem| KeyRing::of_pem(pem, &algorithms)).transpose()?;
-        let schema = config.claim_schema.as_ref().map(wording::Schema::compile).transpose()?;
+        let schema = config.claim_schema.as_ref().map(validation::Schema::compile).transpose()?;
         let clients = config.clients()?;
         let sessions = config.session.as_ref().filter(|_| !config.bearer_only);
         let issuer = settings.issuer.clone();

@@ -3,7 +3,7 @@
 use sigma_http::{HeaderId, Method, ResponseHead};
 use sigma_plugin::Context;
 use sigma_schema::openapi::Part;
-use sigma_schema::wording::SchemaId;
+use sigma_schema::validation::SchemaId;
 
 use super::media_type::{Range, content_type, essence, is_json};
 use super::parameter::{Limits, Parameter};

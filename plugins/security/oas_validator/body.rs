@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 use sigma_plugin::variables::pairs;
 use sigma_schema::openapi::Part;
-use sigma_schema::wording::{SchemaId, Schemas};
+use sigma_schema::validation::{SchemaId, Schemas};
 
 use super::media_type::{Range, essence, is_json};
 use super::parameter::{Limits, Location, Pair, Written};

@@ -9,7 +9,7 @@ use serde_json::json;
 use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Headers};
 use sigma_plugin::record::Source;
 use sigma_plugin::{BodyFilter, Context, Env, Pieces, Reply, ResponseStep, Slot, Transform};
-use sigma_schema::wording::SchemaId;
+use sigma_schema::validation::SchemaId;
 
 use super::Validator;
 use super::answers::{Fate, Kind, Unfit, Wrong};

@@ -39,7 +39,7 @@ use sigma_plugin::{
 };
 use sigma_schema::Problem;
 use sigma_schema::described::schema_of;
-use sigma_schema::wording::is_secret_reference;
+use sigma_schema::validation::is_secret_reference;
 
 use self::answers::Unfit;
 #[cfg(any(test, feature = "fuzzing"))]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 use sigma_schema::openapi::Part;
-use sigma_schema::wording::SchemaId;
+use sigma_schema::validation::SchemaId;
 
 use super::media_type::is_json;
 use super::shape::{Shape, Source, Texts};

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use serde_json::{Map, Number, Value};
 use sigma_schema::openapi::{OpenApi, Part};
-use sigma_schema::wording::{Reading, SchemaId, Schemas, Sender};
+use sigma_schema::validation::{Reading, SchemaId, Schemas, Sender};
 
 /// How deep values are that texts are made into: a list in a member of an object.
 const MOST_LEVELS: usize = 2;

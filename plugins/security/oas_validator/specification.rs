@@ -9,7 +9,7 @@ use sigma_schema::document::Document;
 use sigma_schema::openapi::server::base_path;
 use sigma_schema::openapi::template::Template;
 use sigma_schema::openapi::{OpenApi, Operation as Described};
-use sigma_schema::wording::{SchemaId, Schemas, Sender};
+use sigma_schema::validation::{SchemaId, Schemas, Sender};
 
 use super::answers::{Answers, Looked};
 use super::body::{self, Body};

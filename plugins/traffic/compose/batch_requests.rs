@@ -16,7 +16,7 @@ use sigma_plugin::outbound::{Answer, Call, GATEWAY};
 use sigma_plugin::step::{Asked, BodyRead};
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Node, Plugin, Reply, Resident, Step};
 use sigma_schema::described::schema_of;
-use sigma_schema::wording::Schema;
+use sigma_schema::validation::Schema;
 
 use super::{fields_of_client, may_be_set};
 use sigma_plugin_kit::json_body::{self, Unread};

@@ -11,7 +11,7 @@ use sigma_http::{Chunk, Frame};
 use sigma_plugin::record::Source;
 use sigma_plugin::{Entry, Env, Phase};
 use sigma_schema::openapi::OpenApi;
-use sigma_schema::wording::{Reading, SchemaId, Schemas, Sender};
+use sigma_schema::validation::{Reading, SchemaId, Schemas, Sender};
 
 use super::fuzzing::{DEFINITION, fuzzed, grpc_transcode};
 use super::output::{Defaults, Form, LargeIntegers};

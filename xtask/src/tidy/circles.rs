@@ -24,8 +24,8 @@ const KNOWN: &[(&str, &str, &str)] = &[
         "keys are a setting, and the setting names the encrypted fields",
     ),
     (
-        "crates/sigma-schema/src/wording/pcre/class.rs",
-        "crates/sigma-schema/src/wording/pcre/translate.rs",
+        "crates/sigma-schema/src/validation/pcre/class.rs",
+        "crates/sigma-schema/src/validation/pcre/translate.rs",
         "a class holds escapes, and a pattern holds classes",
     ),
     (

@@ -32,7 +32,7 @@ use sigma_schema::id::text_of_id;
 use sigma_schema::plugins::{PluginRefusal, PluginSchemas, PluginScope};
 use sigma_schema::problem::{Problem, member};
 use sigma_schema::synonyms::nearest_plugin;
-use sigma_schema::wording;
+use sigma_schema::validation;
 
 /// Returns APISIX's schema of a kind with Sigma's own fields and their descriptions, for readers. The schema of a
 /// secret is a choice between the managers' schemas.
@@ -52,10 +52,10 @@ pub fn secret_schema(manager: SecretProvider) -> &'static Value {
     }
 }
 
-/// Returns the compiled schema of a kind, or of one secret manager's configuration.
-fn checker(kind: Kind, manager: Option<SecretProvider>) -> &'static wording::Schema {
-    static CHECKERS: OfKinds<wording::Schema> = OfKinds::new();
-    static SECRETS: OnceLock<[wording::Schema; 3]> = OnceLock::new();
+/// The checker of a kind, or of an access to a secret manager.
+fn checker(kind: Kind, manager: Option<SecretProvider>) -> &'static validation::Schema {
+    static CHECKERS: OfKinds<validation::Schema> = OfKinds::new();
+    static SECRETS: OnceLock<[validation::Schema; 3]> = OnceLock::new();
     if let Some(manager) = manager {
         let secrets = || SecretProvider::ALL.map(|manager| compiled(bundled::of_secret(manager)));
         let [vault, aws, gcp] = SECRETS.get_or_init(secrets);
@@ -68,9 +68,9 @@ fn checker(kind: Kind, manager: Option<SecretProvider>) -> &'static wording::Sch
     CHECKERS.get_or_init(kind, || compiled(bundled::of_kind(kind)))
 }
 
-fn compiled(schema: &Value) -> wording::Schema {
-    // All schemas are in this crate, and the tests compile each one.
-    wording::Schema::of_program(schema).expect("the schema of a resource is valid")
+fn compiled(schema: &Value) -> validation::Schema {
+    // All schemas stand in this crate, and the tests compile each.
+    validation::Schema::of_program(schema).expect("the schema of a resource is valid")
 }
 
 /// Checks a resource like the Admin API on a write, without its references. `id` is the id from the path, if there is
@@ -224,8 +224,8 @@ impl Subject<'_> {
         object.flat_map(|object| rules.iter().flat_map(|rule| rule(self, object)))
     }
 
-    /// Returns the compiled schema, or None for an unknown secret manager.
-    fn checker(&self) -> Option<&'static wording::Schema> {
+    /// The checker of its schema; None if there is no such secret manager.
+    fn checker(&self) -> Option<&'static validation::Schema> {
         match self.kind {
             Kind::Secret => Some(checker(self.kind, Some(provider_of(self.id()?).ok()?))),
             kind => Some(checker(kind, None)),
@@ -288,7 +288,7 @@ impl Subject<'_> {
         // The place names the plugin.
         let (_, message) = refused.message.split_once(" err: ").unwrap_or_default();
         let message = if refused.code == "plugin" { message } else { &refused.message };
-        let (field, message) = wording::unfolded(message);
+        let (field, message) = validation::unfolded(message);
         vec![rules::in_plain_words(Problem::new(field, refused.code, message).hint(hint).within(&place))]
     }
 
@@ -339,8 +339,11 @@ impl Subject<'_> {
         }
         match self.plugins.check(name, PluginScope::Metadata, self.value) {
             Err(PluginRefusal::Invalid(text)) => {
-                let (field, message) =
-                    if self.is_of_file { wording::unfolded(&text) } else { (String::new(), invalid(text)) };
+                let (field, message) = if self.is_of_file {
+                    validation::unfolded(&text)
+                } else {
+                    (String::new(), invalid(text))
+                };
                 vec![Problem::new(field, "plugin", message).hint(reference_hint(name))]
             }
             _ => Vec::new(),

@@ -14,7 +14,7 @@ use crate::settings::{Settings, UnknownFields};
 use sigma_schema::Problem;
 use sigma_schema::plugins::{PluginSchemas, PluginScope};
 use sigma_schema::problem::member;
-use sigma_schema::wording::Unread;
+use sigma_schema::validation::Unread;
 
 /// Names that stores and clients add to every resource.
 pub(super) const KEPT_WITH_ALL: [&str; 3] = ["id", "create_time", "update_time"];

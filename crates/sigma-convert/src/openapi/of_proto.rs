@@ -396,7 +396,7 @@ fn encoded(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use sigma_schema::openapi::OpenApi;
-    use sigma_schema::wording::{Reading, Sender};
+    use sigma_schema::validation::{Reading, Sender};
 
     use super::*;
     use crate::openapi::import::{Wish, configuration};

@@ -7,7 +7,7 @@ use serde_json::Value;
 use sigma_schema::conform::conform;
 use sigma_schema::described::{restore, take_confidential, take_own_defaults};
 use sigma_schema::plugins::PluginScope;
-use sigma_schema::wording::Schema;
+use sigma_schema::validation::Schema;
 
 use super::take_meta;
 use crate::Kind;

@@ -1,7 +1,7 @@
 //! References to secrets in configurations, and their values.
 
 use serde_json::Value;
-use sigma_schema::wording::is_secret_reference;
+use sigma_schema::validation::is_secret_reference;
 
 /// Returns the position of the first unresolved reference to a secret. If the reference counted as the secret, a
 /// client that knows its text could pass as the consumer.

@@ -15,7 +15,7 @@ use sigma_net::tls::{
     Versions,
 };
 use sigma_schema::Problem;
-use sigma_schema::wording::pcre::Pattern;
+use sigma_schema::validation::pcre::Pattern;
 
 use super::compiled::Compiled;
 use super::sources::{CertificateSource, Sources, StapleWish};

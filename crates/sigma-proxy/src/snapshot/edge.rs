@@ -8,7 +8,7 @@ use sigma_config::settings::ListenPlace;
 use sigma_config::tls::ListenerProxyProtocol;
 use sigma_net::tls::{AcceptOptions, Certificates, Demand, ServerIdentity};
 use sigma_schema::id::Id;
-use sigma_schema::wording::pcre::Pattern;
+use sigma_schema::validation::pcre::Pattern;
 
 /// The demands of a listener on a connection before its first request.
 #[derive(Debug)]

@@ -1,15 +1,15 @@
 //! OpenAPI 3.0 and 3.1 documents: the requests of an API, and their schemas.
 //!
-//! A document must be complete: references point into it, and no other document is fetched. [`template`] parses its
-//! paths and [`server`] its server URLs. The crate `sigma-convert` makes a configuration of it. The plugin
-//! `oas-validator` checks requests against it with [`crate::wording`].
+//! A document is looked at in itself: what it refers to stands in it, and nothing is fetched. [`template`] has its
+//! paths, [`server`] where they begin, and [`import`] makes a configuration of it. What requests have to be like is
+//! checked by the plugin `oas-validator`, with [`crate::validation`].
 
 pub mod server;
 pub mod template;
 
 use serde_json::{Map, Value};
 
-use crate::wording::{Dialect, Sender, percent_decoded};
+use crate::validation::{Dialect, Sender, percent_decoded};
 
 /// Maximum length of a chain of references; a longer one is a cycle.
 const MOST_HOPS: usize = 32;

@@ -1,6 +1,6 @@
 //! Paths with parameters: `/pets/{id}/photos/{name}.jpg`.
 
-use crate::wording::percent_decoded;
+use crate::validation::percent_decoded;
 
 /// A path template.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use sigma_config::kind::Kind;
 use sigma_config::plugins::meta_schema;
 use sigma_config::stored;
 use sigma_schema::plugins::{PluginSchemas, PluginScope};
-use sigma_schema::wording;
+use sigma_schema::validation;
 
 use super::AdminState;
 use super::call::{Arguments, Call};
@@ -204,7 +204,7 @@ pub(crate) fn validate(segment: &str, call: &Call) -> Outcome {
         return Err(Refusal::new(StatusCode::NOT_FOUND, message));
     };
     let body = call.body.as_ref().ok_or_else(|| Refusal::bad("missing configurations"))?;
-    let compiled = wording::Schema::compile(schema_of(collection.class));
+    let compiled = validation::Schema::compile(schema_of(collection.class));
     let compiled = compiled.map_err(|text| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, text))?;
     compiled.check(body).map_err(Refusal::bad)?;
     Ok(Reply::empty(StatusCode::OK))

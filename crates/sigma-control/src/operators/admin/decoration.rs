@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use serde_json::{Value, json};
-use sigma_schema::wording;
+use sigma_schema::validation;
 
 /// The schema, as APISIX has it.
 pub(crate) fn schema() -> &'static Value {
@@ -47,10 +47,10 @@ pub(crate) fn schema() -> &'static Value {
 
 /// Checks a decoration by itself.
 pub(crate) fn check(value: &Value) -> Result<(), String> {
-    static COMPILED: OnceLock<wording::Schema> = OnceLock::new();
+    static COMPILED: OnceLock<validation::Schema> = OnceLock::new();
     // The test below compiles it.
     let compiled =
-        COMPILED.get_or_init(|| wording::Schema::compile(schema()).expect("the schema above is valid"));
+        COMPILED.get_or_init(|| validation::Schema::compile(schema()).expect("the schema above is valid"));
     compiled.check(value).map_err(|text| format!("invalid configuration: {text}"))
 }
 

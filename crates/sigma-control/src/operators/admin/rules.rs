@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::resources::Scheme;
 use sigma_config::stored;
-use sigma_schema::wording::is_secret_reference;
+use sigma_schema::validation::is_secret_reference;
 
 use super::AdminState;
 use super::collection::{Class, Place};

@@ -428,7 +428,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::wording::Schema;
+    use crate::validation::Schema;
 
     /// Checks all mistakes of a value, one per line.
     #[track_caller]
