@@ -19,7 +19,7 @@ use sigma_schema::described::schema_of;
 use sigma_schema::template::Template;
 
 use super::inquiry::{self, Cache, Inquiry, Memory, Outcome, sets_cookie};
-use super::person::Person;
+use super::user_digest::UserDigest;
 use sigma_plugin_kit::decisions::{Bound, KeyOf};
 use sigma_plugin_kit::fields::{frames, is_name};
 use sigma_plugin_kit::log_throttle::LogThrottle;
@@ -367,10 +367,10 @@ impl Inquiry for Verifier {
     fn follow(&self, verdict: &Verdict, _: Slot, ctx: &mut Context) -> Step {
         let values = match verdict {
             Verdict::Pass(values) => {
-                let mut person = Person::of(ctx);
-                person.add_fields(&self.fields(ctx));
-                values.iter().for_each(|value| person.add(value.as_deref().unwrap_or_default()));
-                person.mark("forward-auth", ctx);
+                let mut user_digest = UserDigest::of(ctx);
+                user_digest.add_fields(&self.fields(ctx));
+                values.iter().for_each(|value| user_digest.add(value.as_deref().unwrap_or_default()));
+                user_digest.mark("forward-auth", ctx);
                 &values[..]
             }
             Verdict::None if self.config.allow_degradation => {

@@ -9,7 +9,6 @@ mod inquiry;
 mod ip_restriction;
 mod oas_validator;
 mod opa;
-mod person;
 mod rbac;
 mod referer_restriction;
 mod refusal;
@@ -17,6 +16,7 @@ mod request_validation;
 mod t1k;
 mod ua_restriction;
 mod uri_blocker;
+mod user_digest;
 
 use chaitin_waf::CHAITIN_WAF;
 use cors::CORS;

@@ -27,7 +27,7 @@ use sigma_schema::described::schema_of;
 use sigma_schema::template::Template;
 
 use super::inquiry::{self, Cache, Inquiry, Memory};
-use super::person::Person;
+use super::user_digest::UserDigest;
 use messages::{
     Address, Attributes, CHECK, CheckRequest, HeaderMap, HeaderValue, HttpRequest, Peer, Request,
     SocketAddress, Timestamp, TlsSession,
@@ -389,10 +389,10 @@ impl Inquiry for Authoriser {
         match verdict {
             Verdict::Refuse(reply) => Step::Reply(reply.clone()),
             Verdict::Pass(changes) => {
-                let mut person = Person::of(ctx);
-                person.add_request(ctx);
-                changes.granted().for_each(|part| person.add(part));
-                person.mark("ext-authz", ctx);
+                let mut user_digest = UserDigest::of(ctx);
+                user_digest.add_request(ctx);
+                changes.granted().for_each(|part| user_digest.add(part));
+                user_digest.mark("ext-authz", ctx);
                 changes.apply(ctx);
                 if !changes.response.is_empty() {
                     ctx.keep(slot, ForClient(changes.response.clone()));

@@ -24,7 +24,7 @@ use sigma_schema::described::schema_of;
 use sigma_schema::expr::{VarName, VarValue, Variables};
 
 use super::inquiry::{self, Cache, Inquiry, Memory, Outcome, bytes_of};
-use super::person::Person;
+use super::user_digest::UserDigest;
 use documents::Documents;
 use sigma_plugin_kit::decisions::{Bound, KeyOf};
 use sigma_plugin_kit::fields::{frames, is_name};
@@ -408,10 +408,10 @@ impl Inquiry for Agent {
             Verdict::Refusal(reply) => return reply.clone().into(),
             Verdict::None(status) => return Step::status(*status),
         };
-        let mut person = Person::of(ctx);
-        person.add_request(ctx);
-        fields.iter().flatten().for_each(|value| person.add(value));
-        person.mark("opa", ctx);
+        let mut user_digest = UserDigest::of(ctx);
+        user_digest.add_request(ctx);
+        fields.iter().flatten().for_each(|value| user_digest.add(value));
+        user_digest.mark("opa", ctx);
         for (name, values) in self.config.send_headers_upstream.iter().flatten().zip(fields) {
             // The client's own field is not the policy's.
             ctx.request.headers.remove_name(name.as_bytes());

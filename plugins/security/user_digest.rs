@@ -42,14 +42,14 @@ const NEUTRAL: [&[u8]; 29] = [
 const NEUTRAL_STARTS: [&[u8]; 5] = [b"accept-", b"content-", b"if-", b"sec-", b"x-b3-"];
 
 /// A name that is being made.
-pub(super) struct Person(Digest);
+pub(super) struct UserDigest(Digest);
 
-impl Person {
+impl UserDigest {
     /// Of the client, whose address every service sees.
-    pub(super) fn of(ctx: &Context) -> Person {
-        let mut person = Person(Digest::new(&SHA256));
-        person.add(ctx.remote_addr().as_bytes());
-        person
+    pub(super) fn of(ctx: &Context) -> UserDigest {
+        let mut user_digest = UserDigest(Digest::new(&SHA256));
+        user_digest.add(ctx.remote_addr().as_bytes());
+        user_digest
     }
 
     /// Adds something that was shown or granted.
@@ -77,7 +77,7 @@ impl Person {
         }
     }
 
-    /// Says that the request is of this person.
+    /// Says that the request is of this user.
     pub(super) fn mark(self, plugin: &str, ctx: &mut Context) {
         ctx.mark_personal(plugin, Some(self.0.finish().as_ref()));
     }
@@ -101,10 +101,10 @@ mod tests {
             "\nHost",
             usize::from(head.contains('|')),
         ));
-        let mut person = Person::of(&case.ctx);
-        person.add_request(&case.ctx);
-        person.add(granted);
-        person.mark("p", &mut case.ctx);
+        let mut user_digest = UserDigest::of(&case.ctx);
+        user_digest.add_request(&case.ctx);
+        user_digest.add(granted);
+        user_digest.mark("p", &mut case.ctx);
         case.ctx.personal.names().to_vec()
     }
 
