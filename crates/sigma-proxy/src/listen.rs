@@ -293,33 +293,33 @@ fn serve(entered: Entered, admitted: Admitted, open: Rc<Cell<bool>>) -> impl Fut
     let limits = Rc::clone(&entered.0.view().server_limits);
     let info = ConnectionInfo::new(origin, &stream);
     let server = Server::new(stream, early, limits, Rc::clone(&open));
-    converse(Box::new(Conversation { server, info, entered, open }))
+    converse(Box::new(Http1Connection { server, info, entered, open }))
 }
 
 /// The state of an HTTP/1 connection in one piece, so that its task holds no more than a pointer to it.
-struct Conversation {
+struct Http1Connection {
     server: Server,
     info: ConnectionInfo,
     entered: Entered,
     open: Rc<Cell<bool>>,
 }
 
-async fn converse(mut conversation: Box<Conversation>) {
+async fn converse(mut http1: Box<Http1Connection>) {
     loop {
-        let Conversation { server, entered: Entered(worker), .. } = &mut *conversation;
+        let Http1Connection { server, entered: Entered(worker), .. } = &mut *http1;
         // While the worker drains, the next response announces the end: no request is lost.
         if server.wait(|is_left| worker.is_closing() || is_left && !worker.is_draining()).await.is_err() {
             break;
         }
         if server.may_be_preface() && Box::pin(server.is_preface()).await {
-            let Conversation { server, info, entered, open } = *conversation;
+            let Http1Connection { server, info, entered, open } = *http1;
             return Box::pin(multiplexed(entered, server.into_parts(), info, open)).await;
         }
         // Boxed, so that an idle connection's task does not hold room for an exchange.
-        let mut exchange = Box::pin(exchange(&mut conversation));
+        let mut exchange = Box::pin(exchange(&mut http1));
         poll_fn(|task| moment::turn(|| exchange.as_mut().poll(task))).await;
         drop(exchange);
-        let server = &mut conversation.server;
+        let server = &mut http1.server;
         if !server.is_between_requests() {
             Box::pin(server.discard_rest()).await;
         }
@@ -327,14 +327,14 @@ async fn converse(mut conversation: Box<Conversation>) {
             break;
         }
     }
-    if conversation.server.has_farewell() {
-        Box::pin(conversation.server.close()).await;
+    if http1.server.has_farewell() {
+        Box::pin(http1.server.close()).await;
     }
 }
 
 /// One exchange on a connection that has one at a time.
-async fn exchange(conversation: &mut Conversation) {
-    let Conversation { server, info, entered: Entered(worker), .. } = conversation;
+async fn exchange(http1: &mut Http1Connection) {
+    let Http1Connection { server, info, entered: Entered(worker), .. } = http1;
     let mut scratch = worker.take_scratch();
     match server.read_head(&mut scratch.ctx.request).await {
         Ok(()) => Exchange::open(worker, info, Downstream::H1(server), &mut scratch).run().await,
@@ -362,8 +362,8 @@ mod simulation;
 mod tests {
     use super::*;
 
-    /// Returns the size of the future of a function with these arguments.
-    fn room<'a, F: Future>(_: fn(&'a mut Conversation) -> F) -> usize {
+    /// The room that the future of a function with these arguments takes.
+    fn room<'a, F: Future>(_: fn(&'a mut Http1Connection) -> F) -> usize {
         size_of::<F>()
     }
 
@@ -396,11 +396,11 @@ mod tests {
     /// bytes, a hundred or so of which are its own, and the allocator has a size of 448.
     #[test]
     fn an_idle_connection_stays_small() {
-        fn task<F: Future>(_: fn(Box<Conversation>) -> F) -> usize {
+        fn task<F: Future>(_: fn(Box<Http1Connection>) -> F) -> usize {
             size_of::<F>()
         }
         assert!(task(converse) <= 128, "{} bytes", task(converse));
-        assert!(size_of::<Conversation>() <= 448, "{} bytes", size_of::<Conversation>());
+        assert!(size_of::<Http1Connection>() <= 448, "{} bytes", size_of::<Http1Connection>());
     }
 
     /// Moved into its box once for every request: rarely needed state has a box of its own. Up to 1,024 bytes the
