@@ -9,7 +9,7 @@ use sigma_schema::plugins::PluginSchemas;
 use std::sync::Arc;
 
 use crate::store::StoreError;
-use crate::store::history::{Difference, History, Room, SETTINGS, Version};
+use crate::store::history::{Difference, DifferenceLimits, History, SETTINGS, Version};
 
 /// Versions in a list by default.
 const LISTED: usize = 50;
@@ -129,8 +129,8 @@ impl HistoryReader {
     }
 
     async fn between(&self, from: u64, to: u64, key: Option<String>) -> Result<Value, Refused> {
-        let room = Room { objects: OBJECTS_MAX, bytes: BYTES_MAX };
-        let (found, total) = self.history.between(from, to, key, room).await.map_err(unavailable)?;
+        let limits = DifferenceLimits { objects: OBJECTS_MAX, bytes: BYTES_MAX };
+        let (found, total) = self.history.between(from, to, key, limits).await.map_err(unavailable)?;
         let truncated = found.len() < total;
         let changes: Vec<Value> = found.iter().map(|one| self.shown(one)).collect();
         Ok(json!({"changes": changes, "total": total, "truncated": truncated}))

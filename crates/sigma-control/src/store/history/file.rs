@@ -316,7 +316,7 @@ impl HistoryFile {
         from: u64,
         to: u64,
         of: Option<&str>,
-        room: super::Room,
+        limits: super::DifferenceLimits,
     ) -> Result<(Vec<Difference>, usize)> {
         let (low, high) = (from.min(to), from.max(to));
         let reading = self.0.begin_read()?;
@@ -338,7 +338,7 @@ impl HistoryFile {
             }
             total += 1;
             bytes += before.as_ref().map_or(0, Vec::len) + after.as_ref().map_or(0, Vec::len);
-            if found.len() < room.objects && (bytes <= room.bytes || found.is_empty()) {
+            if found.len() < limits.objects && (bytes <= limits.bytes || found.is_empty()) {
                 found.push(Difference { key, before, after });
             }
         }

@@ -61,7 +61,7 @@ impl From<&sigma_config::history::History> for Limits {
 
 /// How much an answer may hold.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Room {
+pub(crate) struct DifferenceLimits {
     /// Objects.
     pub(crate) objects: usize,
     /// Bytes of their values; one object is always returned.
@@ -215,9 +215,9 @@ impl History {
         from: u64,
         to: u64,
         of: Option<String>,
-        room: Room,
+        limits: DifferenceLimits,
     ) -> Result<(Vec<Difference>, usize), StoreError> {
-        self.ask(move |file| file.between(from, to, of.as_deref(), room)).await
+        self.ask(move |file| file.between(from, to, of.as_deref(), limits)).await
     }
 
     /// Returns the changes that restore objects to their state right after a version. None if the newest

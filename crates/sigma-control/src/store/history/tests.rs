@@ -4,7 +4,7 @@ use super::file::{Draft, Refused};
 use super::*;
 
 const PLENTY: Limits = Limits { count: 1000, age_ms: u64::MAX, bytes: 1 << 30 };
-const ROOM: Room = Room { objects: 1000, bytes: 1 << 30 };
+const LIMITS: DifferenceLimits = DifferenceLimits { objects: 1000, bytes: 1 << 30 };
 
 fn draft(revision: u64, time_ms: u64) -> Draft {
     Draft {
@@ -80,7 +80,7 @@ fn every_version_can_be_gone_back_to() {
             }
             assert_eq!(back, values(state), "seed {seed}, version {version}");
             let other = *random.choice(states.keys().collect::<Vec<_>>()).expect("there are some");
-            let (differences, total) = file.between(*version, other, None, ROOM).unwrap();
+            let (differences, total) = file.between(*version, other, None, LIMITS).unwrap();
             assert_eq!(total, differences.len());
             let mut forward = values(state);
             for Difference { key, before, after } in differences {
@@ -127,7 +127,7 @@ fn the_oldest_versions_go_first() {
     write(&file, 6, "6", &Limits { age_ms: 1500, ..PLENTY });
     assert_eq!(numbers(&file), [6, 5]);
     // Queries about the remaining versions are answered as before.
-    let (differences, _) = file.between(5, 6, None, ROOM).unwrap();
+    let (differences, _) = file.between(5, 6, None, LIMITS).unwrap();
     let expected =
         Difference { key: "routes/1".to_owned(), before: Some(b"5".to_vec()), after: Some(b"6".to_vec()) };
     assert_eq!(differences, [expected]);
@@ -137,7 +137,7 @@ fn the_oldest_versions_go_first() {
     write(&file, 8, "8", &Limits { bytes: 2048, ..PLENTY });
     let left = file.list(100, None, None).unwrap();
     assert_eq!((left.len(), left[0].version, left[0].without_values), (1, 8, true));
-    assert_eq!(file.between(7, 8, None, ROOM).unwrap(), (Vec::new(), 0));
+    assert_eq!(file.between(7, 8, None, LIMITS).unwrap(), (Vec::new(), 0));
     write(&file, 9, "9", &Limits { bytes: 2048, ..PLENTY });
     assert_eq!(numbers(&file), [9, 8], "numbers go on");
     let present = BTreeMap::from([("routes/1".to_owned(), 9)]);
@@ -163,12 +163,12 @@ fn a_list_is_of_a_key_or_of_a_part() {
     check(9, None, Some("routes/1"), &[5, 3, 1]);
     check(1, Some(5), Some("routes/1"), &[3]);
     check(9, None, Some("routes/3"), &[]);
-    let room = Room { objects: 1, bytes: 1 << 30 };
-    let (found, total) = file.between(1, 6, None, room).unwrap();
+    let limits = DifferenceLimits { objects: 1, bytes: 1 << 30 };
+    let (found, total) = file.between(1, 6, None, limits).unwrap();
     assert_eq!((found.len(), total), (1, 2));
-    let (found, total) = file.between(1, 6, None, Room { objects: 9, bytes: 1 }).unwrap();
+    let (found, total) = file.between(1, 6, None, DifferenceLimits { objects: 9, bytes: 1 }).unwrap();
     assert_eq!((found.len(), total), (1, 2));
-    let (found, total) = file.between(1, 6, Some("routes/2"), ROOM).unwrap();
+    let (found, total) = file.between(1, 6, Some("routes/2"), LIMITS).unwrap();
     assert_eq!((found[0].key.as_str(), total), ("routes/2", 1));
 }
 
