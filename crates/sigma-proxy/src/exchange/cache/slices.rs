@@ -3,8 +3,8 @@
 //! The request's own exchange fetches the first wanted slice, so that a node without range support responds as usual.
 //! The others are fetched in the background, one ahead of the client.
 
-mod course;
 mod reader;
+mod slice_request;
 
 use std::future::poll_fn;
 use std::hash::{BuildHasher, RandomState};
@@ -30,8 +30,8 @@ use crate::exchange::delivery::OwnBody;
 use crate::exchange::local_reply::LocalReply;
 use crate::exchange::plan::Ended;
 use crate::exchange::transfer::client_gone;
-pub(super) use course::Course;
 use reader::{Assembly, Trouble};
+pub(super) use slice_request::SliceRequest;
 
 /// How often a look-up is repeated if the node's version has changed, or other requests were faster.
 pub(super) const TRIES: u8 = 3;
@@ -42,7 +42,7 @@ const LOOKED_AT: u64 = 1024;
 /// A turn for one slice.
 #[derive(Debug)]
 pub(super) struct OfSlice {
-    course: Rc<Course>,
+    slice_request: Rc<SliceRequest>,
     number: u64,
     /// Its table, if there is one yet.
     table: Option<SliceTable>,
@@ -116,14 +116,15 @@ impl Turn {
     pub(super) fn look_beside(&self, method: Method, asked: &Headers, now: u64) -> Option<Look> {
         if let Some(of) = self.slice.as_deref().filter(|of| of.is_first_of_all()) {
             let is_whole = self.zone.find(of.whole_key(), asked).is_some();
-            let is_known = is_whole || self.zone.coming(of.whole_key()).is_some() || of.course.has_table();
+            let is_known =
+                is_whole || self.zone.coming(of.whole_key()).is_some() || of.slice_request.has_table();
             return is_known.then_some(Look::Again);
         }
         if let Some(of) = self.slice.as_deref() {
             // It may have been requested before there was a table.
             let key = slice_key(of.whole_key(), 0, of.number);
             let coming = self.zone.coming(&key).filter(|coming| coming.fits(asked))?;
-            let version = Version::of_kept(&coming, of.number, of.course.slice_bytes);
+            let version = Version::of_kept(&coming, of.number, of.slice_request.slice_bytes);
             let is_same =
                 version.is_some() && version.as_ref() == of.table.as_ref().map(|table| &table.version);
             return is_same.then_some(Look::Share(coming));
@@ -137,7 +138,7 @@ impl Turn {
 
     /// Returns true if a table has appeared since this turn began without one.
     pub(super) fn was_overtaken(&self) -> bool {
-        self.slice.as_deref().is_some_and(|of| of.is_first_of_all() && of.course.has_table())
+        self.slice.as_deref().is_some_and(|of| of.is_first_of_all() && of.slice_request.has_table())
     }
 
     /// Handles a node's response to a slice request.
@@ -152,7 +153,7 @@ impl Turn {
             206 if !of.is_aside && is_all(&ctx.response, length) => {
                 ctx.response.status = 200;
                 ctx.response.headers.remove_name(b"Content-Range");
-                self.zone.purge(&of.course.table_key());
+                self.zone.purge(&of.slice_request.table_key());
                 self.become_whole(&of, now);
                 Taken::Whole
             }
@@ -165,7 +166,7 @@ impl Turn {
             _ if of.is_aside => {
                 // The version has changed, has no slices, or is gone.
                 if matches!(ctx.response.status, 200 | 404 | 410 | 416) {
-                    self.zone.purge(&of.course.table_key());
+                    self.zone.purge(&of.slice_request.table_key());
                 }
                 let stale = self.stand_in(now).filter(|_| self.fails(ctx.response.status));
                 if let (Some(stale), Some(tell)) = (stale, of.tell) {
@@ -186,7 +187,7 @@ impl Turn {
             status => {
                 if status == 200 || status == 416 {
                     // The version has changed, or has no slices.
-                    self.zone.purge(&of.course.table_key());
+                    self.zone.purge(&of.slice_request.table_key());
                 }
                 self.become_whole(&of, now);
                 Taken::Whole
@@ -201,7 +202,7 @@ impl Turn {
     /// The request was for the whole.
     fn become_whole(&mut self, of: &OfSlice, now: u64) {
         (self.lead, self.stale) = (None, None);
-        self.wish.key.clone_from(&of.course.wish.key);
+        self.wish.key.clone_from(&of.slice_request.wish.key);
         self.epoch = of.whole_epoch;
         self.lead = self.zone.lead(&self.wish.key, now, self.wish.rule.lead_s).ok();
         self.was_sliced = true;
@@ -210,7 +211,7 @@ impl Turn {
     /// Sends the client's original request, and stores nothing of its response.
     fn ask_plainly(&mut self, of: &OfSlice, ctx: &mut Context) -> Ended {
         (self.lead, self.stale) = (None, None);
-        self.wish.key.clone_from(&of.course.wish.key);
+        self.wish.key.clone_from(&of.slice_request.wish.key);
         (self.keeps, self.validates) = (false, false);
         let request = &mut ctx.request.headers;
         ask_without_condition(request);
@@ -239,14 +240,14 @@ impl Turn {
         length: BodyLength,
         now: u64,
     ) -> Option<Ended> {
-        let size = of.course.slice_bytes;
+        let size = of.slice_request.slice_bytes;
         let version = Version::of_slice(&ctx.response, length, of.number, size);
         let Some(version) = version else { return Some(self.refuse(&of, ctx, now)) };
         let is_other = of.table.as_ref().is_some_and(|table| table.version != version);
         if is_other {
-            self.zone.purge(&of.course.table_key());
+            self.zone.purge(&of.slice_request.table_key());
             // This response is not affected by the purge just made.
-            of.table_epoch = self.zone.epoch_since(&of.course.table_key(), of.table_epoch);
+            of.table_epoch = self.zone.epoch_since(&of.slice_request.table_key(), of.table_epoch);
             of.table = None;
             if of.is_aside {
                 return Some(self.drop_aside(now));
@@ -275,7 +276,7 @@ impl Turn {
             ctx.keeper = Some(fill.filter());
             return None;
         }
-        let assembly = Assembly::new(Rc::clone(&of.course), table, (of.number, shared));
+        let assembly = Assembly::new(Rc::clone(&of.slice_request), table, (of.number, shared));
         let own = assembly.present(ctx);
         tell_asked(&self.wish.rule, Asked { is_stored: true, ..self.as_asked() }, ctx);
         Some(Ended::Apart(Box::new((fill, own))))
@@ -284,8 +285,8 @@ impl Turn {
     /// Handles a part that must not be stored, or cannot be combined with others: for a while original requests are
     /// sent.
     fn refuse(&mut self, of: &OfSlice, ctx: &mut Context, now: u64) -> Ended {
-        self.zone.purge(&of.course.table_key());
-        self.zone.lead_apart(&of.course.table_key(), now).part(now);
+        self.zone.purge(&of.slice_request.table_key());
+        self.zone.lead_apart(&of.slice_request.table_key(), now).part(now);
         if of.is_aside { self.drop_aside(now) } else { self.ask_plainly(of, ctx) }
     }
 
@@ -306,9 +307,9 @@ impl Turn {
     /// Returns the table for a slice that was requested without one: an existing one of the same version, or a new
     /// one.
     fn begin_table(&self, of: &OfSlice, version: Version, slice: &Stored, now: u64) -> SliceTable {
-        let key = of.course.table_key();
+        let key = of.slice_request.table_key();
         let known = self.zone.find(&key, &self.asked).and_then(|kept| SliceTable::of(&kept));
-        let slice_bytes = of.course.slice_bytes;
+        let slice_bytes = of.slice_request.slice_bytes;
         if let Some(known) =
             known.filter(|table| table.version == version && table.slice_bytes == slice_bytes)
         {
@@ -328,7 +329,7 @@ impl Turn {
         length: BodyLength,
         now: u64,
     ) -> Option<(Fill, Arc<Stored>)> {
-        let key = slice_key(&of.course.wish.key, table.id, of.number);
+        let key = slice_key(&of.slice_request.wish.key, table.id, of.number);
         let draft = Draft {
             zone: &self.zone,
             key: &key,
@@ -337,7 +338,7 @@ impl Turn {
             varies: !self.wish.rule.ignores.vary,
             freshness: slice.freshness,
             length,
-            most: of.course.slice_bytes,
+            most: of.slice_request.slice_bytes,
             epoch: self.zone.epoch_since(&key, self.epoch),
             now,
         };
@@ -377,7 +378,7 @@ impl OfSlice {
         match &self.table {
             Some(table) if !self.is_aside => {
                 let first = (self.number, Arc::new(slice.clone()));
-                Assembly::new(Rc::clone(&self.course), table.clone(), first).present(ctx)
+                Assembly::new(Rc::clone(&self.slice_request), table.clone(), first).present(ctx)
             }
             _ => nothing(),
         }
@@ -397,15 +398,15 @@ impl OfSlice {
 
     /// Returns the key of the whole response.
     fn whole_key(&self) -> &[u8] {
-        &self.course.wish.key
+        &self.slice_request.wish.key
     }
 
     /// Returns true if the client wants a single range that begins in this slice or after it: without the slice,
     /// there is no such range.
     fn is_beyond(&self) -> bool {
-        let asked = self.course.asked();
+        let asked = self.slice_request.asked();
         let range = asked.find(b"Range").map(|range| Ranges::parse(range, u64::MAX));
-        let from = self.number.saturating_mul(self.course.slice_bytes);
+        let from = self.number.saturating_mul(self.slice_request.slice_bytes);
         asked.find(b"If-Range").is_none()
             && from > 0
             && matches!(range, Some(Ranges::One(range)) if range.start >= from)
@@ -419,11 +420,11 @@ impl Exchange<'_, '_> {
         wish: &CacheWish,
         zone: &Arc<Zone>,
     ) -> Result<Outcome, Fault> {
-        let Some(course) = self.course(wish, zone) else { return Ok(Outcome::Plain) };
+        let Some(slice_request) = self.slice_request(wish, zone) else { return Ok(Outcome::Plain) };
         let now = self.now_s();
-        let table = course.find_table(now).await;
-        let Some(number) = course.first(table.as_ref()) else { return Ok(Outcome::Plain) };
-        let mut turn = course.turn(number, table.clone());
+        let table = slice_request.find_table(now).await;
+        let Some(number) = slice_request.first(table.as_ref()) else { return Ok(Outcome::Plain) };
+        let mut turn = slice_request.turn(number, table.clone());
         let mut why = Forward::Partial;
         let (stored, status, collapsed) = match self.look_or_wait(&mut turn).await? {
             Look::Use(stored, status) => (stored, status, false),
@@ -433,7 +434,7 @@ impl Exchange<'_, '_> {
             }
             Look::UseAndAsk(stored) => {
                 self.prepare(&mut turn);
-                course.ask_in_background(turn, None);
+                slice_request.ask_in_background(turn, None);
                 (stored, Status::Updating, false)
             }
             Look::Nothing | Look::Slices => return Ok(Outcome::Plain),
@@ -441,26 +442,26 @@ impl Exchange<'_, '_> {
             Look::Ask | Look::Wait(_) => {
                 self.prepare(&mut turn);
                 let request = &mut self.scratch.ctx.request.headers;
-                course.ask_for(number, turn.stale.as_deref().filter(|_| turn.validates), request);
+                slice_request.ask_for(number, turn.stale.as_deref().filter(|_| turn.validates), request);
                 self.scratch.turn = Some(Box::new(turn));
                 return Ok(Outcome::Asked);
             }
         };
-        let version = Version::of_kept(&stored, number, course.slice_bytes);
+        let version = Version::of_kept(&stored, number, slice_request.slice_bytes);
         let Some(version) = version else { return Ok(Outcome::Plain) };
         let table = match table {
             Some(table) => table,
             // Another request has created the table.
-            None => match course.find_table(now).await {
+            None => match slice_request.find_table(now).await {
                 Some(table) => table,
                 None => return Ok(Outcome::Plain),
             },
         };
         if table.version != version {
-            zone.purge(&course.table_key());
+            zone.purge(&slice_request.table_key());
             return Ok(Outcome::Again);
         }
-        let assembly = Assembly::new(Rc::clone(&course), table, (number, Arc::clone(&stored)));
+        let assembly = Assembly::new(Rc::clone(&slice_request), table, (number, Arc::clone(&stored)));
         let missing = match self.await_missing(&assembly).await? {
             Ok(missing) => missing,
             Err(Trouble::Changed) => return Ok(Outcome::Again),

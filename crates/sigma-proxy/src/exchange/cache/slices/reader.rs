@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 use super::super::present::{Wanted, hide, present_of};
 use super::super::{Look, wishes};
-use super::{Course, LOOKED_AT, TRIES};
+use super::{LOOKED_AT, SliceRequest, TRIES};
 use crate::exchange::local_reply::LocalReply;
 
 /// The reason why a slice is unavailable.
@@ -29,14 +29,18 @@ pub(super) enum Trouble {
 
 /// Slices of one version, at least one of which is there.
 pub(super) struct Assembly {
-    course: Rc<Course>,
+    slice_request: Rc<SliceRequest>,
     table: SliceTable,
     first: RefCell<Option<(u64, Arc<Stored>)>>,
 }
 
 impl Assembly {
-    pub(super) fn new(course: Rc<Course>, table: SliceTable, first: (u64, Arc<Stored>)) -> Rc<Assembly> {
-        Rc::new(Assembly { course, table, first: RefCell::new(Some(first)) })
+    pub(super) fn new(
+        slice_request: Rc<SliceRequest>,
+        table: SliceTable,
+        first: (u64, Arc<Stored>),
+    ) -> Rc<Assembly> {
+        Rc::new(Assembly { slice_request, table, first: RefCell::new(Some(first)) })
     }
 
     /// Sets the head, for the part of the whole that the client wants.
@@ -48,8 +52,8 @@ impl Assembly {
             head.headers.copy_from(&first.headers);
         }
         head.headers.remove_name(b"Content-Range");
-        let wanted = self.course.wanted(&head.headers, total);
-        hide(&self.course.wish.rule, &mut head.headers);
+        let wanted = self.slice_request.wanted(&head.headers, total);
+        hide(&self.slice_request.wish.rule, &mut head.headers);
         let read = |range: ByteRange| -> Box<dyn BodySource> {
             Box::new(SliceReader {
                 assembly: Rc::clone(self),
@@ -70,7 +74,7 @@ impl Assembly {
         let Some((_, first)) = &*first else { return Vec::new() };
         let total = self.table.version.total;
         let all = ByteRange { start: 0, end: total.saturating_sub(1) };
-        let ranges = match self.course.wanted(&first.headers, total) {
+        let ranges = match self.slice_request.wanted(&first.headers, total) {
             Wanted::Whole => vec![all],
             Wanted::Part(part) => vec![part],
             Wanted::Parts(parts) => parts,
@@ -82,15 +86,15 @@ impl Assembly {
 
     /// Returns the first wanted slice that is neither in memory nor on a disk.
     pub(super) fn first_missing(&self, now: u64) -> Option<u64> {
-        let (zone, rule) = (&self.course.zone, &self.course.wish.rule);
+        let (zone, rule) = (&self.slice_request.zone, &self.slice_request.wish.rule);
         let is_there = |number: u64| {
             if self.first.borrow().as_ref().is_some_and(|(first, _)| *first == number) {
                 return true;
             }
-            let key = slice_key(&self.course.wish.key, self.table.id, number);
-            match zone.find(&key, self.course.asked()) {
+            let key = slice_key(&self.slice_request.wish.key, self.table.id, number);
+            match zone.find(&key, self.slice_request.asked()) {
                 Some(kept) => {
-                    may_use(rule, &kept.freshness, &wishes(self.course.asked()), now) == MayUse::Yes
+                    may_use(rule, &kept.freshness, &wishes(self.slice_request.asked()), now) == MayUse::Yes
                 }
                 None => zone.has(&key),
             }
@@ -105,28 +109,28 @@ impl Assembly {
     /// # Errors
     /// Returns the reason why it is unavailable. Slices of another version are purged then.
     pub(super) async fn obtain(self: Rc<Assembly>, number: u64) -> Result<Arc<Stored>, Trouble> {
-        let course = &self.course;
+        let slice_request = &self.slice_request;
         // It counts as used with its slices, so that it is not evicted before them.
         self.is_in_force();
         for _ in 0..TRIES {
-            let mut turn = course.turn(number, Some(self.table.clone()));
-            turn.fetch(course.request(), course.now_s()).await;
-            match turn.look(course.request(), course.now_s(), true) {
+            let mut turn = slice_request.turn(number, Some(self.table.clone()));
+            turn.fetch(slice_request.request(), slice_request.now_s()).await;
+            match turn.look(slice_request.request(), slice_request.now_s(), true) {
                 Look::Use(stored, _) | Look::Share(stored) => return self.fitting(number, stored),
                 Look::UseAndAsk(stored) => {
-                    course.prepare(&mut turn);
-                    course.ask_in_background(turn, None);
+                    slice_request.prepare(&mut turn);
+                    slice_request.ask_in_background(turn, None);
                     return self.fitting(number, stored);
                 }
                 Look::Wait(flight) => {
-                    let Some(place) = flight.join(course.wish.rule.waiters_max) else { continue };
-                    let _ = tokio::time::timeout(course.wait(), place.news()).await;
+                    let Some(place) = flight.join(slice_request.wish.rule.waiters_max) else { continue };
+                    let _ = tokio::time::timeout(slice_request.wait(), place.news()).await;
                 }
                 Look::Ask => {
-                    let stale = turn.stand_in(course.now_s());
+                    let stale = turn.stand_in(slice_request.now_s());
                     let (tell, told) = oneshot::channel();
-                    course.prepare(&mut turn);
-                    course.ask_in_background(turn, Some(tell));
+                    slice_request.prepare(&mut turn);
+                    slice_request.ask_in_background(turn, Some(tell));
                     return match (told.await, stale) {
                         (Ok(stored), _) => self.fitting(number, stored),
                         (Err(_), Some(stale)) if self.is_in_force() => self.fitting(number, stale),
@@ -142,19 +146,19 @@ impl Assembly {
 
     /// Returns true if the table of these slices was not purged.
     fn is_in_force(&self) -> bool {
-        let kept = self.course.zone.find(&self.course.table_key(), self.course.asked());
+        let kept = self.slice_request.zone.find(&self.slice_request.table_key(), self.slice_request.asked());
         let Some(kept) = kept else { return false };
-        kept.touch(self.course.now_s());
+        kept.touch(self.slice_request.now_s());
         SliceTable::of(&kept).is_some_and(|table| table.id == self.table.id)
     }
 
     fn fitting(&self, number: u64, stored: Arc<Stored>) -> Result<Arc<Stored>, Trouble> {
         let version = Version::of_kept(&stored, number, self.table.slice_bytes);
         if version.as_ref() == Some(&self.table.version) {
-            stored.touch(self.course.now_s());
+            stored.touch(self.slice_request.now_s());
             return Ok(stored);
         }
-        self.course.zone.purge(&self.course.table_key());
+        self.slice_request.zone.purge(&self.slice_request.table_key());
         Err(Trouble::Changed)
     }
 }

@@ -21,7 +21,7 @@ use crate::exchange::{Exchange, Scratch};
 use crate::worker::{View, Worker};
 
 /// The request and its context, for later slice requests.
-pub(in crate::exchange::cache) struct Course {
+pub(in crate::exchange::cache) struct SliceRequest {
     pub(super) worker: Rc<Worker>,
     view: Rc<View>,
     origin: Origin,
@@ -35,13 +35,13 @@ pub(in crate::exchange::cache) struct Course {
     none: RequestHead,
 }
 
-impl std::fmt::Debug for Course {
+impl std::fmt::Debug for SliceRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Course").field("slice_bytes", &self.slice_bytes).finish_non_exhaustive()
     }
 }
 
-impl Drop for Course {
+impl Drop for SliceRequest {
     fn drop(&mut self) {
         if let Some(scratch) = self.template.take() {
             self.worker.give_scratch(scratch);
@@ -51,12 +51,12 @@ impl Drop for Course {
 
 impl Exchange<'_, '_> {
     /// Returns the course of this exchange; None at the end of the worker.
-    pub(super) fn course(&self, wish: &CacheWish, zone: &Arc<Zone>) -> Option<Rc<Course>> {
+    pub(super) fn slice_request(&self, wish: &CacheWish, zone: &Arc<Zone>) -> Option<Rc<SliceRequest>> {
         let worker = self.worker.calls.worker()?;
         let mut template = worker.take_scratch();
         self.scratch.ctx.repeat_in(&mut template.ctx);
         template.begin();
-        Some(Rc::new(Course {
+        Some(Rc::new(SliceRequest {
             view: Rc::clone(&self.view),
             origin: *self.down.origin(),
             stage: self.stage.again(),
@@ -70,7 +70,7 @@ impl Exchange<'_, '_> {
     }
 }
 
-impl Course {
+impl SliceRequest {
     /// Returns the request as the cache has seen it.
     pub(super) fn request(&self) -> &RequestHead {
         self.template.as_ref().map_or(&self.none, |template| &template.ctx.request)
@@ -142,12 +142,12 @@ impl Course {
     }
 
     /// Returns a turn for one slice.
-    pub(super) fn turn(self: &Rc<Course>, number: u64, table: Option<SliceTable>) -> Turn {
+    pub(super) fn turn(self: &Rc<SliceRequest>, number: u64, table: Option<SliceTable>) -> Turn {
         let (zone, whole) = (&self.zone, &self.wish.key);
         let id = table.as_ref().map_or(0, |table| table.id);
         let wish = self.wish.under(slice_key(whole, id, number));
         let of = OfSlice {
-            course: Rc::clone(self),
+            slice_request: Rc::clone(self),
             number,
             table,
             table_epoch: zone.epoch(&self.table_key()),
@@ -172,7 +172,7 @@ impl Course {
 
     /// Requests a slice from a node in the background; `tell` is notified when it begins to arrive.
     pub(super) fn ask_in_background(
-        self: &Rc<Course>,
+        self: &Rc<SliceRequest>,
         mut turn: Turn,
         tell: Option<oneshot::Sender<Arc<Stored>>>,
     ) {
