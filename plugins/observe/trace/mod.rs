@@ -8,13 +8,13 @@
 //! | `ids` | what names a trace and a span |
 //! | `w3c`, `b3`, `sw8` | how contexts stand in header fields |
 //! | `sampling` | which traces are kept |
-//! | `course` | the recorded course of an exchange |
+//! | `finished_exchange` | the recorded course of an exchange |
 //! | `otlp` | the messages of OpenTelemetry, and their resource |
 //! | `post`, `call` | the transport to a collector: HTTP, gRPC |
 
 mod b3;
 pub(crate) mod call;
-mod course;
+mod finished_exchange;
 mod ids;
 mod opentelemetry;
 pub(crate) mod otlp;

@@ -13,7 +13,7 @@ use sigma_plugin::{Context, Env};
 use sigma_schema::expr::{VarName, VarValue, Variables};
 
 use crate::metrics::matched_uri;
-use crate::trace::course::{Course, Try, Waited, target, without_credentials};
+use crate::trace::finished_exchange::{AttemptResult, FinishedExchange, Waited, target, without_credentials};
 use crate::trace::ids::SpanId;
 use crate::trace::otlp::{
     Event, Kind, PARENT_KNOWN, PARENT_REMOTE, Span, SpanAttributes, Status, StatusCode,
@@ -125,7 +125,7 @@ pub(super) fn spans(
     sampled: &Sampled,
     additional: &Additional,
 ) -> Vec<Vec<u8>> {
-    let Some(course) = Course::of(ctx, env) else { return Vec::new() };
+    let Some(course) = FinishedExchange::of(ctx, env) else { return Vec::new() };
     let child = |name: String, kind: Kind, (began, ended): (u64, u64)| Span {
         trace_id: sampled.own.trace.bytes().to_vec(),
         span_id: SpanId::draw(env).bytes().to_vec(),
@@ -259,7 +259,7 @@ fn status_of(ctx: &Context) -> Option<Status> {
 }
 
 /// An attempt on a node, encoded.
-fn of_try(ctx: &Context, one: &Try<'_>, span: Span) -> Vec<u8> {
+fn of_try(ctx: &Context, one: &AttemptResult<'_>, span: Span) -> Vec<u8> {
     let (mut out, attempt) = (SpanAttributes::default(), one.attempt);
     add_method(ctx, &mut out);
     out.add("server.address", &*attempt.host);

@@ -16,7 +16,7 @@ use sigma_plugin::{
 use sigma_schema::described::schema_of;
 
 use self::reporter::Reporter;
-use super::course::{Course, Nanos, target};
+use super::finished_exchange::{FinishedExchange, Nanos, target};
 use super::ids::{happens, uuid};
 use super::sw8::{self, Reference};
 use sigma_plugin_kit::batch::{Batches, Limits, Pace, Processor};
@@ -184,7 +184,7 @@ fn plain(id: &[u8]) -> Option<String> {
 
 /// The segment of an exchange that is over.
 fn segment(ctx: &Context, env: &Env<'_>, identity: &Identity, sampled: &Sampled) -> Option<Value> {
-    let course = Course::of(ctx, env)?;
+    let course = FinishedExchange::of(ctx, env)?;
     let uri = String::from_utf8_lossy(&ctx.uri);
     let record = &ctx.record;
     let span = |number: usize, parent: i32, kind: &str, (began, ended): (Nanos, Nanos)| {

@@ -19,7 +19,7 @@ use sigma_plugin::{
 use sigma_schema::described::schema_of;
 
 use super::b3::{self, B3Context, B3Trace, Incoming, Wish};
-use super::course::{Course, Nanos, Try, target};
+use super::finished_exchange::{AttemptResult, FinishedExchange, Nanos, target};
 use super::ids::{SpanId, TraceId, happens, text};
 use super::post::Collector;
 use super::w3c::SpanContext;
@@ -271,7 +271,7 @@ impl Plugin for Zipkin {
 impl Zipkin {
     /// The spans of an exchange that is over.
     fn spans(&self, ctx: &Context, env: &Env<'_>, sampled: &Sampled) -> Vec<Value> {
-        let Some(course) = Course::of(ctx, env) else { return Vec::new() };
+        let Some(course) = FinishedExchange::of(ctx, env) else { return Vec::new() };
         let local = self.local(ctx);
         let trace = sampled.trace.hex();
         let span = |name: &str, parent: Option<SpanId>, id: SpanId, (began, ended): (Nanos, Nanos)| {
@@ -355,7 +355,7 @@ fn tags(ctx: &Context) -> Value {
 }
 
 /// Adds the data of an attempt on a node.
-fn describe(span: &mut Value, one: &Try<'_>) {
+fn describe(span: &mut Value, one: &AttemptResult<'_>) {
     let attempt = one.attempt;
     span["kind"] = "CLIENT".into();
     match &attempt.addr {

@@ -16,14 +16,14 @@ const SIGNATURES: [&[u8]; 4] = [b"AWSAccessKeyId", b"Signature", b"sig", b"X-Goo
 pub(crate) type Nanos = u64;
 
 /// An exchange that is over.
-pub(crate) struct Course<'r> {
+pub(crate) struct FinishedExchange<'r> {
     record: &'r Record,
     pub(crate) began: Nanos,
     pub(crate) ended: Nanos,
 }
 
 /// The result of an attempt.
-pub(crate) struct Try<'r> {
+pub(crate) struct AttemptResult<'r> {
     pub(crate) attempt: &'r Attempt,
     /// 0 for the first one.
     pub(crate) number: usize,
@@ -51,7 +51,7 @@ pub(crate) struct Times {
     pub(crate) wait_ms: Option<f64>,
 }
 
-impl Try<'_> {
+impl AttemptResult<'_> {
     /// Returns its phases.
     pub(crate) fn times(&self) -> Times {
         let Attempt { linked_ms, connect_ms, sent_ms, reused, .. } = *self.attempt;
@@ -81,16 +81,16 @@ impl Waited<'_> {
     }
 }
 
-impl<'r> Course<'r> {
+impl<'r> FinishedExchange<'r> {
     /// Returns the course of an exchange whose log hooks run. None if its beginning was not recorded.
-    pub(crate) fn of(ctx: &'r Context, env: &Env<'_>) -> Option<Course<'r>> {
+    pub(crate) fn of(ctx: &'r Context, env: &Env<'_>) -> Option<FinishedExchange<'r>> {
         let took = ctx.record.elapsed()?;
         let ended = nanos(env.unix_time());
-        Some(Course { record: &ctx.record, began: ended.saturating_sub(nanos(took)), ended })
+        Some(FinishedExchange { record: &ctx.record, began: ended.saturating_sub(nanos(took)), ended })
     }
 
     /// The attempts, in order.
-    pub(crate) fn tries(&self) -> impl Iterator<Item = Try<'_>> {
+    pub(crate) fn tries(&self) -> impl Iterator<Item = AttemptResult<'_>> {
         let last = self.record.attempts.len().saturating_sub(1);
         self.record.attempts.iter().enumerate().map(move |(number, attempt)| {
             let began = attempt.began.map_or(self.began, |at| self.at(at));
@@ -102,7 +102,15 @@ impl<'r> Course<'r> {
                 _ => None,
             };
             let is_encrypted = self.is_encrypted();
-            Try { attempt, number, began, ended, events: self.events(attempt, after), failure, is_encrypted }
+            AttemptResult {
+                attempt,
+                number,
+                began,
+                ended,
+                events: self.events(attempt, after),
+                failure,
+                is_encrypted,
+            }
         })
     }
 
@@ -214,9 +222,9 @@ mod tests {
         let wait = Wait { plugin: "opa".into(), phase: Phase::Access, began: later(1), ended: later(9) };
         case.ctx.record.waits = vec![wait];
         let env = Env::new(&case.node, &case.local, &case.consumers);
-        let course = Course::of(&case.ctx, &env).unwrap();
+        let course = FinishedExchange::of(&case.ctx, &env).unwrap();
         let ms = |at: Nanos| (at - course.began) / 1_000_000;
-        let tries: Vec<Try<'_>> = course.tries().collect();
+        let tries: Vec<AttemptResult<'_>> = course.tries().collect();
         assert_eq!((ms(tries[0].began), ms(tries[0].ended), tries[0].failure), (10, 16, None));
         let events: Vec<(&str, u64)> = tries[0].events.iter().map(|(name, at)| (*name, ms(*at))).collect();
         assert_eq!(
@@ -241,7 +249,8 @@ mod tests {
         let began = Instant::now();
         let times = |attempt: Attempt, is_encrypted: bool| {
             let (events, failure) = (Vec::new(), None);
-            Try { attempt: &attempt, number: 0, began: 0, ended: 0, events, failure, is_encrypted }.times()
+            AttemptResult { attempt: &attempt, number: 0, began: 0, ended: 0, events, failure, is_encrypted }
+                .times()
         };
         let clear = times(attempt(began, 200), false);
         assert_eq!((clear.connect_ms, clear.tls_ms), (Some(1.0), None));
@@ -258,6 +267,6 @@ mod tests {
     fn an_untimed_exchange_has_no_course() {
         let case = Case::new("GET / HTTP/1.1\nHost: h");
         let env = Env::new(&case.node, &case.local, &case.consumers);
-        assert!(Course::of(&case.ctx, &env).is_none());
+        assert!(FinishedExchange::of(&case.ctx, &env).is_none());
     }
 }
