@@ -119,7 +119,7 @@ pub struct Asked {
 
 /// The result of a session.
 #[derive(Debug, Clone, Default)]
-pub struct Course {
+pub struct SessionResult {
     /// The status as nginx numbers it: 200 for a normal end, 4xx and 5xx for errors.
     pub status: u16,
     /// Milliseconds since it began.
@@ -145,7 +145,7 @@ pub struct Tried {
     pub connect_ms: Option<f64>,
 }
 
-impl Course {
+impl SessionResult {
     /// Returns the attempted nodes as logs show them, a list; None without an attempt.
     pub fn shown_nodes(&self) -> Option<Value> {
         let shown = |node: &Tried| json!({ "node": node.addr.to_string(), "connect_time": node.connect_ms.map(whole_ms) });
@@ -174,7 +174,7 @@ pub struct Session {
     /// The pace limits; None without a limit. Only for sessions over TCP.
     pub paces: Option<Box<Paces>>,
     /// The result so far.
-    pub course: Course,
+    pub course: SessionResult,
     held: Vec<(&'static str, Box<[u8]>)>,
     kept: Vec<Box<dyn Any>>,
 }

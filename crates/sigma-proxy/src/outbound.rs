@@ -54,7 +54,7 @@ impl Outbound for Calls {
             let view = worker.view();
             let limit = Deadline::new();
             limit.set(call.timeout_ms);
-            match limit.bound(Course { worker: &worker, view: &view, call: &call }.run()).await {
+            match limit.bound(OutboundCall { worker: &worker, view: &view, call: &call }.run()).await {
                 Some(result) => result,
                 None => Err(CallError(format!("no answer within {} ms", call.timeout_ms))),
             }
@@ -75,7 +75,7 @@ impl Outbound for Calls {
             let view = worker.view();
             let limit = Deadline::new();
             limit.set(call.timeout_ms);
-            let course = bytes::Course { worker: &worker, view: &view, call: &call };
+            let course = bytes::OutboundBytesCall { worker: &worker, view: &view, call: &call };
             match limit.bound(course.run()).await {
                 Some(result) => result,
                 None => lacks(Missing::Time, format!("no answer within {} ms", call.timeout_ms)),
@@ -85,13 +85,13 @@ impl Outbound for Calls {
 }
 
 /// One call under way.
-struct Course<'c> {
+struct OutboundCall<'c> {
     worker: &'c Worker,
     view: &'c View,
     call: &'c Call,
 }
 
-impl Course<'_> {
+impl OutboundCall<'_> {
     async fn run(&self) -> Result<Answer, CallError> {
         let snapshot = &self.view.snapshot;
         let number = snapshot.upstream_number(&self.call.upstream);

@@ -156,7 +156,7 @@ impl Plugin for Compose {
         let fields = fields_of_client(ctx);
         let common = Common { fields, timeout_ms: composition.timeout_ms, limit: composition.limit };
         let states = composition.plan.iter().map(|_| State::Waits).collect();
-        Box::new(Course { composition, common, states, results: Map::new() }).next(ctx)
+        Box::new(RunningComposition { composition, common, states, results: Map::new() }).next(ctx)
     }
 }
 
@@ -171,7 +171,7 @@ enum State {
 }
 
 /// A composition under way.
-struct Course {
+struct RunningComposition {
     composition: Arc<Composition>,
     common: Common,
     states: Vec<State>,
@@ -179,9 +179,9 @@ struct Course {
     results: Map<String, Value>,
 }
 
-impl Course {
+impl RunningComposition {
     /// Makes all calls that can be made now, or answers if none is left.
-    fn next(mut self: Box<Course>, ctx: &mut Context) -> Step {
+    fn next(mut self: Box<RunningComposition>, ctx: &mut Context) -> Step {
         let composition = Arc::clone(&self.composition);
         let (mut calls, mut asked_for) = (Vec::new(), Vec::new());
         // Each comes after those that it needs, so one that cannot be made fails those behind it in this pass.

@@ -9,13 +9,13 @@ use std::rc::Rc;
 use super::config::Bounds;
 
 /// A copy that is sent, its answer read and compared.
-type Course = Pin<Box<dyn Future<Output = ()>>>;
+type CopyTask = Pin<Box<dyn Future<Output = ()>>>;
 
 /// The copies of one worker; a part of it.
 #[derive(Default)]
 pub(super) struct Copies {
     running: Cell<usize>,
-    waiting: RefCell<VecDeque<Course>>,
+    waiting: RefCell<VecDeque<CopyTask>>,
     bytes: Cell<usize>,
 }
 
@@ -24,7 +24,7 @@ impl Copies {
     ///
     /// # Errors
     /// Returns an error if too many wait already.
-    pub(super) fn begin(self: &Rc<Self>, bounds: Bounds, course: Course) -> Result<(), Full> {
+    pub(super) fn begin(self: &Rc<Self>, bounds: Bounds, course: CopyTask) -> Result<(), Full> {
         if self.running.get() < bounds.worker_running {
             let seat = Seat::take(self);
             tokio::task::spawn_local(seat.run(course));
@@ -79,7 +79,7 @@ impl Seat {
     }
 
     /// Runs a copy, and then those that wait.
-    async fn run(self, course: Course) {
+    async fn run(self, course: CopyTask) {
         let mut next = Some(course);
         while let Some(course) = next {
             course.await;

@@ -337,7 +337,7 @@ impl Departure {
         let mut answers = self.answers.into_iter();
         for mut call in self.calls {
             call.body.clone_from(&body);
-            let course = Course {
+            let course = RunningCopy {
                 upstream: call.upstream.clone(),
                 mirror: Arc::clone(&self.mirror),
                 answer: answers.next(),
@@ -363,7 +363,7 @@ impl Departure {
 }
 
 /// One copy under way.
-struct Course {
+struct RunningCopy {
     upstream: Box<str>,
     mirror: Arc<Mirror>,
     answer: Option<oneshot::Receiver<Seen>>,
@@ -371,7 +371,7 @@ struct Course {
     comparisons: Tally<Comparison>,
 }
 
-impl Course {
+impl RunningCopy {
     fn end(self, answer: Result<Answer, CallError>) {
         let answer = match answer {
             Ok(answer) => answer,
@@ -394,7 +394,7 @@ impl Course {
     }
 
     async fn compare(self, copy: Seen) {
-        let Course { answer: Some(answer), mirror, comparisons, .. } = self else { return };
+        let RunningCopy { answer: Some(answer), mirror, comparisons, .. } = self else { return };
         let (Ok(seen), Some(compare)) = (answer.await, &mirror.config.compare) else { return };
         let (comparison, differences) = seen.compared(compare, &copy);
         comparisons.count(comparison);

@@ -23,7 +23,7 @@ use crate::outbound;
 use crate::worker::Worker;
 
 /// A running call, or its result.
-enum Course<'a> {
+enum CallState<'a> {
     /// To an upstream: dropped when the client leaves
     Out(Pin<Box<dyn Future<Output = Asked>>>),
     /// To the gateway itself: notified when the client leaves, and ends like other exchanges
@@ -31,19 +31,19 @@ enum Course<'a> {
     Ended(Asked),
 }
 
-impl Course<'_> {
+impl CallState<'_> {
     fn poll(&mut self, task: &mut task::Context<'_>) -> Poll<()> {
         let result = match self {
-            Course::Out(call) => call.as_mut().poll(task),
-            Course::Own(call) => call.as_mut().poll(task),
-            Course::Ended(_) => return Poll::Ready(()),
+            CallState::Out(call) => call.as_mut().poll(task),
+            CallState::Own(call) => call.as_mut().poll(task),
+            CallState::Ended(_) => return Poll::Ready(()),
         };
-        result.map(|asked| *self = Course::Ended(asked))
+        result.map(|asked| *self = CallState::Ended(asked))
     }
 
     fn abandon(&mut self) {
-        if matches!(self, Course::Out(_)) {
-            *self = Course::Ended(Err(CallError("the client is gone".to_owned())));
+        if matches!(self, CallState::Out(_)) {
+            *self = CallState::Ended(Err(CallError("the client is gone".to_owned())));
         }
     }
 }
@@ -59,14 +59,14 @@ impl Exchange<'_, '_> {
         let info = self.info_of_asker();
         let asker = Asker { worker: self.worker, info: &info, within };
         let begin = |call: Call| match &*call.upstream {
-            GATEWAY => Course::Own(Box::pin(asker.exchange(call, Rc::clone(&abandoned)))),
-            _ => Course::Out(self.worker.calls.call(call)),
+            GATEWAY => CallState::Own(Box::pin(asker.exchange(call, Rc::clone(&abandoned)))),
+            _ => CallState::Out(self.worker.calls.call(call)),
         };
-        let mut courses: Vec<Course<'_>> = calls.into_iter().map(begin).collect();
+        let mut courses: Vec<CallState<'_>> = calls.into_iter().map(begin).collect();
         poll_fn(|task| {
             if !abandoned.get() && self.down.poll_departure(task).is_ready() {
                 abandoned.set(true);
-                courses.iter_mut().for_each(Course::abandon);
+                courses.iter_mut().for_each(CallState::abandon);
             }
             let mut waits = false;
             for course in &mut courses {
@@ -79,8 +79,8 @@ impl Exchange<'_, '_> {
             return Err(client_gone());
         }
         let ended = |course| match course {
-            Course::Ended(asked) => Some(asked),
-            Course::Out(_) | Course::Own(_) => None,
+            CallState::Ended(asked) => Some(asked),
+            CallState::Out(_) | CallState::Own(_) => None,
         };
         Ok(courses.into_iter().filter_map(ended).collect())
     }

@@ -27,8 +27,8 @@ pub(super) enum Verdict {
     Replaced(Box<LocalReply>),
 }
 
-/// The progress of a response through the plugins.
-struct Course {
+/// How far a response has come among the plugins.
+struct PluginProgress {
     verdict: Verdict,
     may_retry: bool,
     /// The index of the next plugin.
@@ -49,7 +49,7 @@ impl InForce<'_, '_> {
         if !self.has_hooks(Phase::HeaderFilter) {
             return Ok(Verdict::Pass);
         }
-        let mut course = Course { verdict: Verdict::Pass, may_retry, next: 0 };
+        let mut course = PluginProgress { verdict: Verdict::Pass, may_retry, next: 0 };
         match self.go_on(ctx, &mut course) {
             None => Ok(course.verdict),
             // Boxed, so that responses whose plugins never wait have no room for it.
@@ -61,7 +61,7 @@ impl InForce<'_, '_> {
         &self,
         ctx: &mut Context,
         down: &mut Downstream<'_>,
-        mut course: Course,
+        mut course: PluginProgress,
         mut wait: Waiting,
     ) -> Result<Verdict, Fault> {
         loop {
@@ -87,7 +87,7 @@ impl InForce<'_, '_> {
     }
 
     /// Runs header filters until one has to wait.
-    fn go_on(&self, ctx: &mut Context, course: &mut Course) -> Option<Waiting> {
+    fn go_on(&self, ctx: &mut Context, course: &mut PluginProgress) -> Option<Waiting> {
         if matches!(course.verdict, Verdict::Retry) {
             return None;
         }
@@ -109,16 +109,16 @@ impl InForce<'_, '_> {
         self.chains().flat_map(|chain| chain.phase(Phase::HeaderFilter))
     }
 
-    /// Notes that the current plugin replaces a good response.
-    fn note_replacer(&self, ctx: &mut Context, course: &Course) {
-        // A page for an error of the node is no rejection.
+    /// Notes that the plugin whose turn it is replaces a good response.
+    fn note_replacer(&self, ctx: &mut Context, course: &PluginProgress) {
+        // A page for an error of the node is no refusal.
         let is_good = ctx.response.status < 400;
         if let Some(entry) = self.entries().nth(course.next.saturating_sub(1)).filter(|_| is_good) {
             ctx.login.set_replacer(Arc::clone(entry));
         }
     }
 
-    fn follow(&self, step: ResponseStep, ctx: &mut Context, course: &mut Course) -> Option<Waiting> {
+    fn follow(&self, step: ResponseStep, ctx: &mut Context, course: &mut PluginProgress) -> Option<Waiting> {
         let replaced = |reply: Reply, stream, ctx: &mut Context| {
             Verdict::Replaced(Box::new(local_reply::begin(
                 Draft { reply, stream, peer: None },

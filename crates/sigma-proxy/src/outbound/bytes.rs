@@ -18,13 +18,13 @@ use crate::target::{self, Demands};
 use crate::worker::{View, Worker};
 
 /// One call under way.
-pub(super) struct Course<'c> {
+pub(super) struct OutboundBytesCall<'c> {
     pub(super) worker: &'c Worker,
     pub(super) view: &'c View,
     pub(super) call: &'c BytesCall,
 }
 
-impl Course<'_> {
+impl OutboundBytesCall<'_> {
     pub(super) async fn run(&self) -> Result<BytesAnswer, BytesError> {
         let snapshot = &self.view.snapshot;
         let number = snapshot.upstream_number(&self.call.upstream);

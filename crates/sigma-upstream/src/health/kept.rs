@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use sigma_config::resources::NodeState;
 
-use super::outlier::{Course, Rule};
+use super::outlier::{NodeEjections, Rule};
 use super::plan::Plan;
 use super::state::{Blame, Event, Source, Standing, State};
 use super::{Health, ejection};
@@ -117,7 +117,8 @@ impl KeptNode {
         let present = present.and_then(|(rule, until_ms)| {
             Some((Rule::named(rule)?, (*until_ms).min(now_ms.saturating_add(rules.longest_ms()))))
         });
-        *lock(&compared.course) = Course::after(ejections.count, present.map(|(_, until_ms)| until_ms));
+        *lock(&compared.course) =
+            NodeEjections::after(ejections.count, present.map(|(_, until_ms)| until_ms));
         let (rule, until_ms) = present?;
         health.change(|standing| Standing { ejected: Some(rule), ..standing });
         Some(until_ms)

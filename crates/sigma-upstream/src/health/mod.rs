@@ -47,7 +47,7 @@ pub use checker::{CheckerSpec, Checkers, TargetStatus};
 pub use event::{HealthEvent, HealthEvents};
 pub use findings::{Agreement, Findings, FoundNode};
 pub use kept::{Kept, KeptEjections, KeptNode};
-use outlier::{Course, Rule, Rules, Seen};
+use outlier::{NodeEjections, Rule, Rules, Seen};
 pub use plan::{Passive, Plan, PlanError};
 pub use records::{Configured, HealthRecords, NodeStates};
 pub use report::{HealthInbox, HealthReporter, REPORT_QUEUE, passive_channel};
@@ -111,7 +111,7 @@ struct Compared {
     /// How often each rule has found it without an ejection, because of its `enforcing_…`. Control side only.
     spared: [AtomicU32; Rule::ALL.len()],
     /// Control side only.
-    course: Mutex<Course>,
+    course: Mutex<NodeEjections>,
 }
 
 impl Health {

@@ -280,7 +280,7 @@ pub struct Sample {
 
 /// The ejections of one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Course {
+pub struct NodeEjections {
     /// The number of ejections that make the next one longer.
     multiplier: u32,
     /// The end of the current ejection.
@@ -289,10 +289,10 @@ pub struct Course {
     seen: Totals,
 }
 
-impl Course {
+impl NodeEjections {
     /// Returns the course of a node with this number of ejections, the last of which ends then.
-    pub(super) fn after(multiplier: u32, until_ms: Option<u64>) -> Course {
-        Course { multiplier, until_ms, seen: Totals::default() }
+    pub(super) fn after(multiplier: u32, until_ms: Option<u64>) -> NodeEjections {
+        NodeEjections { multiplier, until_ms, seen: Totals::default() }
     }
 
     /// Returns the number of ejections that make the next one longer.
@@ -382,8 +382,8 @@ mod tests {
     #[test]
     fn an_ejection_grows_and_is_forgotten() {
         let rules = rules(|c| (c.base_ejection_time, c.max_ejection_time) = (10.0, Some(25.0)));
-        let (mut course, mut now) = (Course::default(), 0);
-        let mut check = |course: &mut Course, expected_s: u64| {
+        let (mut course, mut now) = (NodeEjections::default(), 0);
+        let mut check = |course: &mut NodeEjections, expected_s: u64| {
             let until = course.eject(&rules, now, 0);
             assert_eq!(until - now, expected_s * 1000);
             assert_eq!(course.sweep(Totals::default(), false).seen.answers, 0);
@@ -394,7 +394,7 @@ mod tests {
         check(&mut course, 20);
         check(&mut course, 25);
         // Sweeps while it is in use take ejections back; those while it is out did not.
-        let in_use = |course: &mut Course, sweeps: u32| {
+        let in_use = |course: &mut NodeEjections, sweeps: u32| {
             (0..sweeps).for_each(|_| assert!(course.sweep(Totals::default(), true).is_in_use));
         };
         in_use(&mut course, 2);
@@ -407,7 +407,7 @@ mod tests {
     fn jitter_is_within_its_bounds() {
         let rules = rules(|c| (c.base_ejection_time, c.max_ejection_time_jitter) = (1.0, 0.5));
         for (random, extra) in [(0, 0), (u64::MAX / 2, 250), (u64::MAX, 500)] {
-            assert_eq!(Course::default().eject(&rules, 7, random), 7 + 1_000 + extra, "{random}");
+            assert_eq!(NodeEjections::default().eject(&rules, 7, random), 7 + 1_000 + extra, "{random}");
         }
     }
 
@@ -470,7 +470,7 @@ mod tests {
 
     #[test]
     fn earlier_results_do_not_count() {
-        let mut course = Course::default();
+        let mut course = NodeEjections::default();
         let totals = |answers| Totals { answers, failures: answers, ..Totals::default() };
         assert_eq!(course.sweep(totals(10), true).seen.answers, 10);
         course.come_back(totals(50));
