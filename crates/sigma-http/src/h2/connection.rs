@@ -99,7 +99,7 @@ pub(super) struct PeerSettings {
 
 /// The progress of a graceful end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
-pub(super) enum Leaving {
+pub(super) enum GracefulEnd {
     No,
     /// The peer has the first GOAWAY, without its last stream.
     Announced,
@@ -140,7 +140,7 @@ pub struct Codec {
     pub(super) budget: Budget,
     pub(super) now_ms: u64,
     pub(super) failed: Option<(ErrorCode, &'static str)>,
-    pub(super) leaving: Leaving,
+    pub(super) leaving: GracefulEnd,
     /// The peer accepts no further streams.
     pub(super) peer_leaves: bool,
     /// Streams that the node has reset since its last head.
@@ -190,7 +190,7 @@ impl Codec {
             budget: Budget::new(config.flood),
             now_ms: 0,
             failed: None,
-            leaving: Leaving::No,
+            leaving: GracefulEnd::No,
             peer_leaves: false,
             resets_in_a_row: 0,
             frames_sent: 0,
@@ -276,7 +276,7 @@ impl Codec {
     pub fn may_open(&self) -> bool {
         self.failed.is_none()
             && !self.peer_leaves
-            && self.leaving == Leaving::No
+            && self.leaving == GracefulEnd::No
             && self.streams.alive() < self.peer.streams as usize
             && self.next_stream <= MAX_31_BITS
     }
@@ -288,7 +288,7 @@ impl Codec {
 
     /// Returns true if a GOAWAY was sent.
     pub fn is_leaving(&self) -> bool {
-        self.leaving != Leaving::No
+        self.leaving != GracefulEnd::No
     }
 
     /// Returns true if the SETTINGS of the peer have arrived.
@@ -300,7 +300,7 @@ impl Codec {
     pub fn is_spent(&self) -> bool {
         self.failed.is_some()
             || self.peer_leaves
-            || self.leaving != Leaving::No
+            || self.leaving != GracefulEnd::No
             || self.next_stream > MAX_31_BITS
     }
 
@@ -316,23 +316,23 @@ impl Codec {
 
     /// Returns true if the peer knows its last stream and no stream is left.
     pub fn is_done(&self) -> bool {
-        self.leaving == Leaving::Told && self.streams.held() == 0
+        self.leaving == GracefulEnd::Told && self.streams.held() == 0
     }
 
     /// Starts a graceful end: a first GOAWAY, then one with the last stream once the peer has seen the first (RFC
     /// 9113 §6.8).
     pub fn leave(&mut self) {
-        if self.failed.is_some() || self.leaving != Leaving::No {
+        if self.failed.is_some() || self.leaving != GracefulEnd::No {
             return;
         }
         match self.config.role {
             Role::Server => {
-                self.leaving = Leaving::Announced;
+                self.leaving = GracefulEnd::Announced;
                 frame::write_go_away(self.out.control(), MAX_31_BITS, ErrorCode::NO_ERROR);
                 frame::write(self.out.control(), frame::kind::PING, 0, 0, &[&LEAVING]);
             }
             Role::Client => {
-                self.leaving = Leaving::Told;
+                self.leaving = GracefulEnd::Told;
                 frame::write_go_away(self.out.control(), 0, ErrorCode::NO_ERROR);
             }
         }

@@ -2,7 +2,7 @@
 
 use super::{Broken, PROTOCOL, SIZE, number, parent};
 use crate::h2::budget::Glitch;
-use crate::h2::connection::{Codec, LEAVING, Leaving, Role};
+use crate::h2::connection::{Codec, GracefulEnd, LEAVING, Role};
 use crate::h2::frame::{self, ErrorCode, FrameHeader, MAX_31_BITS, MAX_FRAME_BYTES, flag, kind, setting};
 use crate::h2::priority::Priority;
 use crate::h2::stream::Fate;
@@ -180,8 +180,8 @@ impl Codec {
             return Err((SIZE, "PING has not eight bytes"));
         }
         if header.has(flag::ACK) {
-            if self.leaving == Leaving::Announced && payload == LEAVING {
-                self.leaving = Leaving::Told;
+            if self.leaving == GracefulEnd::Announced && payload == LEAVING {
+                self.leaving = GracefulEnd::Told;
                 let last = self.last_peer_stream;
                 frame::write_go_away(self.out.control(), last, ErrorCode::NO_ERROR);
                 return Ok(());

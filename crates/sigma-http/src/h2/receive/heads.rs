@@ -5,7 +5,7 @@ use sigma_buffer::held;
 use super::{Broken, PROTOCOL, SIZE, parent};
 use crate::h1::ParseError;
 use crate::h2::budget::Glitch;
-use crate::h2::connection::{Codec, Config, Incoming, Leaving, Role};
+use crate::h2::connection::{Codec, Config, GracefulEnd, Incoming, Role};
 use crate::h2::fields::{FieldList, RequestFields, ResponseFields, Take, TrailerFields};
 use crate::h2::frame::{self, ErrorCode, FrameHeader, flag};
 use crate::h2::heads;
@@ -125,7 +125,7 @@ impl Codec {
     fn on_request(&mut self, block: Block, bytes: &[u8]) -> Result<(), Broken> {
         let id = block.stream;
         self.last_peer_stream = id;
-        if self.leaving == Leaving::Told {
+        if self.leaving == GracefulEnd::Told {
             // The client sent it before it knew.
             self.skip(bytes)?;
             return self.spend(Glitch::Refused);

@@ -61,10 +61,10 @@ impl Hall {
     }
 }
 
-/// A guard that notifies the sessions of a listener that it receives nothing any more.
-struct Leaving(Rc<Hall>);
+/// Tells the sessions of a listener that nothing comes by it any more.
+struct ListenerEnd(Rc<Hall>);
 
-impl Drop for Leaving {
+impl Drop for ListenerEnd {
     fn drop(&mut self) {
         self.0.table.take().seats().for_each(|seat| seat.leave());
     }
@@ -72,7 +72,7 @@ impl Drop for Leaving {
 
 /// Receives until stopped; sessions go on until they have their replies.
 pub(crate) async fn receive_loop(worker: Rc<Worker>, hall: Rc<Hall>, stop: Rc<tokio::sync::Notify>) {
-    let _leaving = Leaving(Rc::clone(&hall));
+    let _leaving = ListenerEnd(Rc::clone(&hall));
     loop {
         worker.datagrams.fit(worker.view().snapshot.settings.limits.stream_udp_datagram_bytes);
         let received = tokio::select! {
