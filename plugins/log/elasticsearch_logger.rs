@@ -333,11 +333,11 @@ fn payload(entries: &[Vec<u8>], needs_type: bool) -> Vec<u8> {
 /// How many entries were refused by themselves, and why the first one was; None if all were taken.
 fn refused_entries(answer: &[u8]) -> Option<(usize, String)> {
     #[derive(Deserialize)]
-    struct Told {
+    struct BulkResponse {
         errors: bool,
         items: Vec<Map<String, Value>>,
     }
-    let told: Told = serde_json::from_slice(answer).ok().filter(|told: &Told| told.errors)?;
+    let told: BulkResponse = serde_json::from_slice(answer).ok().filter(|told: &BulkResponse| told.errors)?;
     let reasons = told.items.iter().filter_map(|item| item.values().next()?.get("error"));
     let (count, first) = (reasons.clone().count(), reasons.clone().next()?);
     Some((count, first.to_string()))

@@ -125,7 +125,7 @@ struct Inner {
 }
 
 /// The key of an exchange, for its client.
-struct Told(String);
+struct ReportedKey(String);
 
 impl GraphqlProxyCache {
     fn new(build: &Build<'_>) -> Result<GraphqlProxyCache, String> {
@@ -181,7 +181,7 @@ impl Plugin for GraphqlProxyCache {
     }
 
     fn header_filter(&self, ctx: &mut Context, _: &Env<'_>) -> ResponseStep {
-        if let Some(Told(key)) = ctx.take_kept(self) {
+        if let Some(ReportedKey(key)) = ctx.take_kept(self) {
             ctx.response.headers.replace("APISIX-Cache-Key", key.as_bytes());
         }
         ResponseStep::Next
@@ -235,7 +235,7 @@ impl Inner {
             wish.key = key_end(std::slice::from_ref(&key));
             // The text is in the key, whether it comes in the query string or in the body.
             wish.content = Some(method.to_vec());
-            ctx.keep(slot, Told(key));
+            ctx.keep(slot, ReportedKey(key));
         }
         ctx.cache = Some(Box::new(wish));
         Step::Next

@@ -24,7 +24,7 @@ const RETRY_MAX: Duration = Duration::from_secs(30);
 
 /// The state of a topic.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Told {
+pub(crate) struct TopicState {
     /// The listing to use, if there is one.
     pub(crate) listing: Option<Arc<Listing>>,
     /// The reason why the registry has no listing now.
@@ -42,7 +42,7 @@ pub(crate) struct Topic {
     tally: Arc<Tally>,
     /// The number of lists held back now.
     held_back: Arc<AtomicU64>,
-    told: watch::Receiver<Told>,
+    told: watch::Receiver<TopicState>,
     work: Mutex<Option<Work>>,
     task: Mutex<Option<AbortHandle>>,
 }
@@ -54,7 +54,7 @@ impl Topic {
     }
 
     /// Returns a receiver of its present and future states. Call it within a runtime.
-    pub(crate) fn follow(&self) -> watch::Receiver<Told> {
+    pub(crate) fn follow(&self) -> watch::Receiver<TopicState> {
         let work = self.work.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(work) = work {
             let task = tokio::spawn(work).abort_handle();
@@ -100,7 +100,7 @@ impl Hub {
         if let Some(topic) = topics.get(&name).and_then(Weak::upgrade) {
             return topic;
         }
-        let (tell, told) = watch::channel(Told::default());
+        let (tell, told) = watch::channel(TopicState::default());
         let (tally, held_back) = (Arc::clone(&env.tally), Arc::<AtomicU64>::default());
         let follower = Follower {
             name: name.clone(),
@@ -157,7 +157,7 @@ struct Follower {
     earlier: Option<Listing>,
     /// The last listing of the registry.
     said: Option<Listing>,
-    tell: watch::Sender<Told>,
+    tell: watch::Sender<TopicState>,
 }
 
 impl Follower {
@@ -251,7 +251,7 @@ impl Follower {
         if is_first || !is_same || is_stored || self.tell.borrow().trouble.is_some() {
             let next = Arc::new(next);
             self.last.note(&self.name, &next);
-            self.tell.send_modify(|told| *told = Told { listing: Some(next), ..Told::default() });
+            self.tell.send_modify(|told| *told = TopicState { listing: Some(next), ..TopicState::default() });
         }
     }
 }
@@ -294,12 +294,12 @@ mod tests {
         Listing::from([("web".into(), nodes)])
     }
 
-    fn served(told: &Told) -> Vec<String> {
+    fn served(told: &TopicState) -> Vec<String> {
         let web = told.listing.as_ref().and_then(|listing| listing.get("web").cloned());
         web.iter().flat_map(|nodes| nodes.iter()).map(|node| node.host.to_string()).collect()
     }
 
-    async fn wait_for(told: &mut watch::Receiver<Told>, want: &[&str]) {
+    async fn wait_for(told: &mut watch::Receiver<TopicState>, want: &[&str]) {
         let arrived = told.wait_for(|told| served(told) == want);
         let arrived = tokio::time::timeout(Duration::from_secs(20), arrived).await;
         assert!(arrived.is_ok_and(|told| told.is_ok()), "want {want:?}");

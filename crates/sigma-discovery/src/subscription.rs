@@ -9,7 +9,7 @@ use sigma_config::resources::Node;
 use sigma_schema::cidr::CidrSet;
 use tokio::sync::watch;
 
-use crate::hub::{Told, Topic};
+use crate::hub::{Topic, TopicState};
 
 /// The metadata key of the gRPC port, in Nacos and others.
 const GRPC_PORT: &str = "gRPC_port";
@@ -73,7 +73,7 @@ pub struct Subscription {
     topic: Arc<Topic>,
     part: Part,
     /// None until the first call.
-    changes: Option<watch::Receiver<Told>>,
+    changes: Option<watch::Receiver<TopicState>>,
     last: Option<Last>,
     /// A failure was reported, and is not repeated.
     has_complained: bool,

@@ -36,14 +36,14 @@ struct Found {
     info: Vec<u8>,
 }
 
-/// The variables of a request and its script.
-struct Told<'t> {
+/// The variables of a request, with those of its script.
+struct ScriptVariables<'t> {
     request: &'t Context,
     root: &'t str,
     found: &'t Found,
 }
 
-impl Variables for Told<'_> {
+impl Variables for ScriptVariables<'_> {
     fn get(&self, name: &VarName) -> Option<VarValue<'_>> {
         match name {
             VarName::Other(name) if name == "document_root" => Some(VarValue::text(self.root)),
@@ -91,7 +91,7 @@ impl FastCgi {
         let mut params = Params::default();
         let mut found = self.find(path)?;
         if let Some(file) = &self.file {
-            let file = file.rendered(&Told { request: ctx, root: &self.root, found: &found });
+            let file = file.rendered(&ScriptVariables { request: ctx, root: &self.root, found: &found });
             if file.is_empty() || leads_astray(&file) {
                 return Err(no_script());
             }
@@ -101,7 +101,7 @@ impl FastCgi {
             params.set(b"SCRIPT_FILENAME", &file);
         }
         self.tell(ctx, &found, &mut params);
-        let told = Told { request: ctx, root: &self.root, found: &found };
+        let told = ScriptVariables { request: ctx, root: &self.root, found: &found };
         for (name, text) in &self.params {
             let value = text.rendered(&told);
             if value.contains(&0) {

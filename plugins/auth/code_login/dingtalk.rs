@@ -155,7 +155,7 @@ struct Granted {
 }
 
 #[derive(Deserialize)]
-struct Told {
+struct DingtalkResponse {
     errcode: i64,
     result: Option<User>,
 }
@@ -237,15 +237,17 @@ impl Dingtalk {
     ) -> Step {
         let told = match answer {
             Ok(Answer { status: 200, body, .. }) => {
-                answers::read::<Told>(&body).ok_or_else(|| "unread".to_owned())
+                answers::read::<DingtalkResponse>(&body).ok_or_else(|| "unread".to_owned())
             }
             Ok(Answer { status, .. }) => Err(format!("status {status}")),
             Err(error) => Err(error.to_string()),
         };
         match told {
-            Ok(Told { errcode: 0, result: Some(user) }) => self.party.welcome(user, slot, ctx, env),
-            Ok(Told { errcode: 0, result: None }) => refuse(500, "Invalid userinfo"),
-            Ok(Told { errcode, .. }) => {
+            Ok(DingtalkResponse { errcode: 0, result: Some(user) }) => {
+                self.party.welcome(user, slot, ctx, env)
+            }
+            Ok(DingtalkResponse { errcode: 0, result: None }) => refuse(500, "Invalid userinfo"),
+            Ok(DingtalkResponse { errcode, .. }) => {
                 if STALE_TOKEN.contains(&errcode) {
                     forget::<AppToken>(&self.key, env);
                 }

@@ -149,7 +149,7 @@ struct Granted {
 }
 
 #[derive(Deserialize)]
-struct Told {
+struct FeishuResponse {
     code: i64,
     data: Option<User>,
 }
@@ -215,10 +215,12 @@ impl Feishu {
         let config = &self.config;
         let mut call = config.userinfo_url.get(&self.user_upstream, ctx, config.timeout);
         call.headers.append("Authorization", format!("Bearer {token}").as_bytes());
-        Step::wait(env.outbound.call(call), move |answer, ctx, env| match read::<Told>(answer, "user") {
-            Ok(Told { code: 0, data: Some(user) }) => self.party.welcome(user, slot, ctx, env),
-            Ok(Told { code, .. }) => self.refuse(&format!("no user: code {code}"), ctx),
-            Err(reason) => self.refuse(&reason, ctx),
+        Step::wait(env.outbound.call(call), move |answer, ctx, env| {
+            match read::<FeishuResponse>(answer, "user") {
+                Ok(FeishuResponse { code: 0, data: Some(user) }) => self.party.welcome(user, slot, ctx, env),
+                Ok(FeishuResponse { code, .. }) => self.refuse(&format!("no user: code {code}"), ctx),
+                Err(reason) => self.refuse(&reason, ctx),
+            }
         })
     }
 

@@ -11,7 +11,7 @@ use sigma_plugin::{Context, Env, Reply, Step};
 
 use super::super::tokens::{Address, KeySource, Lookup, Metadata, Token, beside};
 use super::Party;
-use super::identity::{Told, challenge, refuse_audience, refuse_schema, refuse_scopes, scopes};
+use super::identity::{NodeUserData, challenge, refuse_audience, refuse_schema, refuse_scopes, scopes};
 use super::questions::{SingleFlights, seconds};
 use sigma_plugin_kit::log_throttle::LogThrottle;
 
@@ -196,7 +196,7 @@ impl Party {
             return refused;
         }
         self.mark(claims.get("sub").and_then(Value::as_str), token, ctx);
-        let told = Told { access_token: Some(token), user: Some(claims), ..Told::default() };
+        let told = NodeUserData { access_token: Some(token), user: Some(claims), ..NodeUserData::default() };
         told.tell(config, &mut ctx.request.headers);
         Step::Next
     }

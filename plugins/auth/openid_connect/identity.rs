@@ -34,7 +34,7 @@ pub(super) fn has_offered_token(headers: &Headers) -> bool {
 
 /// The user data for the node.
 #[derive(Default)]
-pub(super) struct Told<'a> {
+pub(super) struct NodeUserData<'a> {
     pub(super) access_token: Option<&'a str>,
     pub(super) user: Option<&'a Map<String, Value>>,
     pub(super) id_claims: Option<&'a Map<String, Value>>,
@@ -42,7 +42,7 @@ pub(super) struct Told<'a> {
     pub(super) refresh_token: Option<&'a str>,
 }
 
-impl Told<'_> {
+impl NodeUserData<'_> {
     /// Tells the node.
     pub(super) fn tell(&self, config: &Config, headers: &mut Headers) {
         let encoded =

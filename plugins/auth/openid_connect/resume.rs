@@ -10,7 +10,7 @@ use super::super::seal::remove;
 use super::super::tokens::beside;
 use super::Party;
 use super::config::UnauthAction;
-use super::identity::{Told, claims_of, refuse_schema, refuse_scopes};
+use super::identity::{NodeUserData, claims_of, refuse_schema, refuse_scopes};
 use super::login::Reason;
 use super::questions::{SingleFlights, Tokens};
 use super::session::Session;
@@ -176,7 +176,7 @@ impl Party {
             remove(&sessions.config.cookie_name, &mut ctx.request.headers);
         }
         self.mark(Some(&session.sub), &session.id, ctx);
-        let told = Told {
+        let told = NodeUserData {
             access_token: session.access_token.as_deref(),
             user: session.user.as_ref(),
             id_claims: session.id_claims.as_ref(),

@@ -230,7 +230,7 @@ struct Inquiry {
 }
 
 /// Fields about the user for the client.
-struct Told(Vec<(String, Vec<u8>)>);
+struct UserFields(Vec<(String, Vec<u8>)>);
 
 impl Inquiry {
     fn ask(mut self, ctx: &mut Context, env: &Env<'_>) -> Step {
@@ -283,7 +283,7 @@ impl Inquiry {
         if let Some(values) = told {
             let fields = names.into_iter().zip(values);
             let fields = fields.filter_map(|(name, value)| Some((name, value?))).collect();
-            ctx.keep(self.slot, Told(fields));
+            ctx.keep(self.slot, UserFields(fields));
         }
         match verdict.refusal() {
             None => {
@@ -322,7 +322,7 @@ impl Plugin for WolfRbac {
     }
 
     fn header_filter(&self, ctx: &mut Context, _: &Env<'_>) -> ResponseStep {
-        if let Some(Told(fields)) = ctx.take_kept(self) {
+        if let Some(UserFields(fields)) = ctx.take_kept(self) {
             for (name, value) in fields {
                 ctx.response.headers.remove_name(name.as_bytes());
                 ctx.response.headers.append(&name, &value);

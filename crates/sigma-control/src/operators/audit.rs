@@ -47,13 +47,13 @@ pub(crate) struct Made(pub(crate) u64);
 
 /// The audit log of a process.
 pub(crate) struct Audit {
-    thread: SyncSender<Told>,
+    thread: SyncSender<AuditMessage>,
     history: Option<Arc<History>>,
     allowance: Allowance,
     throttle: Mutex<Throttle>,
 }
 
-enum Told {
+enum AuditMessage {
     Line(String),
     Reopen,
 }
@@ -86,10 +86,10 @@ impl Audit {
 
     /// Reopens the file after it was moved.
     pub(crate) fn reopen(&self) {
-        self.tell(Told::Reopen);
+        self.tell(AuditMessage::Reopen);
     }
 
-    fn tell(&self, told: Told) {
+    fn tell(&self, told: AuditMessage) {
         if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = self.thread.try_send(told) {
             tracing::error!("a line of the audit log is lost: its disk is slow or full");
         }
@@ -104,9 +104,11 @@ impl Audit {
                 line["refused_without_a_line"] = kept_back.into();
             }
         }
-        let Some(Made(revision)) = made else { return self.tell(Told::Line(format!("{line}\n"))) };
+        let Some(Made(revision)) = made else { return self.tell(AuditMessage::Line(format!("{line}\n"))) };
         line["revision"] = revision.into();
-        let Some(history) = self.history.clone() else { return self.tell(Told::Line(format!("{line}\n"))) };
+        let Some(history) = self.history.clone() else {
+            return self.tell(AuditMessage::Line(format!("{line}\n")));
+        };
         let this = Arc::clone(self);
         tokio::spawn(async move {
             if let Ok(Some(version)) =
@@ -114,7 +116,7 @@ impl Audit {
             {
                 line["version"] = version.into();
             }
-            this.tell(Told::Line(format!("{line}\n")));
+            this.tell(AuditMessage::Line(format!("{line}\n")));
         });
     }
 }
@@ -185,12 +187,12 @@ fn open(path: &Path) -> std::io::Result<File> {
 }
 
 /// Writes lines until all senders are gone.
-fn write(path: &Path, mut file: File, told: &Receiver<Told>) {
+fn write(path: &Path, mut file: File, told: &Receiver<AuditMessage>) {
     let mut complained = false;
     for one in told {
         let done = match one {
-            Told::Line(line) => file.write_all(line.as_bytes()),
-            Told::Reopen => open(path).map(|opened| file = opened),
+            AuditMessage::Line(line) => file.write_all(line.as_bytes()),
+            AuditMessage::Reopen => open(path).map(|opened| file = opened),
         };
         match done {
             Ok(()) => complained = false,

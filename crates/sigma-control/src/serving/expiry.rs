@@ -137,9 +137,9 @@ impl Standing {
 
 /// Past messages about the certificates in force.
 #[derive(Default)]
-struct Told(HashMap<InUse, Standing>);
+struct SentWarnings(HashMap<InUse, Standing>);
 
-impl Told {
+impl SentWarnings {
     /// Returns the messages at `now` about `certificates`: each threshold once, and only the nearest of
     /// several.
     fn look(&mut self, certificates: Vec<InUse>, days: &[u32], now: i64) -> Vec<(InUse, Standing)> {
@@ -172,7 +172,7 @@ fn say(certificate: &InUse, standing: Standing, now: i64) {
 
 /// Says in time which certificates expire, until the process ends.
 pub(crate) async fn watch(publisher: Arc<Publisher>) {
-    let (mut told, mut seen, mut looked) = (Told::default(), Weak::new(), Instant::now());
+    let (mut told, mut seen, mut looked) = (SentWarnings::default(), Weak::new(), Instant::now());
     loop {
         // Before the rest, so that the state is not locked while dates are read.
         let snapshot = publisher.state().snapshot.clone();
@@ -196,7 +196,11 @@ pub(crate) async fn watch(publisher: Arc<Publisher>) {
 /// the warnings about dates of certificates within the document.
 pub fn certificate_warnings(snapshot: &Snapshot) -> Vec<String> {
     let certificates = snapshot.presented().iter().map(InUse::of).collect();
-    let news = Told::default().look(certificates, &snapshot.settings.tls.expiry_warning_days, unix_seconds());
+    let news = SentWarnings::default().look(
+        certificates,
+        &snapshot.settings.tls.expiry_warning_days,
+        unix_seconds(),
+    );
     let text = |(certificate, standing): &(InUse, Standing)| {
         let InUse { place, serial, .. } = certificate;
         let file = file_of(snapshot, place).map(|file| format!("{}, ", file.display())).unwrap_or_default();
@@ -239,7 +243,7 @@ mod tests {
 
     #[test]
     fn each_threshold_is_reported_once_and_only_the_nearest() {
-        let mut told = Told::default();
+        let mut told = SentWarnings::default();
         let ends = 100 * DAY_S;
         let mut said = Vec::new();
         // Hours of the clock, the last ones after the end; it is set back in between.
@@ -284,7 +288,7 @@ mod tests {
     #[test]
     fn immediate_problems_are_reported_at_once() {
         let check = |certificate: InUse, now: i64, days: &[u32], expected: &[Standing]| {
-            let news = Told::default().look(vec![certificate], days, now);
+            let news = SentWarnings::default().look(vec![certificate], days, now);
             assert_eq!(news.iter().map(|(_, standing)| *standing).collect::<Vec<_>>(), expected);
         };
         check(one("1", 0, 10), 11, &DAYS, &[Standing::Expired]);

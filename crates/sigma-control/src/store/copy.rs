@@ -53,7 +53,7 @@ pub struct Mirrored {
     /// The copy's forms of records that are different now, from the first load until they are taken.
     earlier: Mutex<Vec<Record>>,
     /// None only while it is dropped.
-    keeper: Option<Sender<Told>>,
+    keeper: Option<Sender<CopyMessage>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -117,7 +117,7 @@ impl Mirrored {
                         Ok(None) => {}
                         Err(error) => tracing::warn!(%error, "nothing is known of the time before"),
                     }
-                    self.keep(Told::Event(Event::Reloaded(contents.clone())));
+                    self.keep(CopyMessage::Event(Event::Reloaded(contents.clone())));
                     return Ok(contents);
                 }
                 Err(error) => failed = Some(error),
@@ -157,10 +157,10 @@ impl Mirrored {
         // Deleted records stay deleted.
         earlier.retain(|record| present.contains_key(record.key.as_str()));
         *self.earlier.lock().unwrap_or_else(PoisonError::into_inner) = earlier;
-        self.keep(Told::Copy(copy));
+        self.keep(CopyMessage::Copy(copy));
     }
 
-    fn keep(&self, told: Told) {
+    fn keep(&self, told: CopyMessage) {
         if let Some(keeper) = &self.keeper {
             // Without its thread there is no copy, which it has logged.
             let _ = keeper.send(told);
@@ -233,7 +233,7 @@ impl Store for Mirrored {
                 }
                 if let Some(keeper) = &keeper {
                     // As in `keep`.
-                    let _ = keeper.send(Told::Event(event.clone()));
+                    let _ = keeper.send(CopyMessage::Event(event.clone()));
                 }
                 let heard = tokio::select! {
                     sent = watcher.send(event) => sent.is_ok(),
@@ -252,7 +252,7 @@ impl Store for Mirrored {
     }
 
     fn judged(&self, revision: u64, quarantined: &[String]) {
-        self.keep(Told::Judged { revision, quarantined: quarantined.iter().cloned().collect() });
+        self.keep(CopyMessage::Judged { revision, quarantined: quarantined.iter().cloned().collect() });
     }
 
     fn status(&self) -> StoreStatus {
@@ -261,7 +261,7 @@ impl Store for Mirrored {
 }
 
 /// A message to the thread of the copy.
-enum Told {
+enum CopyMessage {
     /// The content of the file, at the start.
     Copy(LocalCopy),
     Event(Event),
@@ -286,7 +286,7 @@ impl Keeper {
         Keeper { file, revision: 0, records: BTreeMap::new(), good: BTreeMap::new() }
     }
 
-    fn run(mut self, told: &Receiver<Told>) {
+    fn run(mut self, told: &Receiver<CopyMessage>) {
         let mut complained = false;
         while let Ok(one) = told.recv() {
             if !self.apply(one) {
@@ -318,7 +318,7 @@ impl Keeper {
     }
 
     /// Reads messages for a time; true if there will be no more.
-    fn settle(&mut self, told: &Receiver<Told>, time: Duration) -> bool {
+    fn settle(&mut self, told: &Receiver<CopyMessage>, time: Duration) -> bool {
         let until = Instant::now() + time;
         loop {
             match told.recv_timeout(until.saturating_duration_since(Instant::now())) {
@@ -331,9 +331,9 @@ impl Keeper {
 
     /// Takes in one thing; true if it changed anything that has to be written. With several watches
     /// the same comes several times.
-    fn apply(&mut self, told: Told) -> bool {
+    fn apply(&mut self, told: CopyMessage) -> bool {
         match told {
-            Told::Copy(copy) => {
+            CopyMessage::Copy(copy) => {
                 let by_key = |records: Vec<Record>| {
                     records.into_iter().map(|record| (record.key.clone(), record)).collect()
                 };
@@ -341,8 +341,8 @@ impl Keeper {
                 (self.records, self.good) = (by_key(copy.contents.records), by_key(copy.good));
                 false
             }
-            Told::Event(event) => self.follow(event),
-            Told::Judged { revision, quarantined } => {
+            CopyMessage::Event(event) => self.follow(event),
+            CopyMessage::Judged { revision, quarantined } => {
                 let records = &self.records;
                 self.good.retain(|key, _| {
                     quarantined.contains(key) || records.get(key).is_some_and(|now| now.modified > revision)
@@ -654,9 +654,12 @@ mod tests {
         let mut keeper = Keeper::new(CopyFile::new(dir.path(), "/apisix"));
         let at = |modified| Record { modified, ..records()[0].clone() };
         let put = |modified| {
-            Told::Event(Event::Changed { revision: modified, changes: vec![Change::Put(at(modified))] })
+            CopyMessage::Event(Event::Changed {
+                revision: modified,
+                changes: vec![Change::Put(at(modified))],
+            })
         };
-        let judged = |revision, quarantined: &[&str]| Told::Judged {
+        let judged = |revision, quarantined: &[&str]| CopyMessage::Judged {
             revision,
             quarantined: quarantined.iter().map(ToString::to_string).collect(),
         };
@@ -678,19 +681,19 @@ mod tests {
         keeper.write().unwrap();
         let copy = keeper.file.read().unwrap().unwrap();
         let mut keeper = Keeper::new(keeper.file);
-        assert!(!keeper.apply(Told::Copy(copy)));
+        assert!(!keeper.apply(CopyMessage::Copy(copy)));
         let contents = Contents { revision: 11, records: vec![at(11)] };
-        assert!(keeper.apply(Told::Event(Event::Reloaded(contents.clone()))));
-        assert!(!keeper.apply(Told::Event(Event::Reloaded(contents))));
+        assert!(keeper.apply(CopyMessage::Event(Event::Reloaded(contents.clone()))));
+        assert!(!keeper.apply(CopyMessage::Event(Event::Reloaded(contents))));
         assert_eq!(good(&keeper), Some(8));
         keeper.apply(judged(11, &[]));
         assert_eq!(good(&keeper), None);
         // Reports of gateways are not part of it.
         let report = Record { key: "data_plane/health/1".into(), modified: 12, ..at(11) };
         let reported = Event::Changed { revision: 12, changes: vec![Change::Put(report)] };
-        assert!(!keeper.apply(Told::Event(reported)) && keeper.records.len() == 1);
+        assert!(!keeper.apply(CopyMessage::Event(reported)) && keeper.records.len() == 1);
         let none = Contents { revision: 12, records: Vec::new() };
-        assert!(keeper.apply(Told::Event(Event::Reloaded(none))));
+        assert!(keeper.apply(CopyMessage::Event(Event::Reloaded(none))));
         assert!(keeper.records.is_empty() && keeper.good.is_empty());
     }
 }

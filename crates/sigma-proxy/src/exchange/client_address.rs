@@ -17,7 +17,7 @@ const LINES: Allowance = Allowance { burst: 5, pause: Duration::from_secs(10) };
 
 /// A client's address and port; the port is 0 if it is not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ToldAddress {
+pub(crate) struct ForwardedAddress {
     pub(crate) addr: IpAddr,
     pub(crate) port: u16,
 }
@@ -40,7 +40,7 @@ pub(super) fn told(
     snapshot: &Snapshot,
     headers: &Headers,
     peer: Option<IpAddr>,
-) -> Result<Option<ToldAddress>, String> {
+) -> Result<Option<ForwardedAddress>, String> {
     let Some(setting) = &snapshot.settings.client_address else { return Ok(None) };
     if !peer.is_some_and(|peer| snapshot.trusted().contains(peer)) {
         return Ok(None);
@@ -49,7 +49,7 @@ pub(super) fn told(
         return Ok(None);
     };
     let (addr, port) = parse(text)?;
-    Ok(Some(ToldAddress { addr, port: port.unwrap_or(0) }))
+    Ok(Some(ForwardedAddress { addr, port: port.unwrap_or(0) }))
 }
 
 /// Returns the text of the address; None without one.

@@ -54,7 +54,7 @@ use crate::connection::{ConnectionInfo, Origin};
 use crate::route::{Outcome, Params};
 use crate::snapshot::{Route, Target};
 use crate::worker::{View, Worker};
-use client_address::ToldAddress;
+use client_address::ForwardedAddress;
 use local_reply::Draft;
 use remainder::Remainder;
 use request::RequestView;
@@ -97,8 +97,8 @@ pub(crate) struct Scratch {
     asks_body: bool,
     /// A filter has rejected the body of a response.
     is_refused: bool,
-    /// The client's address according to the proxies in front.
-    told: Option<ToldAddress>,
+    /// The client's address as the proxies in front tell it.
+    told: Option<ForwardedAddress>,
     /// The node of the last attempt that failed.
     failed_node: Option<NodeAddr>,
     /// The response had begun, and was cut.
@@ -403,8 +403,8 @@ fn proof(challenges: &Challenges, head: &RequestHead) -> Option<Box<Draft>> {
     Some(Reply::new(200).header("Content-Type", "application/octet-stream").text(answer).into())
 }
 
-/// Returns the origin of the request, for plugins.
-fn client(down: &websocket::Client<'_>, view: &View, told: Option<ToldAddress>) -> Client {
+/// Where the request came from, for plugins.
+fn client(down: &websocket::Client<'_>, view: &View, told: Option<ForwardedAddress>) -> Client {
     let mut client = Client { tls: down.tls(), geography: view.geography.clone(), ..down.origin().client() };
     if let Some(told) = told {
         (client.addr, client.port) = (Some(told.addr), told.port);

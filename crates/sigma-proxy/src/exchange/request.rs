@@ -18,7 +18,7 @@ use sigma_plugin::variables::{
 };
 use sigma_schema::expr::{VarName, VarValue, Variables};
 
-use super::client_address::{self, ToldAddress};
+use super::client_address::{self, ForwardedAddress};
 use super::target;
 use crate::connection::Origin;
 use crate::route::normalize::NormalPath;
@@ -55,8 +55,8 @@ pub(crate) struct RequestView<'r> {
     path: &'r NormalPath<'r>,
     host: Cow<'r, [u8]>,
     origin: Origin,
-    /// The client's address according to the proxies in front.
-    told: Option<ToldAddress>,
+    /// The client's address, if the proxies in front tell it.
+    told: Option<ForwardedAddress>,
     tls: Option<&'r Tls>,
     geography: Option<&'r Geography>,
     body: Option<&'r BodyFields>,
@@ -118,8 +118,8 @@ impl<'r> RequestView<'r> {
         operation??.get(name)
     }
 
-    /// Adds the client's address according to the proxies in front.
-    pub(super) fn told(self, told: Option<ToldAddress>) -> RequestView<'r> {
+    /// The same, from the client whose address is told.
+    pub(super) fn told(self, told: Option<ForwardedAddress>) -> RequestView<'r> {
         RequestView { told, ..self }
     }
 
@@ -276,7 +276,7 @@ pub(crate) struct Viewed<'r> {
     head: &'r RequestHead,
     path: NormalPath<'r>,
     origin: Origin,
-    told: Option<ToldAddress>,
+    told: Option<ForwardedAddress>,
     tls: Option<&'r Tls>,
     geography: Option<&'r Geography>,
 }
@@ -308,8 +308,8 @@ impl<'r> Viewed<'r> {
         self.head
     }
 
-    /// Returns the client's address according to the proxies in front.
-    pub(crate) fn told(&self) -> Option<ToldAddress> {
+    /// The client's address, if the proxies in front tell it.
+    pub(crate) fn told(&self) -> Option<ForwardedAddress> {
         self.told
     }
 

@@ -14,7 +14,7 @@ use sigma_wire::h2::Reused;
 use tokio::sync::oneshot;
 
 use super::demand::Demand;
-use super::shared::{Member, Order, Shared, Told};
+use super::shared::{Member, Order, Shared, SharedDialResult};
 use super::target::{Made, PoolLimits, Target};
 use crate::dial::{Dialled, dial, timed_out};
 use crate::identity::LeaseWatch;
@@ -231,10 +231,14 @@ impl Node {
         let told = limit.bound(&mut waiting.told).await;
         waiting.over = told.is_some();
         match told {
-            Some(Ok(Told::Place(connection, member))) => Ok(Some(self.placed(connection, member))),
-            Some(Ok(Told::Own(connection))) => Ok(Some(InUse { connection, place: self.occupy() })),
-            Some(Ok(Told::NotShared)) => Ok(None),
-            Some(Ok(Told::Failed(fault))) => Err(fault),
+            Some(Ok(SharedDialResult::Place(connection, member))) => {
+                Ok(Some(self.placed(connection, member)))
+            }
+            Some(Ok(SharedDialResult::Own(connection))) => {
+                Ok(Some(InUse { connection, place: self.occupy() }))
+            }
+            Some(Ok(SharedDialResult::NotShared)) => Ok(None),
+            Some(Ok(SharedDialResult::Failed(fault))) => Err(fault),
             Some(Err(_)) => Err(Fault::new(FaultKind::Internal, "the pool was closed")),
             None if self.kept.borrow().shared.is_opening(&waiting.made) => Err(timed_out()),
             None => Err(full()),
@@ -399,7 +403,7 @@ impl Drop for Opening {
 struct Waiting {
     node: Rc<Node>,
     made: Rc<Made>,
-    told: oneshot::Receiver<Told>,
+    told: oneshot::Receiver<SharedDialResult>,
     /// It has its result.
     over: bool,
 }
@@ -410,7 +414,7 @@ impl Drop for Waiting {
         self.told.close();
         let missed = self.told.try_recv().ok();
         self.node.kept.borrow_mut().shared.left(&self.made, self.over || missed.is_some());
-        if let Some(Told::Place(connection, member)) = missed {
+        if let Some(SharedDialResult::Place(connection, member)) = missed {
             drop(self.node.placed(connection, member));
         }
     }

@@ -20,7 +20,7 @@ const OPENINGS_MAX: usize = 16;
 
 /// The result for a waiting exchange.
 #[derive(Debug)]
-pub(super) enum Told {
+pub(super) enum SharedDialResult {
     /// A stream on a shared connection
     Place(Connection, Rc<Member>),
     /// Its own connection: the node does not share connections
@@ -63,7 +63,7 @@ struct Waiter {
     /// It takes no connection that was opened before its arrival.
     fresh: bool,
     timeout_ms: u64,
-    tell: oneshot::Sender<Told>,
+    tell: oneshot::Sender<SharedDialResult>,
 }
 
 impl Waiter {
@@ -128,7 +128,7 @@ impl Group {
             member.used_ms.set(now_ms);
             let place = Connection::on(&member.connection, Reused::No);
             // It is not closed, and no other task runs meanwhile.
-            let _ = waiter.tell.send(Told::Place(place, Rc::clone(member)));
+            let _ = waiter.tell.send(SharedDialResult::Place(place, Rc::clone(member)));
             given += 1;
         }
         given
@@ -234,7 +234,7 @@ impl Shared {
 
     /// Adds an exchange that waits for a stream. One that comes although there is a free stream has tried it without
     /// success, and gets one on a new connection.
-    pub(super) fn join(&mut self, target: &Target<'_>) -> (Rc<Made>, oneshot::Receiver<Told>) {
+    pub(super) fn join(&mut self, target: &Target<'_>) -> (Rc<Made>, oneshot::Receiver<SharedDialResult>) {
         let (tell, told) = oneshot::channel();
         self.now += 1;
         let (came, timeout_ms) = (self.now, target.dial.timeout_ms);
@@ -362,7 +362,7 @@ impl Shared {
                 group.waiting.push_back(waiter);
             } else {
                 // An exchange that has left needs no result.
-                let _ = waiter.tell.send(Told::Failed(fault));
+                let _ = waiter.tell.send(SharedDialResult::Failed(fault));
             }
         }
         group.gone = 0;
@@ -374,10 +374,10 @@ impl Shared {
         let made = &order.made;
         let Some(group) = self.group(made) else { return };
         group.openings -= 1;
-        let mut told = Told::Own(own);
+        let mut told = SharedDialResult::Own(own);
         for waiter in std::mem::take(&mut group.waiting) {
             if !waiter.tell.is_closed() {
-                let _ = waiter.tell.send(std::mem::replace(&mut told, Told::NotShared));
+                let _ = waiter.tell.send(std::mem::replace(&mut told, SharedDialResult::NotShared));
             }
         }
         group.gone = 0;

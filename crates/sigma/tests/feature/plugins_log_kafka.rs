@@ -23,11 +23,11 @@ struct Produced {
 /// A broker that leads all partitions of any topic.
 struct Broker {
     port: u16,
-    told: Arc<Told>,
+    told: Arc<KafkaState>,
 }
 
 #[derive(Default)]
-struct Told {
+struct KafkaState {
     partitions: i32,
     /// User and password, if it asks for them.
     login: Option<(&'static str, &'static str)>,
@@ -50,7 +50,7 @@ impl Broker {
     ) -> Broker {
         let port = server.local_addr().unwrap().port();
         let errors = Mutex::new(errors.iter().copied().collect());
-        let told = Arc::new(Told { partitions, login, errors, ..Told::default() });
+        let told = Arc::new(KafkaState { partitions, login, errors, ..KafkaState::default() });
         let shared = Arc::clone(&told);
         std::thread::spawn(move || {
             for socket in server.incoming().map_while(Result::ok) {
@@ -72,7 +72,7 @@ impl Broker {
     }
 }
 
-impl Told {
+impl KafkaState {
     fn answer(&self, mut socket: &TcpStream, port: u16) -> io::Result<()> {
         let mut length = [0; 4];
         socket.read_exact(&mut length)?;

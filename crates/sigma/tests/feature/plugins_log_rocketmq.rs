@@ -31,11 +31,11 @@ struct Message {
 
 struct Server {
     port: u16,
-    told: Arc<Told>,
+    told: Arc<RocketmqState>,
 }
 
 #[derive(Default)]
-struct Told {
+struct RocketmqState {
     /// Where it says that the broker is.
     broker: u16,
     /// The topics that it knows, and their queues.
@@ -50,12 +50,16 @@ impl Server {
     fn start(topics: &[(&'static str, u32)], codes: &[u32]) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        Server::at(listener, port, Told { topics: topics.iter().copied().collect(), ..Told::of(codes) })
+        Server::at(
+            listener,
+            port,
+            RocketmqState { topics: topics.iter().copied().collect(), ..RocketmqState::of(codes) },
+        )
     }
 
-    fn at(listener: TcpListener, broker: u16, told: Told) -> Server {
+    fn at(listener: TcpListener, broker: u16, told: RocketmqState) -> Server {
         let port = listener.local_addr().unwrap().port();
-        let told = Arc::new(Told { broker, ..told });
+        let told = Arc::new(RocketmqState { broker, ..told });
         let shared = Arc::clone(&told);
         std::thread::spawn(move || {
             for socket in listener.incoming().map_while(Result::ok) {
@@ -76,9 +80,9 @@ impl Server {
     }
 }
 
-impl Told {
-    fn of(codes: &[u32]) -> Told {
-        Told { codes: Mutex::new(codes.iter().copied().collect()), ..Told::default() }
+impl RocketmqState {
+    fn of(codes: &[u32]) -> RocketmqState {
+        RocketmqState { codes: Mutex::new(codes.iter().copied().collect()), ..RocketmqState::default() }
     }
 
     fn answer(&self, mut socket: &TcpStream) -> io::Result<()> {
@@ -248,7 +252,11 @@ fn questions_are_signed_where_an_account_is_set() {
     let check = |secret: &str| {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let told = Told { topics: [("logs", 1)].into(), asks_for_account: true, ..Told::default() };
+        let told = RocketmqState {
+            topics: [("logs", 1)].into(),
+            asks_for_account: true,
+            ..RocketmqState::default()
+        };
         let server = Server::at(listener, port, told);
         let account = json!({ "access_key": ACCESS_KEY, "secret_key": secret, "batch_max_size": 1 });
         let (_origin, gateway) = start(server.port, account);
@@ -277,7 +285,8 @@ fn connections_are_encrypted() {
     let front =
         Gateway::start(SIGMA, &streams::config(listener, json!({ "stream_routes": routes }))).unwrap();
     let port = front.address().port().unwrap();
-    let server = Server::at(plain, port, Told { topics: [("logs", 1)].into(), ..Told::default() });
+    let server =
+        Server::at(plain, port, RocketmqState { topics: [("logs", 1)].into(), ..RocketmqState::default() });
     let (_origin, gateway) = start(port, json!({ "use_tls": true, "batch_max_size": 1 }));
     gateway.connect().unwrap().get("/1").unwrap();
     assert!(until(PATIENCE, || server.bodies() == [entry("/1")]), "{}", gateway.stderr());

@@ -211,7 +211,7 @@ struct Applied {
 }
 
 /// The quotas to report to the client. Most configurations have one rule.
-struct Told {
+struct QuotaReport {
     first: Counted,
     others: Vec<Counted>,
 }
@@ -410,12 +410,12 @@ impl LimitCount {
         env: &Env<'_>,
         counted: impl IntoIterator<Item = (Applied, Verdict)>,
     ) -> Step {
-        let (mut told, mut last) = (None::<Told>, None);
+        let (mut told, mut last) = (None::<QuotaReport>, None);
         for (Applied { rule, key, quota }, verdict) in counted {
             let learns = self.learning.is_some() && (!verdict.is_refusal() || self.refusal.is_dry());
             let one = Counted { rule, quota, verdict, key: learns.then(|| key.clone()) };
             match &mut told {
-                None => told = Some(Told { first: one, others: Vec::new() }),
+                None => told = Some(QuotaReport { first: one, others: Vec::new() }),
                 Some(told) => told.others.push(one),
             }
             last = Some((key, quota, verdict));
@@ -539,7 +539,7 @@ impl Plugin for LimitCount {
     }
 
     fn header_filter(&self, ctx: &mut Context, env: &Env<'_>) -> ResponseStep {
-        let Some(Told { first, others }) = ctx.take_kept(self) else { return ResponseStep::Next };
+        let Some(QuotaReport { first, others }) = ctx.take_kept(self) else { return ResponseStep::Next };
         let rest = self.learning.as_ref().map_or(0, |learning| learning.rest(&mut ctx.response.headers));
         if rest > 0 {
             return self.learn(std::iter::once(first).chain(others).collect(), rest, ctx, env);

@@ -37,17 +37,17 @@ impl Field {
 impl Schema {
     /// Reads an answer to [`QUESTION`]; None if it is invalid.
     pub(super) fn read(answer: &[u8]) -> Option<Schema> {
-        let Told { data: Data { schema } } = serde_json::from_slice(answer).ok()?;
+        let IntrospectionResponse { data: Data { schema } } = serde_json::from_slice(answer).ok()?;
         let name = |named: Option<Named>| named.and_then(|named| named.name);
-        let field = |field: ToldField| {
-            let number = |argument: ToldArgument| {
+        let field = |field: IntrospectedField| {
+            let number = |argument: IntrospectedArgument| {
                 let number: f64 = argument.default_value?.trim().parse().ok()?;
                 Some((argument.name, number))
             };
             let defaults = field.args.unwrap_or_default().into_iter().filter_map(number).collect();
             Some((field.name, Field { returns: field.of?.innermost()?, defaults }))
         };
-        let fields = |told: ToldType| {
+        let fields = |told: IntrospectedType| {
             let fields = told.fields.unwrap_or_default().into_iter().filter_map(field).collect();
             Some((told.name?, fields))
         };
@@ -74,23 +74,23 @@ impl Schema {
 }
 
 #[derive(Deserialize)]
-struct Told {
+struct IntrospectionResponse {
     data: Data,
 }
 
 #[derive(Deserialize)]
 struct Data {
     #[serde(rename = "__schema")]
-    schema: ToldSchema,
+    schema: IntrospectedSchema,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct ToldSchema {
+struct IntrospectedSchema {
     query_type: Option<Named>,
     mutation_type: Option<Named>,
     subscription_type: Option<Named>,
-    types: Vec<ToldType>,
+    types: Vec<IntrospectedType>,
 }
 
 #[derive(Deserialize)]
@@ -99,22 +99,22 @@ struct Named {
 }
 
 #[derive(Deserialize)]
-struct ToldType {
+struct IntrospectedType {
     name: Option<Box<str>>,
-    fields: Option<Vec<ToldField>>,
+    fields: Option<Vec<IntrospectedField>>,
 }
 
 #[derive(Deserialize)]
-struct ToldField {
+struct IntrospectedField {
     name: Box<str>,
     #[serde(rename = "type")]
     of: Option<Wrapped>,
-    args: Option<Vec<ToldArgument>>,
+    args: Option<Vec<IntrospectedArgument>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct ToldArgument {
+struct IntrospectedArgument {
     name: Box<str>,
     default_value: Option<Box<str>>,
 }

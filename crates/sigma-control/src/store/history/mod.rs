@@ -26,7 +26,7 @@ use tokio::sync::oneshot;
 use super::{Change, Contents, Event, StoreError};
 pub(crate) use file::Target;
 use file::{HistoryFile, Item};
-use recorder::{Recorder, Told};
+use recorder::{Recorder, RecorderMessage};
 pub use version::{Author, By, Difference, Operation, Outcome, State, Summary, Unserved, Version, cleaned};
 
 /// The prefix of the names of settings among the keys.
@@ -81,7 +81,7 @@ pub struct Place {
 
 /// The history of a gateway.
 pub struct History {
-    thread: SyncSender<Told>,
+    thread: SyncSender<RecorderMessage>,
     shared: Arc<Shared>,
 }
 
@@ -121,7 +121,7 @@ impl History {
             modified: record.modified,
             value: Some(Arc::clone(&record.value)),
         });
-        self.tell(Told::Everything { revision: contents.revision, items: items.collect() });
+        self.tell(RecorderMessage::Everything { revision: contents.revision, items: items.collect() });
     }
 
     /// Reports an event of the store.
@@ -147,7 +147,7 @@ impl History {
                     }
                 }
                 if !items.is_empty() {
-                    self.tell(Told::Changes(items));
+                    self.tell(RecorderMessage::Changes(items));
                 }
             }
             Event::Reloaded(contents) => self.found(contents),
@@ -157,7 +157,7 @@ impl History {
 
     /// Tells whose write of the store a revision is, and which version it brings back.
     pub fn wrote(&self, revision: u64, author: Author, rollback_to: Option<u64>) {
-        self.tell(Told::Author { revision, author: author.cleaned(), rollback_to });
+        self.tell(RecorderMessage::Author { revision, author: author.cleaned(), rollback_to });
     }
 
     /// Reports the content of a file that has come into force, or only its settings where a store has the
@@ -165,18 +165,18 @@ impl History {
     pub fn file(&self, author: Author, values: BTreeMap<String, Vec<u8>>) {
         let items =
             values.into_iter().map(|(key, value)| Item { key, modified: 0, value: Some(value.into()) });
-        self.tell(Told::File { author: author.cleaned(), items: items.collect() });
+        self.tell(RecorderMessage::File { author: author.cleaned(), items: items.collect() });
     }
 
     /// Reports that a file was refused.
     pub fn refused(&self, author: Author, reason: &str) {
         let reason = cleaned(reason, version::REASON_BYTES);
-        self.tell(Told::Refused { author: author.cleaned(), reason });
+        self.tell(RecorderMessage::Refused { author: author.cleaned(), reason });
     }
 
     /// Reports that everything up to a revision is in force, but for these.
     pub fn settled(&self, revision: u64, quarantined: Vec<Unserved>) {
-        self.tell(Told::Settled { revision, quarantined });
+        self.tell(RecorderMessage::Settled { revision, quarantined });
     }
 
     /// Whether something was missed since it was last asked, so that [`History::found`] is to be called.
@@ -188,7 +188,7 @@ impl History {
     pub async fn close(&self) {
         let (reply, closed) = oneshot::channel();
         // The queue is full, or the thread has gone: the file closes with the process.
-        if self.thread.try_send(Told::Close(reply)).is_ok() {
+        if self.thread.try_send(RecorderMessage::Close(reply)).is_ok() {
             let _ = tokio::time::timeout(ANSWER_TIMEOUT, closed).await;
         }
     }
@@ -233,7 +233,7 @@ impl History {
         question: impl FnOnce(&HistoryFile) -> Result<T, redb::Error> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
-        let asked = self.thread.try_send(Told::Question(Box::new(move |file| {
+        let asked = self.thread.try_send(RecorderMessage::Question(Box::new(move |file| {
             // The caller may have gone.
             let _ = reply.send(question(file));
         })));
@@ -255,7 +255,7 @@ impl History {
     }
 
     /// Puts something into the queue, unless it is full.
-    fn tell(&self, told: Told) {
+    fn tell(&self, told: RecorderMessage) {
         let bytes = told.bytes();
         let queued = self.shared.queued.fetch_add(bytes, Ordering::AcqRel);
         let sent = match queued > 0 && queued + bytes > QUEUE_BYTES {

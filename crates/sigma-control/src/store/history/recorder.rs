@@ -26,7 +26,7 @@ const RECENT: usize = 1024;
 type Question = Box<dyn FnOnce(&HistoryFile) + Send>;
 
 /// A message to the thread.
-pub(super) enum Told {
+pub(super) enum RecorderMessage {
     /// All that there is in the store.
     Everything { revision: u64, items: Vec<Item> },
     /// Changes of the store, each with its revision.
@@ -47,13 +47,15 @@ pub(super) enum Told {
     Close(oneshot::Sender<()>),
 }
 
-impl Told {
+impl RecorderMessage {
     /// Returns the size of its values.
     pub(super) fn bytes(&self) -> usize {
         let of = |item: &Item| item.value.as_ref().map_or(0, |value| value.len());
         match self {
-            Told::Everything { items, .. } | Told::File { items, .. } => items.iter().map(of).sum(),
-            Told::Changes(items) => items.iter().map(|(_, item)| of(item)).sum(),
+            RecorderMessage::Everything { items, .. } | RecorderMessage::File { items, .. } => {
+                items.iter().map(of).sum()
+            }
+            RecorderMessage::Changes(items) => items.iter().map(|(_, item)| of(item)).sum(),
             _ => 0,
         }
     }
@@ -86,10 +88,10 @@ impl Recorder {
         }
     }
 
-    pub(super) fn run(mut self, told: &Receiver<Told>) {
+    pub(super) fn run(mut self, told: &Receiver<RecorderMessage>) {
         // The state at a start is reported once the gateway serves; to open a file before would delay that.
         let Ok(first) = told.recv() else { return };
-        if let Told::Close(reply) = first {
+        if let RecorderMessage::Close(reply) = first {
             let _ = reply.send(());
             return;
         }
@@ -99,11 +101,11 @@ impl Recorder {
         loop {
             let one = match next.take().map_or_else(|| told.recv_timeout(TIDY), Ok) {
                 Ok(one) => one,
-                Err(RecvTimeoutError::Timeout) => Told::Nothing,
+                Err(RecvTimeoutError::Timeout) => RecorderMessage::Nothing,
                 Err(RecvTimeoutError::Disconnected) => return,
             };
             self.shared.queued.fetch_sub(one.bytes(), Ordering::AcqRel);
-            if let Told::Close(reply) = one {
+            if let RecorderMessage::Close(reply) = one {
                 drop(file);
                 // The caller may have gone.
                 let _ = reply.send(());
@@ -164,29 +166,29 @@ impl Recorder {
         *self.shared.problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
     }
 
-    fn take_in(&mut self, file: &HistoryFile, told: Told) -> Result<(), redb::Error> {
+    fn take_in(&mut self, file: &HistoryFile, told: RecorderMessage) -> Result<(), redb::Error> {
         match told {
-            Told::Everything { revision, items } => self.everything(file, revision, items),
-            Told::Changes(items) => self.changes(file, items),
-            Told::Author { revision, author, rollback_to } => {
+            RecorderMessage::Everything { revision, items } => self.everything(file, revision, items),
+            RecorderMessage::Changes(items) => self.changes(file, items),
+            RecorderMessage::Author { revision, author, rollback_to } => {
                 self.author(file, revision, author, rollback_to)
             }
-            Told::File { author, items } => self.file(file, author, items),
-            Told::Refused { author, reason } => {
+            RecorderMessage::File { author, items } => self.file(file, author, items),
+            RecorderMessage::Refused { author, reason } => {
                 let result = Outcome { reason: Some(reason), ..Outcome::of(State::Refused) };
                 let draft = Draft { always: true, ..draft(author, 0, result) };
                 file.record(&[], draft, &self.limits).map(drop)
             }
-            Told::Settled { revision, quarantined } => self.settled(file, revision, &quarantined),
-            Told::Question(question) => {
+            RecorderMessage::Settled { revision, quarantined } => self.settled(file, revision, &quarantined),
+            RecorderMessage::Question(question) => {
                 question(file);
                 Ok(())
             }
-            Told::Nothing => {
+            RecorderMessage::Nothing => {
                 let nothing = draft(Author::default(), 0, Outcome::of(State::InForce));
                 file.record(&[], nothing, &self.limits).map(drop)
             }
-            Told::Close(_) => Ok(()),
+            RecorderMessage::Close(_) => Ok(()),
         }
     }
 
