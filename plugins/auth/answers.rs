@@ -17,17 +17,17 @@ mod tests {
     use super::*;
 
     #[derive(Deserialize)]
-    struct Said {
+    struct OkResponse {
         ok: bool,
     }
 
     #[test]
     fn an_answer_is_an_object_that_says_things_once() {
-        assert!(read::<Said>(br#"{"ok":true,"more":[{"a":1}]}"#).is_some_and(|said| said.ok));
+        assert!(read::<OkResponse>(br#"{"ok":true,"more":[{"a":1}]}"#).is_some_and(|said| said.ok));
         for text in
             [r#"[true]"#, r#"{"ok":false,"ok":true}"#, r#"{"ok":true,"a":{"b":1,"b":2}}"#, "true", "", "{}"]
         {
-            assert!(read::<Said>(text.as_bytes()).is_none(), "{text}");
+            assert!(read::<OkResponse>(text.as_bytes()).is_none(), "{text}");
         }
     }
 }

@@ -201,9 +201,9 @@ mod tests {
     use super::*;
     use crate::testing::Case;
 
-    struct Said(Outcome, usize);
+    struct FixedVerdict(Outcome, usize);
 
-    impl Verdict for Said {
+    impl Verdict for FixedVerdict {
         fn outcome(&self) -> Outcome {
             self.0
         }
@@ -223,7 +223,7 @@ mod tests {
     fn decisions_are_cached() {
         let memory = memory(json!({"ttl": 60, "refusal_ttl": 5}));
         let check = |outcome, bytes, expected| {
-            assert_eq!(memory.kept_s(&Said(outcome, bytes)), expected, "{outcome:?} {bytes}");
+            assert_eq!(memory.kept_s(&FixedVerdict(outcome, bytes)), expected, "{outcome:?} {bytes}");
         };
         check(Outcome::Passes, 0, 60);
         check(Outcome::Passes, REMEMBERED_BYTES, 60);

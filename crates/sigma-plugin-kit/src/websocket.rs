@@ -7,7 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sha1::{Digest, Sha1};
 use sigma_http::websocket::GOING_AWAY;
-use sigma_http::websocket::messages::{self, Kind, Reader, Said};
+use sigma_http::websocket::messages::{self, Kind, Reader, WebsocketMessage};
 use sigma_http::{Chunk, HeaderId, RequestHead};
 use sigma_net::Deadline;
 use sigma_plugin::Reply;
@@ -148,12 +148,14 @@ impl Socket {
             };
             self.unread.advance(taken);
             match said {
-                Some(Said::Message(kind, bytes)) if self.is_open() => {
+                Some(WebsocketMessage::Message(kind, bytes)) if self.is_open() => {
                     return Some(Heard::Message(kind, bytes));
                 }
-                Some(Said::Ping(payload)) if self.is_open() => self.push(messages::pong(&payload)),
-                Some(Said::Pong(_)) => return Some(Heard::Pong),
-                Some(Said::Close(code)) => {
+                Some(WebsocketMessage::Ping(payload)) if self.is_open() => {
+                    self.push(messages::pong(&payload))
+                }
+                Some(WebsocketMessage::Pong(_)) => return Some(Heard::Pong),
+                Some(WebsocketMessage::Close(code)) => {
                     self.unread = Chunk::empty();
                     self.hear_goodbye(code);
                 }

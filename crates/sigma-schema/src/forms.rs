@@ -11,15 +11,14 @@ use crate::id::{ID_PATTERN, MAX_ID_LENGTH};
 pub struct Form {
     /// The name in the reference, where it is clearer than the hint.
     pub shown: Option<&'static str>,
-    /// The wording of a refusal.
-    pub said: Said,
-    /// The remedy for a text in another form.
+    pub said: FormRule,
+    /// The remedy for a text of another form.
     pub hint: &'static str,
 }
 
-/// How a schema expresses a form.
-pub enum Said {
-    /// As `format`, with this name and this test.
+/// How a schema says a form.
+pub enum FormRule {
+    /// By `format`, with this word and this test.
     Format(&'static str, fn(&str) -> bool),
     /// As `pattern`.
     Pattern(&'static str),
@@ -50,38 +49,46 @@ pub const URL_PATTERN: &str = r"^[^\/]+:\/\/([\da-zA-Z.-]+|\[[\da-fA-F:]+\])(:\d
 const FORMS: [Form; 8] = [
     Form {
         shown: Some("listen address"),
-        said: Said::Format("listen-address", |text| text.parse::<ListenAddress>().is_ok()),
+        said: FormRule::Format("listen-address", |text| text.parse::<ListenAddress>().is_ok()),
         hint: "write ip:port, [v6]:port, :port or unix:/path",
     },
     Form {
         shown: Some("socket address"),
-        said: Said::Format("socket-address", |text| text.parse::<std::net::SocketAddr>().is_ok()),
+        said: FormRule::Format("socket-address", |text| text.parse::<std::net::SocketAddr>().is_ok()),
         hint: "for example 127.0.0.1:7085",
     },
-    Form { shown: Some("cidr"), said: Said::Pattern(IPV4_NETWORK_PATTERN), hint: "for example 10.0.0.0/8" },
+    Form {
+        shown: Some("cidr"),
+        said: FormRule::Pattern(IPV4_NETWORK_PATTERN),
+        hint: "for example 10.0.0.0/8",
+    },
     Form {
         shown: Some("host pattern"),
-        said: Said::Pattern(HOST_PATTERN),
+        said: FormRule::Pattern(HOST_PATTERN),
         hint: "for example example.com, *.example.com or *",
     },
     Form {
         shown: None,
-        said: Said::Pattern(ID_PATTERN),
+        said: FormRule::Pattern(ID_PATTERN),
         hint: "1 to 64 letters, digits, `-`, `_` or `.`, or an integer from 1",
     },
-    Form { shown: None, said: Said::Pattern(USERNAME_PATTERN), hint: "1 to 256 letters, digits, `-` or `_`" },
-    Form { shown: None, said: Said::Pattern(LABEL_PATTERN), hint: "write it without spaces" },
-    Form { shown: None, said: Said::Pattern(URL_PATTERN), hint: "for example http://127.0.0.1:8200" },
+    Form {
+        shown: None,
+        said: FormRule::Pattern(USERNAME_PATTERN),
+        hint: "1 to 256 letters, digits, `-` or `_`",
+    },
+    Form { shown: None, said: FormRule::Pattern(LABEL_PATTERN), hint: "write it without spaces" },
+    Form { shown: None, said: FormRule::Pattern(URL_PATTERN), hint: "for example http://127.0.0.1:8200" },
 ];
 
 /// Returns the form of a JSON Schema `format`.
 pub fn of_format(name: &str) -> Option<&'static Form> {
-    FORMS.iter().find(|form| matches!(form.said, Said::Format(word, _) if word == name))
+    FORMS.iter().find(|form| matches!(form.said, FormRule::Format(word, _) if word == name))
 }
 
 /// Returns the form that a pattern stands for, if it has a name.
 pub fn of_pattern(source: &str) -> Option<&'static Form> {
-    FORMS.iter().find(|form| matches!(form.said, Said::Pattern(pattern) if pattern == source))
+    FORMS.iter().find(|form| matches!(form.said, FormRule::Pattern(pattern) if pattern == source))
 }
 
 macro_rules! text_schema {

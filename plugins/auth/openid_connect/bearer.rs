@@ -19,12 +19,12 @@ use sigma_plugin_kit::log_throttle::LogThrottle;
 const KNOWN_BYTES: usize = 10 << 20;
 
 /// A provider's answer about a token, or the reason for its absence.
-type Said = Result<Arc<Map<String, Value>>, Arc<str>>;
+type Introspection = Result<Arc<Map<String, Value>>, Arc<str>>;
 
 /// Results of introspection: for the whole gateway.
 pub(super) struct Introspected {
     good: Shared<Option<Arc<Map<String, Value>>>>,
-    asked: Arc<SingleFlights<Said>>,
+    asked: Arc<SingleFlights<Introspection>>,
 }
 
 impl Default for Introspected {

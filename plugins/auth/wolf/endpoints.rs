@@ -9,7 +9,7 @@ use sigma_plugin::step::BodyRead;
 use sigma_plugin::{Context, Env, Reply, Step};
 
 use super::super::{answers, form};
-use super::service::{Question, Said};
+use super::service::{Question, WolfResponse};
 use super::token::Token;
 use super::{NAME, Owner};
 use sigma_plugin_kit::log_throttle::LogThrottle;
@@ -162,11 +162,11 @@ fn read<D: DeserializeOwned>(answer: Result<Answer, CallError>) -> Result<Option
         Answer { status: 200, body, .. } => {
             let unread = || "its answer cannot be read".to_owned();
             // In a refusal the data may have any form.
-            let said: Said<IgnoredAny> = answers::read(&body).ok_or_else(unread)?;
+            let said: WolfResponse<IgnoredAny> = answers::read(&body).ok_or_else(unread)?;
             if !said.is_granted() {
                 return Ok(None);
             }
-            let said: Said<D> = answers::read(&body).ok_or_else(unread)?;
+            let said: WolfResponse<D> = answers::read(&body).ok_or_else(unread)?;
             Ok(Some(said.data))
         }
         Answer { status, .. } => Err(format!("it answered {status}")),

@@ -40,13 +40,13 @@ impl Question<'_> {
 
 /// Wolf's JSON answer, with `D` for the requested data.
 #[derive(Deserialize)]
-pub(super) struct Said<D> {
+pub(super) struct WolfResponse<D> {
     ok: Option<bool>,
     reason: Option<String>,
     pub(super) data: Option<D>,
 }
 
-impl<D> Said<D> {
+impl<D> WolfResponse<D> {
     /// Whether wolf says that all is well.
     pub(super) fn is_granted(&self) -> bool {
         self.ok == Some(true)
@@ -60,7 +60,7 @@ struct WithUser {
     user: Option<User>,
 }
 
-impl Said<WithUser> {
+impl WolfResponse<WithUser> {
     fn user(&self) -> Option<&User> {
         self.data.as_ref()?.user.as_ref()
     }
@@ -120,12 +120,12 @@ impl Verdict {
         if status >= 500 || (status != 200 && status < 400) {
             return Err(format!("status:{status}"));
         }
-        let said = answers::read::<Said<WithUser>>(&body);
-        let is_sound = |said: &Said<WithUser>| said.user().is_none_or(User::is_sound);
+        let said = answers::read::<WolfResponse<WithUser>>(&body);
+        let is_sound = |said: &WolfResponse<WithUser>| said.user().is_none_or(User::is_sound);
         match said.filter(is_sound) {
             Some(said) => {
                 let status = if status == 200 && !said.is_granted() { 403 } else { status };
-                let Said { reason, data, .. } = said;
+                let WolfResponse { reason, data, .. } = said;
                 Ok(Verdict { status, reason, user: data.and_then(|data| data.user) })
             }
             None => {

@@ -87,7 +87,7 @@ struct Detectors {
 
 /// The result for a request, kept for the client's answer.
 #[derive(Default)]
-struct Said {
+struct WafReport {
     /// In one word.
     outcome: &'static str,
     error: Option<String>,
@@ -205,8 +205,14 @@ impl Waf {
         };
         let (blocks, refused) = (self.blocks(), verdict.refused);
         let event_id = verdict.event_id.clone();
-        let said = Said { outcome: "yes", server: Some(server), took: Some(took), blocks, ..Said::default() };
-        ctx.keep(slot, Said { verdict: Some(verdict), ..said });
+        let said = WafReport {
+            outcome: "yes",
+            server: Some(server),
+            took: Some(took),
+            blocks,
+            ..WafReport::default()
+        };
+        ctx.keep(slot, WafReport { verdict: Some(verdict), ..said });
         match refused {
             Some(status) if blocks => {
                 let body = format!(
@@ -246,7 +252,7 @@ impl Waf {
         if let Some(left_out) = COMPLAINT.due() {
             tracing::warn!(left_out, error, "chaitin-waf: there is no verdict");
         }
-        ctx.keep(slot, Said { outcome, error: Some(error), took, ..Said::default() });
+        ctx.keep(slot, WafReport { outcome, error: Some(error), took, ..WafReport::default() });
         if self.blocks() { Step::status(500) } else { Step::Next }
     }
 
@@ -259,7 +265,7 @@ impl Waf {
             );
         }
         let error = Some("missing metadata".to_owned());
-        ctx.keep(slot, Said { outcome: "err", error, ..Said::default() });
+        ctx.keep(slot, WafReport { outcome: "err", error, ..WafReport::default() });
         Step::status(500)
     }
 }
@@ -278,12 +284,12 @@ impl Plugin for ChaitinWaf {
                 return Step::ReadStart { limit: detectors.settings.body_bytes, then: Box::new(then) };
             }
         };
-        ctx.keep(slot, Said { outcome, ..Said::default() });
+        ctx.keep(slot, WafReport { outcome, ..WafReport::default() });
         Step::Next
     }
 
     fn header_filter(&self, ctx: &mut Context, _: &Env<'_>) -> ResponseStep {
-        let Some(said) = ctx.take_kept::<_, Said>(self) else { return ResponseStep::Next };
+        let Some(said) = ctx.take_kept::<_, WafReport>(self) else { return ResponseStep::Next };
         let headers = &mut ctx.response.headers;
         for (name, value) in said.verdict.iter().filter(|_| said.blocks).flat_map(|verdict| &verdict.fields) {
             if is_name(name) && !frames(name) && !value.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)) {

@@ -45,7 +45,7 @@ struct Peers {
 /// The others' findings.
 #[derive(Default)]
 struct Heard {
-    by_key: HashMap<String, Said>,
+    by_key: HashMap<String, ReceivedFindings>,
     changes: u64,
     /// Since when the store cannot be reached.
     lost: Option<Instant>,
@@ -53,7 +53,7 @@ struct Heard {
     is_behind: bool,
 }
 
-struct Said {
+struct ReceivedFindings {
     revision: u64,
     /// None if it is taken back, or cannot be read.
     findings: Option<Arc<Findings>>,
@@ -211,18 +211,21 @@ impl Heard {
                 None
             }
         };
-        self.note(&record.key, Said { revision: record.modified, findings, is_new: self.is_behind });
+        self.note(
+            &record.key,
+            ReceivedFindings { revision: record.modified, findings, is_new: self.is_behind },
+        );
     }
 
     fn take_back(&mut self, key: &str, revision: u64) {
         if self.is_behind && key.starts_with(FOLDER) {
-            self.note(key, Said { revision, findings: None, is_new: true });
+            self.note(key, ReceivedFindings { revision, findings: None, is_new: true });
         } else if self.by_key.remove(key).is_some() {
             self.changes += 1;
         }
     }
 
-    fn note(&mut self, key: &str, said: Said) {
+    fn note(&mut self, key: &str, said: ReceivedFindings) {
         let is_known = self.by_key.get(key).map(|known| known.revision);
         if is_known.map_or(self.by_key.len() < GATEWAYS_MAX, |revision| revision <= said.revision) {
             self.by_key.insert(key.to_owned(), said);

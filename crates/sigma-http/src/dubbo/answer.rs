@@ -8,7 +8,7 @@ use crate::{HeaderId, ResponseHead, Version, is_token};
 
 /// The rest of a response besides its head.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Said {
+pub struct DubboResponse {
     /// The body.
     pub body: Vec<u8>,
     /// The error text of the provider, for the log; clients do not get it.
@@ -34,7 +34,7 @@ pub fn read_answer(
     (answered, values): (u8, &[u8]),
     limits: &HeadLimits,
     head: &mut ResponseHead,
-) -> Result<Said, &'static str> {
+) -> Result<DubboResponse, &'static str> {
     head.clear();
     head.version = Version::Http11;
     match form {
@@ -43,24 +43,24 @@ pub fn read_answer(
     }
 }
 
-fn read_lines(answered: u8, values: &[u8], head: &mut ResponseHead) -> Result<Said, &'static str> {
+fn read_lines(answered: u8, values: &[u8], head: &mut ResponseHead) -> Result<DubboResponse, &'static str> {
     let mut lines = values.split(|byte| *byte == b'\n');
     let first = lines.next().unwrap_or_default();
     if answered != status::OK {
         head.status = 500;
-        return Ok(Said { body: Vec::new(), complaint: Some(first.to_vec()) });
+        return Ok(DubboResponse { body: Vec::new(), complaint: Some(first.to_vec()) });
     }
     let second = lines.next();
     head.status = 200;
     match first.first() {
-        Some(b'2' | b'5') => Ok(Said::default()),
+        Some(b'2' | b'5') => Ok(DubboResponse::default()),
         Some(b'1' | b'4') => {
             let value = second.filter(|line| !line.is_empty()).ok_or("an answer without its value")?;
-            Ok(Said { body: value.to_vec(), complaint: None })
+            Ok(DubboResponse { body: value.to_vec(), complaint: None })
         }
         _ => {
             head.status = 500;
-            Ok(Said { body: Vec::new(), complaint: Some(second.unwrap_or(first).to_vec()) })
+            Ok(DubboResponse { body: Vec::new(), complaint: Some(second.unwrap_or(first).to_vec()) })
         }
     }
 }
@@ -70,7 +70,7 @@ fn read_map(
     values: &[u8],
     limits: &HeadLimits,
     head: &mut ResponseHead,
-) -> Result<Said, &'static str> {
+) -> Result<DubboResponse, &'static str> {
     let mut values = Reader::new(values);
     if answered != status::OK {
         head.status = match answered {
@@ -82,13 +82,13 @@ fn read_map(
             Ok(Value::Text(text)) => text,
             _ => format!("status {answered}"),
         };
-        return Ok(Said { body: Vec::new(), complaint: Some(complaint.into_bytes()) });
+        return Ok(DubboResponse { body: Vec::new(), complaint: Some(complaint.into_bytes()) });
     }
     let Value::Whole(ended) = values.value()? else { return Err("an answer that does not say how it ended") };
     if ended::THREW.contains(&ended) {
         head.status = 500;
         let complaint = values.value().map_or_else(str::to_owned, |thrown| complaint(&thrown));
-        return Ok(Said { body: Vec::new(), complaint: Some(complaint.into_bytes()) });
+        return Ok(DubboResponse { body: Vec::new(), complaint: Some(complaint.into_bytes()) });
     }
     if ended::GAVE_NOTHING.contains(&ended) {
         return Err("the method answered null, and no map");
@@ -113,7 +113,7 @@ fn read_map(
     }
     head.headers.remove(HeaderId::ContentLength);
     head.headers.remove_hop_by_hop();
-    Ok(Said { body, complaint: None })
+    Ok(DubboResponse { body, complaint: None })
 }
 
 /// Only final statuses are valid: the request did not ask for another protocol.

@@ -16,7 +16,7 @@ pub mod hessian;
 mod lines;
 mod question;
 
-pub use answer::{Said, read_answer};
+pub use answer::{DubboResponse, read_answer};
 pub use frames::{Frames, Piece};
 pub use lines::count_types;
 pub use question::{Question, Unfit};

@@ -1,10 +1,10 @@
 //! Properties of WebSocket frames: a function for the target in `fuzz/`, which panics on a violation.
 
-use super::messages::{Kind, Reader, Said, Violation};
+use super::messages::{Kind, Reader, Violation, WebsocketMessage};
 use super::{Follower, Sender};
 
 /// All messages, and the reason for the end.
-type All = (Vec<Said>, Option<Violation>);
+type All = (Vec<WebsocketMessage>, Option<Violation>);
 
 /// Input: a byte for the longest message, a byte for the size of pieces, and the bytes of a client. The result does
 /// not depend on the pieces and equals the result of a second reader. A follower does not lose its place, and no
@@ -18,12 +18,12 @@ pub fn websocket(input: &[u8]) {
     }
     for said in &expected.0 {
         match said {
-            Said::Message(kind, bytes) => {
+            WebsocketMessage::Message(kind, bytes) => {
                 assert!(bytes.len() <= limit);
                 assert!(*kind == Kind::Binary || str::from_utf8(bytes).is_ok());
             }
-            Said::Ping(bytes) | Said::Pong(bytes) => assert!(bytes.len() <= 125),
-            Said::Close(_) => {}
+            WebsocketMessage::Ping(bytes) | WebsocketMessage::Pong(bytes) => assert!(bytes.len() <= 125),
+            WebsocketMessage::Close(_) => {}
         }
     }
     follows(frames, piece, expected.1.is_none());
@@ -64,7 +64,7 @@ fn follows(frames: &[u8], piece: usize, is_read: bool) {
 
 /// Parses the frames by RFC 6455 §5.2 at once, from a slice with all of them.
 fn whole(limit: usize, mut rest: &[u8]) -> All {
-    let (mut all, mut message): (Vec<Said>, Option<(Kind, Vec<u8>)>) = (Vec::new(), None);
+    let (mut all, mut message): (Vec<WebsocketMessage>, Option<(Kind, Vec<u8>)>) = (Vec::new(), None);
     loop {
         let held = message.as_ref().map_or(0, |(_, bytes)| bytes.len());
         let frame = match frame(rest, limit - held, message.is_some()) {
@@ -129,12 +129,15 @@ fn frame(bytes: &[u8], room: usize, is_within: bool) -> Result<Option<Frame<'_>>
     Ok(Some(Frame { first, payload, rest }))
 }
 
-fn said(frame: &Frame<'_>, message: &mut Option<(Kind, Vec<u8>)>) -> Result<Option<Said>, Violation> {
+fn said(
+    frame: &Frame<'_>,
+    message: &mut Option<(Kind, Vec<u8>)>,
+) -> Result<Option<WebsocketMessage>, Violation> {
     let payload = frame.payload.clone();
     match frame.first & 0x0f {
         8 => return close(&payload).map(Some),
-        9 => return Ok(Some(Said::Ping(payload))),
-        10 => return Ok(Some(Said::Pong(payload))),
+        9 => return Ok(Some(WebsocketMessage::Ping(payload))),
+        10 => return Ok(Some(WebsocketMessage::Pong(payload))),
         1 => *message = Some((Kind::Text, payload)),
         2 => *message = Some((Kind::Binary, payload)),
         _ => {
@@ -148,13 +151,13 @@ fn said(frame: &Frame<'_>, message: &mut Option<(Kind, Vec<u8>)>) -> Result<Opti
     }
     match message.take() {
         Some((Kind::Text, bytes)) if str::from_utf8(&bytes).is_err() => Err(Violation::Text),
-        message => Ok(message.map(|(kind, bytes)| Said::Message(kind, bytes))),
+        message => Ok(message.map(|(kind, bytes)| WebsocketMessage::Message(kind, bytes))),
     }
 }
 
-fn close(payload: &[u8]) -> Result<Said, Violation> {
+fn close(payload: &[u8]) -> Result<WebsocketMessage, Violation> {
     let code = match payload {
-        [] => return Ok(Said::Close(None)),
+        [] => return Ok(WebsocketMessage::Close(None)),
         [_] => return Err(Violation::Protocol),
         [high, low, ..] => u16::from(*high) << 8 | u16::from(*low),
     };
@@ -163,7 +166,7 @@ fn close(payload: &[u8]) -> Result<Said, Violation> {
         return Err(Violation::Protocol);
     }
     str::from_utf8(&payload[2..]).map_err(|_| Violation::Text)?;
-    Ok(Said::Close(Some(code)))
+    Ok(WebsocketMessage::Close(Some(code)))
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ pub enum Kind {
 
 /// A complete message of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Said {
+pub enum WebsocketMessage {
     /// A message; text is valid UTF-8
     Message(Kind, Vec<u8>),
     /// A ping, which wants this payload in a [`pong`]
@@ -94,7 +94,7 @@ impl Reader {
     ///
     /// # Errors
     /// Returns an error if the client breaks the protocol. Read no further bytes after it.
-    pub fn read(&mut self, bytes: &[u8]) -> Result<(usize, Option<Said>), Violation> {
+    pub fn read(&mut self, bytes: &[u8]) -> Result<(usize, Option<WebsocketMessage>), Violation> {
         let mut taken = 0;
         loop {
             if self.frame.is_none() {
@@ -171,14 +171,14 @@ impl Reader {
     }
 
     /// Ends a frame; returns the message that it completes.
-    fn end_frame(&mut self) -> Result<Option<Said>, Violation> {
+    fn end_frame(&mut self) -> Result<Option<WebsocketMessage>, Violation> {
         let Some(Frame { opcode, is_final, .. }) = self.frame.take() else { return Ok(None) };
         if opcode & CONTROL != 0 {
             let payload = std::mem::take(&mut self.control);
             return match opcode {
-                PING => Ok(Some(Said::Ping(payload))),
-                PONG => Ok(Some(Said::Pong(payload))),
-                _ => close_code(&payload).map(|code| Some(Said::Close(code))),
+                PING => Ok(Some(WebsocketMessage::Ping(payload))),
+                PONG => Ok(Some(WebsocketMessage::Pong(payload))),
+                _ => close_code(&payload).map(|code| Some(WebsocketMessage::Close(code))),
             };
         }
         if !is_final {
@@ -186,7 +186,7 @@ impl Reader {
         }
         match self.message.take() {
             Some((Kind::Text, text)) if from_utf8(&text).is_err() => Err(Violation::Text),
-            message => Ok(message.map(|(kind, bytes)| Said::Message(kind, bytes))),
+            message => Ok(message.map(|(kind, bytes)| WebsocketMessage::Message(kind, bytes))),
         }
     }
 }
@@ -273,7 +273,7 @@ mod tests {
     }
 
     /// Reads all messages, in pieces of `cut` bytes.
-    fn all(limit: usize, bytes: &[u8], cut: usize) -> (Vec<Said>, Option<Violation>) {
+    fn all(limit: usize, bytes: &[u8], cut: usize) -> (Vec<WebsocketMessage>, Option<Violation>) {
         let (mut reader, mut said) = (Reader::new(limit), Vec::new());
         for mut piece in bytes.chunks(cut) {
             while !piece.is_empty() {
@@ -291,33 +291,33 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(bytes: &[u8], expected: &[Said], violation: Option<Violation>) {
+    fn check(bytes: &[u8], expected: &[WebsocketMessage], violation: Option<Violation>) {
         for cut in [1, 2, 3, 7, 1000] {
             assert_eq!(all(10, bytes, cut), (expected.to_vec(), violation), "cut at {cut}");
         }
     }
 
-    fn text(text: &str) -> Said {
-        Said::Message(Kind::Text, text.into())
+    fn text(text: &str) -> WebsocketMessage {
+        WebsocketMessage::Message(Kind::Text, text.into())
     }
 
     #[test]
     fn messages_are_read_whole() {
         check(&masked(0x81, b"hi"), &[text("hi")], None);
         check(&masked(0x81, b""), &[text("")], None);
-        check(&masked(0x82, &[0xff, 0]), &[Said::Message(Kind::Binary, vec![0xff, 0])], None);
+        check(&masked(0x82, &[0xff, 0]), &[WebsocketMessage::Message(Kind::Binary, vec![0xff, 0])], None);
         // In three frames, with a ping between them.
         let parts = [masked(0x01, b"a"), masked(0x89, b"?"), masked(0x00, b""), masked(0x80, b"b")].concat();
-        check(&parts, &[Said::Ping(b"?".to_vec()), text("ab")], None);
+        check(&parts, &[WebsocketMessage::Ping(b"?".to_vec()), text("ab")], None);
         let two = [masked(0x81, b"1"), masked(0x8a, b""), masked(0x81, b"2")].concat();
-        check(&two, &[text("1"), Said::Pong(Vec::new()), text("2")], None);
+        check(&two, &[text("1"), WebsocketMessage::Pong(Vec::new()), text("2")], None);
     }
 
     #[test]
     fn close_frames_have_a_code_or_none() {
-        check(&masked(0x88, b""), &[Said::Close(None)], None);
-        check(&masked(0x88, b"\x03\xe8bye"), &[Said::Close(Some(1000))], None);
-        check(&masked(0x88, &4999_u16.to_be_bytes()), &[Said::Close(Some(4999))], None);
+        check(&masked(0x88, b""), &[WebsocketMessage::Close(None)], None);
+        check(&masked(0x88, b"\x03\xe8bye"), &[WebsocketMessage::Close(Some(1000))], None);
+        check(&masked(0x88, &4999_u16.to_be_bytes()), &[WebsocketMessage::Close(Some(4999))], None);
         for code in [999_u16, 1004, 1005, 1006, 1015, 2999, 5000] {
             check(&masked(0x88, &code.to_be_bytes()), &[], Some(Violation::Protocol));
         }
@@ -350,14 +350,14 @@ mod tests {
     #[test]
     fn messages_have_a_limit() {
         let too_long = Some(Violation::TooLong);
-        check(&masked(0x82, &[1; 10]), &[Said::Message(Kind::Binary, vec![1; 10])], None);
+        check(&masked(0x82, &[1; 10]), &[WebsocketMessage::Message(Kind::Binary, vec![1; 10])], None);
         check(&masked(0x82, &[1; 11]), &[], too_long);
         // No memory is reserved for an announced length.
         check(&[0x82, 0xff, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 2, 3, 4], &[], too_long);
         check(&[masked(0x02, &[1; 6]), masked(0x80, &[1; 5])].concat(), &[], too_long);
         check(
             &[masked(0x02, &[1; 6]), masked(0x80, &[1; 4])].concat(),
-            &[Said::Message(Kind::Binary, vec![1; 10])],
+            &[WebsocketMessage::Message(Kind::Binary, vec![1; 10])],
             None,
         );
     }

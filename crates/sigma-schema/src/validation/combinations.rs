@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 use super::node::{Condition, Discriminator, Node, NodeId, Types};
-use super::plain::{self, Said};
+use super::plain::{self, PlainMessage};
 use super::walk::{Outcome, Place, Walk, check_type};
 use super::{remedy, text};
 use crate::problem::Problem;
@@ -54,8 +54,12 @@ impl Walk<'_> {
                 );
                 let [one, other] = [branches[earlier - 1], *id].map(|id| &self.nodes[id]);
                 let (Some(one), Some(other)) = (remedy::own(one, other), remedy::own(other, one)) else {
-                    let said =
-                        || Said::new("the value fits two alternatives, of which only one may apply", None);
+                    let said = || {
+                        PlainMessage::new(
+                            "the value fits two alternatives, of which only one may apply",
+                            None,
+                        )
+                    };
                     return self.fail_as(at, "conflict", text, || None, said);
                 };
                 let said = || plain::of_excluded(vec![one, other]);

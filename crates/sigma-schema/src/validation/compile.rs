@@ -83,9 +83,9 @@ impl<'p> Place<'p> {
 /// The keywords of a schema. Scanning its few members is cheaper than hashing the name of each of fifty possible
 /// keywords.
 #[derive(Clone, Copy)]
-pub(super) struct Said<'a>(pub(super) &'a Map<String, Value>);
+pub(super) struct Keywords<'a>(pub(super) &'a Map<String, Value>);
 
-impl<'a> Said<'a> {
+impl<'a> Keywords<'a> {
     pub(super) fn get(self, keyword: &str) -> Option<&'a Value> {
         self.0.iter().find(|(name, _)| *name == keyword).map(|(_, value)| value)
     }
@@ -165,7 +165,7 @@ impl<'a> Compiler<'a> {
     fn made(&mut self, place: &Place<'_>, schema: &'a Value) -> Result<Node, String> {
         Ok(match schema {
             Value::Bool(accept) => Node { never: !accept, boolean: true, ..Node::default() },
-            Value::Object(map) => self.node(place, Said(map))?,
+            Value::Object(map) => self.node(place, Keywords(map))?,
             // Lua cannot tell an empty array from an empty object.
             Value::Array(items) if items.is_empty() => Node::default(),
             _ => return Err(format!("schema at `{}` must be an object or a boolean", place.pointer())),
@@ -207,7 +207,7 @@ impl<'a> Compiler<'a> {
         Err(lost("leads back to itself"))
     }
 
-    fn node(&mut self, place: &Place<'_>, said: Said<'a>) -> Result<Node, String> {
+    fn node(&mut self, place: &Place<'_>, said: Keywords<'a>) -> Result<Node, String> {
         match self.dialect {
             Dialect::Draft7 => {
                 if let Some((keyword, remedy)) = LATER.iter().find(|(keyword, _)| said.has(keyword)) {
@@ -220,8 +220,8 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// Compiles the keywords that all dialects have.
-    pub(super) fn plain_node(&mut self, place: &Place<'_>, said: Said<'a>) -> Result<Node, String> {
+    /// What all dialects have in common.
+    pub(super) fn plain_node(&mut self, place: &Place<'_>, said: Keywords<'a>) -> Result<Node, String> {
         let condition = match said.get("if") {
             Some(test) => Some(Condition {
                 test: self.schema(&place.child("if"), test)?,
@@ -254,7 +254,11 @@ impl<'a> Compiler<'a> {
         })
     }
 
-    fn unevaluated(&mut self, place: &Place<'_>, said: Said<'a>) -> Result<Option<Box<Unevaluated>>, String> {
+    fn unevaluated(
+        &mut self,
+        place: &Place<'_>,
+        said: Keywords<'a>,
+    ) -> Result<Option<Box<Unevaluated>>, String> {
         let properties = self.optional(place, said, "unevaluatedProperties")?;
         let items = self.optional(place, said, "unevaluatedItems")?;
         let is_any = properties.is_some() || items.is_some();
@@ -264,7 +268,7 @@ impl<'a> Compiler<'a> {
     pub(super) fn optional(
         &mut self,
         place: &Place<'_>,
-        said: Said<'a>,
+        said: Keywords<'a>,
         keyword: &str,
     ) -> Result<Option<NodeId>, String> {
         said.get(keyword).map(|schema| self.schema(&place.child(keyword), schema)).transpose()
@@ -273,7 +277,7 @@ impl<'a> Compiler<'a> {
     pub(super) fn list(
         &mut self,
         place: &Place<'_>,
-        said: Said<'a>,
+        said: Keywords<'a>,
         keyword: &str,
     ) -> Result<Vec<NodeId>, String> {
         let Some(schemas) = array(place, said, keyword)? else { return Ok(Vec::new()) };
@@ -282,7 +286,7 @@ impl<'a> Compiler<'a> {
         numbered.map(|(index, schema)| self.schema(&place.inner(Step::Element(index)), schema)).collect()
     }
 
-    fn any_of(&mut self, place: &Place<'_>, said: Said<'a>) -> Result<Option<AnyOf>, String> {
+    fn any_of(&mut self, place: &Place<'_>, said: Keywords<'a>) -> Result<Option<AnyOf>, String> {
         let branches = self.list(place, said, "anyOf")?;
         if branches.is_empty() {
             return Ok(None);
@@ -297,7 +301,7 @@ impl<'a> Compiler<'a> {
         Ok(Some(AnyOf { branches, failure }))
     }
 
-    fn object(&mut self, place: &Place<'_>, said: Said<'a>) -> Result<Option<ObjectRules>, String> {
+    fn object(&mut self, place: &Place<'_>, said: Keywords<'a>) -> Result<Option<ObjectRules>, String> {
         const KEYWORDS: [&str; 10] = [
             "properties",
             "required",
@@ -349,7 +353,7 @@ impl<'a> Compiler<'a> {
     fn dependencies(
         &mut self,
         place: &Place<'_>,
-        said: Said<'a>,
+        said: Keywords<'a>,
     ) -> Result<Vec<(String, Dependency)>, String> {
         let mut dependencies = Vec::new();
         for (name, dependency) in object(place, said, "dependencies")?.into_iter().flatten() {
@@ -372,7 +376,12 @@ impl<'a> Compiler<'a> {
         Ok(dependencies)
     }
 
-    fn additional(&mut self, place: &Place<'_>, said: Said<'a>, keyword: &str) -> Result<Additional, String> {
+    fn additional(
+        &mut self,
+        place: &Place<'_>,
+        said: Keywords<'a>,
+        keyword: &str,
+    ) -> Result<Additional, String> {
         Ok(match said.get(keyword) {
             None => Additional::Unsaid,
             Some(Value::Bool(true)) => Additional::Anything,
@@ -381,7 +390,7 @@ impl<'a> Compiler<'a> {
         })
     }
 
-    fn array(&mut self, place: &Place<'_>, said: Said<'a>) -> Result<Option<ArrayRules>, String> {
+    fn array(&mut self, place: &Place<'_>, said: Keywords<'a>) -> Result<Option<ArrayRules>, String> {
         const KEYWORDS: [&str; 6] =
             ["items", "prefixItems", "contains", "minItems", "maxItems", "uniqueItems"];
         if !KEYWORDS.iter().any(|keyword| said.has(keyword)) {
@@ -412,13 +421,13 @@ impl<'a> Compiler<'a> {
         }))
     }
 
-    fn contains(&mut self, place: &Place<'_>, said: Said<'a>) -> Result<Option<Contains>, String> {
+    fn contains(&mut self, place: &Place<'_>, said: Keywords<'a>) -> Result<Option<Contains>, String> {
         let Some(node) = self.optional(place, said, "contains")? else { return Ok(None) };
         let min = count(place, said, "minContains")?.unwrap_or(1);
         Ok(Some(Contains { node, min, max: count(place, said, "maxContains")? }))
     }
 
-    fn string(&self, place: &Place<'_>, said: Said<'_>) -> Result<Option<StringRules>, String> {
+    fn string(&self, place: &Place<'_>, said: Keywords<'_>) -> Result<Option<StringRules>, String> {
         let pattern = match said.get("pattern") {
             None => None,
             Some(Value::String(source)) => Some(self.pattern(&place.child("pattern"), source)?),
@@ -446,12 +455,12 @@ fn address(schema: &Value) -> usize {
 /// The prefix of the description of a field that is accepted for APISIX's sake but has no effect.
 pub const INERT: &str = "Without effect";
 
-fn inert(said: Said<'_>) -> Option<String> {
+fn inert(said: Keywords<'_>) -> Option<String> {
     let reason = said.get("description")?.as_str()?.strip_prefix(INERT)?;
     Some(reason.split_once(": ")?.1.trim_end_matches('.').to_owned())
 }
 
-fn types(place: &Place<'_>, said: Said<'_>) -> Result<Types, String> {
+fn types(place: &Place<'_>, said: Keywords<'_>) -> Result<Types, String> {
     let wrong = || place.wrong("type", "the name of a JSON type or a list of such names");
     let parse = |name: &Value| name.as_str().and_then(JsonType::parse).ok_or_else(wrong);
     match said.get("type") {
@@ -461,7 +470,7 @@ fn types(place: &Place<'_>, said: Said<'_>) -> Result<Types, String> {
     }
 }
 
-fn numbers(place: &Place<'_>, said: Said<'_>) -> Result<Option<NumberRules>, String> {
+fn numbers(place: &Place<'_>, said: Keywords<'_>) -> Result<Option<NumberRules>, String> {
     let number = |keyword: &str| match said.get(keyword) {
         // Draft 4 has a boolean in addition to `minimum`.
         None | Some(Value::Bool(_)) => Ok(None),
@@ -490,7 +499,7 @@ fn numbers(place: &Place<'_>, said: Said<'_>) -> Result<Option<NumberRules>, Str
     Ok(present.then_some(rules))
 }
 
-fn count(place: &Place<'_>, said: Said<'_>, keyword: &str) -> Result<Option<u64>, String> {
+fn count(place: &Place<'_>, said: Keywords<'_>, keyword: &str) -> Result<Option<u64>, String> {
     let wrong = || place.wrong(keyword, "an integer of at least 0");
     match said.get(keyword) {
         None => Ok(None),
@@ -511,7 +520,7 @@ fn names(place: &Place<'_>, list: Option<&Value>, keyword: &str) -> Result<Vec<S
 
 pub(super) fn array<'v>(
     place: &Place<'_>,
-    said: Said<'v>,
+    said: Keywords<'v>,
     keyword: &str,
 ) -> Result<Option<&'v Vec<Value>>, String> {
     match said.get(keyword) {
@@ -523,7 +532,7 @@ pub(super) fn array<'v>(
 
 pub(super) fn object<'v>(
     place: &Place<'_>,
-    said: Said<'v>,
+    said: Keywords<'v>,
     keyword: &str,
 ) -> Result<Option<&'v Map<String, Value>>, String> {
     match said.get(keyword) {

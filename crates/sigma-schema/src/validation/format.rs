@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use crate::forms::{self, Said};
+use crate::forms::{self, FormRule};
 
 /// A format with its check.
 #[derive(Debug, Clone, Copy)]
@@ -31,8 +31,8 @@ impl Format {
 
     pub(super) fn parse(name: &str) -> Option<Format> {
         let own = || match forms::of_format(name)?.said {
-            Said::Format(name, holds) => Some(Format { name, holds }),
-            Said::Pattern(_) => None,
+            FormRule::Format(name, holds) => Some(Format { name, holds }),
+            FormRule::Pattern(_) => None,
         };
         Format::of_standard(name).or_else(own)
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Number, Value};
 
-use super::compile::{Compiler, Place, Said, array, object};
+use super::compile::{Compiler, Keywords, Place, array, object};
 use super::dialect::{Dialect, Sender};
 use super::node::{Discriminator, JsonType, Node, NodeId, NumberRules, Types};
 
@@ -12,8 +12,8 @@ use super::node::{Discriminator, JsonType, Node, NodeId, NumberRules, Types};
 const MOST_HOPS: usize = 32;
 
 impl<'a> Compiler<'a> {
-    /// Compiles an OpenAPI schema.
-    pub(super) fn open_api_node(&mut self, place: &Place<'_>, said: Said<'a>) -> Result<Node, String> {
+    /// A schema of OpenAPI.
+    pub(super) fn open_api_node(&mut self, place: &Place<'_>, said: Keywords<'a>) -> Result<Node, String> {
         if said.has("$id") {
             return Err(format!("schema at `{}/$id` changes what `$ref` means, remove it", place.pointer()));
         }
@@ -56,14 +56,14 @@ impl<'a> Compiler<'a> {
         None
     }
 
-    /// Lets the discriminator choose among the branches of `oneOf` or `anyOf`. Without branches it only documents which
-    /// schemas extend this one, and does not restrict values.
-    fn discriminate(&mut self, place: &Place<'_>, said: Said<'a>, node: &mut Node) -> Result<(), String> {
+    /// Has the discriminator choose among the branches of `oneOf` or `anyOf`. Without branches it only tells what
+    /// others extend the schema, and says nothing about values.
+    fn discriminate(&mut self, place: &Place<'_>, said: Keywords<'a>, node: &mut Node) -> Result<(), String> {
         let at = place.child("discriminator");
         let Some(Value::Object(named)) = said.get("discriminator") else {
             return Err(place.wrong("discriminator", "an object"));
         };
-        let named = Said(named);
+        let named = Keywords(named);
         let property = named.get("propertyName").and_then(Value::as_str);
         let property = property.ok_or_else(|| at.wrong("propertyName", "a string"))?;
         let keyword = if said.has("oneOf") { "oneOf" } else { "anyOf" };

@@ -8,15 +8,15 @@ use super::remedy::{MOST_NAMES, code, listed};
 use crate::problem::{Problem, closest, element, member};
 use crate::synonyms;
 
-/// A message and its remedy.
-pub(super) struct Said {
+/// A sentence and its remedy.
+pub(super) struct PlainMessage {
     pub(super) message: String,
     pub(super) hint: Option<String>,
 }
 
-impl Said {
-    pub(super) fn new(message: impl Into<String>, hint: Option<String>) -> Said {
-        Said { message: message.into(), hint }
+impl PlainMessage {
+    pub(super) fn new(message: impl Into<String>, hint: Option<String>) -> PlainMessage {
+        PlainMessage { message: message.into(), hint }
     }
 }
 
@@ -52,8 +52,8 @@ pub(super) fn look(source: &str) -> Option<String> {
 /// Fields whose value is the text of a PEM file.
 const PEM_FIELDS: [&str; 7] = ["cert", "certs", "key", "keys", "ca", "client_cert", "client_key"];
 
-/// Reports a value of the wrong type.
-pub(super) fn of_type(types: &[&Types], value: &Value, field: &str) -> Said {
+/// The value is of another type than those that are taken.
+pub(super) fn of_type(types: &[&Types], value: &Value, field: &str) -> PlainMessage {
     let all: Vec<JsonType> = types
         .iter()
         .flat_map(|types| match types {
@@ -64,12 +64,12 @@ pub(super) fn of_type(types: &[&Types], value: &Value, field: &str) -> Said {
         .collect();
     let expected = listed(all.iter().map(|kind| noun(*kind).to_owned()), "or");
     if value.is_null() {
-        return Said::new(
+        return PlainMessage::new(
             format!("the key has no value; expected {expected}"),
             example(field).or_else(|| Some("write a value, or remove the key".to_owned())),
         );
     }
-    Said::new(format!("expected {expected}, got {}", shown(value)), form(&all, value, field))
+    PlainMessage::new(format!("expected {expected}, got {}", shown(value)), form(&all, value, field))
 }
 
 fn noun(kind: JsonType) -> &'static str {
@@ -177,9 +177,9 @@ fn number(text: &str, field: &str) -> Option<String> {
     }
 }
 
-/// Reports a missing field.
-pub(super) fn of_missing(name: &str) -> Said {
-    Said::new(format!("`{name}` is required"), example(name))
+/// A field is not there.
+pub(super) fn of_missing(name: &str) -> PlainMessage {
+    PlainMessage::new(format!("`{name}` is required"), example(name))
 }
 
 /// Joins the problems about missing fields of one object.
@@ -226,9 +226,9 @@ fn lacked(problem: &Problem) -> Option<&str> {
     (problem.code == "missing" && is_name).then_some(name)
 }
 
-/// Reports that the value needs one of these sets of fields.
-pub(super) fn of_lacking(mut sets: Vec<Vec<&str>>) -> Said {
-    // `script` is not a remedy, because scripts are not supported.
+/// The value needs one of these sets of fields.
+pub(super) fn of_lacking(mut sets: Vec<Vec<&str>>) -> PlainMessage {
+    // There is no engine for scripts: `script` is no remedy.
     if sets.iter().any(|names| !names.contains(&"script")) {
         sets.retain(|names| !names.contains(&"script"));
     }
@@ -270,23 +270,23 @@ pub(super) fn of_lacking(mut sets: Vec<Vec<&str>>) -> Said {
     let usual = ["uri", "upstream", "nodes"].into_iter().find(|usual| names().any(|name| name == usual));
     let first = usual.and_then(example).or_else(|| names().find_map(|name| example(name)));
     let are = is_product && groups.len() > 1;
-    Said::new(format!("{text} {} required", if are { "are" } else { "is" }), first)
+    PlainMessage::new(format!("{text} {} required", if are { "are" } else { "is" }), first)
 }
 
-/// Reports fields that exclude each other, or a field that is not allowed.
-pub(super) fn of_excluded(names: Vec<&str>) -> Said {
+/// Fields that exclude each other, or one that must not be there.
+pub(super) fn of_excluded(names: Vec<&str>) -> PlainMessage {
     match names[..] {
-        [] => Said::new("the value is not allowed", None),
-        [name] => Said::new(format!("`{name}` is not allowed here"), Some("remove it".to_owned())),
+        [] => PlainMessage::new("the value is not allowed", None),
+        [name] => PlainMessage::new(format!("`{name}` is not allowed here"), Some("remove it".to_owned())),
         _ => {
             let all = listed(names.iter().map(|name| code(name)), "and");
-            Said::new(format!("{all} exclude each other"), Some("keep one of them".to_owned()))
+            PlainMessage::new(format!("{all} exclude each other"), Some("keep one of them".to_owned()))
         }
     }
 }
 
-/// Reports a value that is not allowed.
-pub(super) fn of_choice(allowed: &[Value], value: &Value, field: &str) -> Said {
+/// The value is not allowed.
+pub(super) fn of_choice(allowed: &[Value], value: &Value, field: &str) -> PlainMessage {
     let written = match value {
         Value::String(text) => short(text),
         Value::Array(_) | Value::Object(_) => shown(value),
@@ -306,11 +306,11 @@ pub(super) fn of_choice(allowed: &[Value], value: &Value, field: &str) -> Said {
         _ if allowed.len() > MOST_NAMES => format!("allowed are {}, …", names.collect::<Vec<_>>().join(", ")),
         _ => format!("allowed are {}", listed(names, "and")),
     });
-    Said::new(format!("`{written}` is not allowed here"), Some(hint))
+    PlainMessage::new(format!("`{written}` is not allowed here"), Some(hint))
 }
 
-/// Reports a value that matches no branch, by its type or as a constant.
-pub(super) fn of_alternatives(nodes: &[&Node], value: &Value, field: &str) -> Said {
+/// The value fits no branch, by its type or as a constant.
+pub(super) fn of_alternatives(nodes: &[&Node], value: &Value, field: &str) -> PlainMessage {
     let words: Vec<Value> = nodes
         .iter()
         .flat_map(|node| {
@@ -332,11 +332,11 @@ pub(super) fn of_alternatives(nodes: &[&Node], value: &Value, field: &str) -> Sa
     let hint = form(&types, value, field);
     let words = words.iter().map(|word| word.as_str().map_or_else(|| word.to_string(), str::to_owned));
     let expected = types.into_iter().map(|kind| noun(kind).to_owned()).chain(words.map(|word| code(&word)));
-    Said::new(format!("expected {}, got {}", listed(expected, "or"), shown(value)), hint)
+    PlainMessage::new(format!("expected {}, got {}", listed(expected, "or"), shown(value)), hint)
 }
 
-/// Reports a text with another form. `source` is the pattern or the name of the form.
-pub(super) fn of_form(text: &str, known: impl FnOnce() -> Option<String>, source: &str) -> Said {
+/// The text has another form. `source` is the pattern or the name of the form.
+pub(super) fn of_form(text: &str, known: impl FnOnce() -> Option<String>, source: &str) -> PlainMessage {
     let shown = short(text);
     let noun = match source {
         "ipv4" => "an IPv4 address",
@@ -347,40 +347,45 @@ pub(super) fn of_form(text: &str, known: impl FnOnce() -> Option<String>, source
         _ => "",
     };
     match (known().or_else(|| look(source)), noun) {
-        (Some(hint), _) => Said::new(format!("`{shown}` is not valid"), Some(hint)),
-        (None, "") => Said::new(format!("`{shown}` is not valid"), Some(format!("the form is {source}"))),
-        (None, noun) => Said::new(format!("`{shown}` is not {noun}"), None),
+        (Some(hint), _) => PlainMessage::new(format!("`{shown}` is not valid"), Some(hint)),
+        (None, "") => {
+            PlainMessage::new(format!("`{shown}` is not valid"), Some(format!("the form is {source}")))
+        }
+        (None, noun) => PlainMessage::new(format!("`{shown}` is not {noun}"), None),
     }
 }
 
-/// Reports an invalid single text or number.
-pub(super) fn of_scalar(value: &Value, hint: Option<String>) -> Said {
+/// The value is a single text or number without the right form.
+pub(super) fn of_scalar(value: &Value, hint: Option<String>) -> PlainMessage {
     let written = value.as_str().map_or_else(|| value.to_string(), short);
-    Said::new(format!("`{written}` is not valid"), hint)
+    PlainMessage::new(format!("`{written}` is not valid"), hint)
 }
 
-/// Reports too few entries.
-pub(super) fn of_count(count: u64, least: u64, items: &str, field: &str) -> Said {
+/// There are too few entries.
+pub(super) fn of_count(count: u64, least: u64, items: &str, field: &str) -> PlainMessage {
     match count {
-        0 => Said::new("is empty", example(field).or_else(|| Some("write at least one entry".to_owned()))),
-        1 => Said::new(format!("one entry; at least {least} are required"), example(field)),
-        _ => Said::new(format!("{count} {items}; at least {least} are required"), example(field)),
+        0 => PlainMessage::new(
+            "is empty",
+            example(field).or_else(|| Some("write at least one entry".to_owned())),
+        ),
+        1 => PlainMessage::new(format!("one entry; at least {least} are required"), example(field)),
+        _ => PlainMessage::new(format!("{count} {items}; at least {least} are required"), example(field)),
     }
 }
 
-/// Reports a text that is too short.
-pub(super) fn of_short(text: &str, least: u64, field: &str) -> Said {
+/// The text is too short.
+pub(super) fn of_short(text: &str, least: u64, field: &str) -> PlainMessage {
     if PEM_FIELDS.contains(&field) && least >= 64 {
         let is_name = text.contains(['.', '/']) && !text.contains(['\n', ' ']);
         let seems = if is_name { "; it looks like the name of a file" } else { "" };
-        return Said::new(
+        return PlainMessage::new(
             format!("`{}` is not the text of a PEM file{seems}", short(text)),
             Some(format!("write the text itself ({field}: |), or a reference such as $env://NAME")),
         );
     }
     match text.chars().count() {
-        0 => Said::new("is empty", Some("write a text, or remove the key".to_owned())),
-        length => Said::new(format!("{length} characters; at least {least} are required"), None),
+        0 => PlainMessage::new("is empty", Some("write a text, or remove the key".to_owned())),
+        length => PlainMessage::new(format!("{length} characters; at least {least} are required"), None),
     }
 }
 

@@ -14,7 +14,7 @@ use super::node::{
     StringRules, Types,
 };
 pub(super) use super::place::{Place, Step};
-use super::plain::{self, Said};
+use super::plain::{self, PlainMessage};
 use super::untrusted::{self, StepBudget};
 use super::{equality, is_secret_reference, number, remedy, text};
 use crate::problem::Problem;
@@ -118,12 +118,12 @@ impl<'s> Walk<'s> {
         code: &'static str,
         text: impl Into<String>,
         remedy: impl FnOnce() -> Option<String>,
-        said: impl FnOnce() -> Said,
+        said: impl FnOnce() -> PlainMessage,
     ) -> Outcome {
         if !self.collects_plainly() {
             return self.fail(at, code, text, remedy);
         }
-        let Said { message, hint } = said();
+        let PlainMessage { message, hint } = said();
         self.fail(at, code, message, || hint)
     }
 
@@ -161,7 +161,7 @@ impl<'s> Walk<'s> {
         let node = &self.nodes[id];
         if node.never {
             let remove = || Some("remove it".to_owned());
-            let said = || Said::new("is not allowed here", remove());
+            let said = || PlainMessage::new("is not allowed here", remove());
             return self.fail_as(at, "schema", "expect false always", remove, said);
         }
         if let Err(expected) = check_type(&node.types, value, self.empties()) {
@@ -252,7 +252,7 @@ impl<'s> Walk<'s> {
         match rules.max.filter(|max| count > *max) {
             Some(max) => {
                 let text = format!("expect object to have at most {max} properties");
-                let said = || Said::new(format!("{count} entries; at most {max} are allowed"), None);
+                let said = || PlainMessage::new(format!("{count} entries; at most {max} are allowed"), None);
                 self.fail_as(at, "length", text, || None, said)
             }
             None => Ok(()),
@@ -308,8 +308,12 @@ impl<'s> Walk<'s> {
             Dependency::Names(names) => match names.iter().find(|needed| member(value, needed).is_none()) {
                 Some(needed) => {
                     let text = format!("property {} is required when {name} is set", text::quoted(needed));
-                    let said =
-                        || Said::new(format!("`{needed}` is required together with `{plain_name}`"), None);
+                    let said = || {
+                        PlainMessage::new(
+                            format!("`{needed}` is required together with `{plain_name}`"),
+                            None,
+                        )
+                    };
                     self.fail_as(at, "missing", text, || Some(format!("add `{needed}`")), said)
                 }
                 None => Ok(()),
@@ -347,7 +351,7 @@ impl<'s> Walk<'s> {
                     let text = format!("additional properties forbidden, found {key}");
                     let known: Vec<&str> = rules.properties.iter().map(|known| &*known.name).collect();
                     let hint = || Some(remedy::of_unknown(key, &known));
-                    let said = || Said::new(format!("unknown field `{key}`"), hint());
+                    let said = || PlainMessage::new(format!("unknown field `{key}`"), hint());
                     self.fail_as(at, "unknown_key", text, hint, said)?;
                 }
                 Additional::Schema(id) if !known => self
@@ -375,7 +379,7 @@ impl<'s> Walk<'s> {
             self.fail_as(at, "length", text, || None, said)?;
         }
         if let Some(max) = rules.max.filter(|max| count > *max) {
-            let said = || Said::new(format!("{count} items; at most {max} are allowed"), None);
+            let said = || PlainMessage::new(format!("{count} items; at most {max} are allowed"), None);
             let text = format!("expect array to have at most {max} items");
             self.fail_as(at, "length", text, || None, said)?;
         }
@@ -404,7 +408,7 @@ impl<'s> Walk<'s> {
         {
             let text = format!("expected unique items but items {first} and {second} are equal");
             let remove = || Some("remove one".to_owned());
-            let said = || Said::new(format!("items {first} and {second} are equal"), remove());
+            let said = || PlainMessage::new(format!("items {first} and {second} are equal"), remove());
             self.fail_as(at, "unique", text, remove, said)?;
         }
         for (index, field) in changed {
@@ -442,7 +446,8 @@ impl<'s> Walk<'s> {
             }
             if let Some(max) = rules.max.filter(|max| length > *max) {
                 let text = format!("string too long, expected at most {max}, got {length}");
-                let said = || Said::new(format!("{length} characters; at most {max} are allowed"), None);
+                let said =
+                    || PlainMessage::new(format!("{length} characters; at most {max} are allowed"), None);
                 self.fail_as(at, "length", text, || None, said)?;
             }
         }

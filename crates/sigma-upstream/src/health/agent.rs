@@ -17,7 +17,7 @@ const AT_ONCE: usize = 32;
 
 /// The message of an agent; missing parts stay unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Said {
+pub(super) struct AgentReport {
     state: Option<NodeState>,
     is_down: Option<bool>,
     weight: Option<AgentWeight>,
@@ -25,10 +25,10 @@ pub(super) struct Said {
     maxconn: Option<u32>,
 }
 
-impl Said {
+impl AgentReport {
     /// Parses the words of a line; unknown words are ignored. A word after `#` is a comment.
-    fn parse(line: &str) -> Said {
-        let mut said = Said::default();
+    fn parse(line: &str) -> AgentReport {
+        let mut said = AgentReport::default();
         let line = line.split('#').next().unwrap_or_default();
         for word in line.split([' ', '\t', ',', '\r', '\n']) {
             match word.to_ascii_lowercase().as_str() {
@@ -97,7 +97,7 @@ pub(super) async fn ask_all(agent: &Agent, targets: Vec<Endpoint>) {
     while running.join_next().await.is_some() {}
 }
 
-async fn ask(agent: &Agent, endpoint: &Endpoint) -> Option<Said> {
+async fn ask(agent: &Agent, endpoint: &Endpoint) -> Option<AgentReport> {
     // A node behind a unix socket has no agent port.
     let Address::Tcp(addr) = &endpoint.addr else { return None };
     let mut stream = Stream::connect_tcp(SocketAddr::new(addr.ip(), agent.port)).await.ok()?;
@@ -114,7 +114,7 @@ async fn ask(agent: &Agent, endpoint: &Endpoint) -> Option<Said> {
         }
     }
     let first = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    Some(Said::parse(&String::from_utf8_lossy(first)))
+    Some(AgentReport::parse(&String::from_utf8_lossy(first)))
 }
 
 #[cfg(test)]
@@ -124,7 +124,11 @@ mod tests {
     #[test]
     fn lines_of_agents() {
         let said = |line: &str, state: Option<NodeState>, is_down: Option<bool>, weight| {
-            assert_eq!(Said::parse(line), Said { state, is_down, weight, maxconn: None }, "{line:?}");
+            assert_eq!(
+                AgentReport::parse(line),
+                AgentReport { state, is_down, weight, maxconn: None },
+                "{line:?}"
+            );
         };
         let check = |line, state, is_down, percent: Option<u8>| {
             said(line, state, is_down, percent.map(AgentWeight::Percent));
@@ -137,7 +141,7 @@ mod tests {
         check("ready up 100%", Some(NodeState::Ready), Some(false), Some(100));
         check("fail", None, Some(true), None);
         check("300% -1% maxconn:x nonsense weight: weight:257 7 weight:-1", None, None, None);
-        assert_eq!(Said::parse("maxconn:5 up maxconn:").maxconn, Some(5));
+        assert_eq!(AgentReport::parse("maxconn:5 up maxconn:").maxconn, Some(5));
         said("weight:7", None, None, Some(AgentWeight::Absolute(7)));
         said("Weight:256 down", None, Some(true), Some(AgentWeight::Absolute(256)));
     }
@@ -145,8 +149,8 @@ mod tests {
     #[test]
     fn missing_parts_stay_unchanged() {
         let before = AgentWish { state: NodeState::Drain, is_down: true, weight: AgentWeight::Absolute(20) };
-        assert_eq!(Said::default().after(before), before);
-        let ready = Said { state: Some(NodeState::Ready), ..Said::default() };
+        assert_eq!(AgentReport::default().after(before), before);
+        let ready = AgentReport { state: Some(NodeState::Ready), ..AgentReport::default() };
         assert_eq!(ready.after(before), AgentWish { state: NodeState::Ready, ..before });
     }
 }

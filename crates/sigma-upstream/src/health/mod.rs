@@ -183,7 +183,7 @@ impl Health {
     }
 
     /// Handles a message of its agent (control side).
-    fn hear(&self, said: agent::Said) {
+    fn hear(&self, said: agent::AgentReport) {
         if let Some(wanted) = said.maxconn() {
             self.maxconn.store(wanted, Ordering::Relaxed);
         }

@@ -2,7 +2,7 @@
 
 use std::task::{Context, Poll, ready};
 
-use sigma_http::dubbo::{Call, Form, Frames, Piece, Question, Said, Unfit, read_answer};
+use sigma_http::dubbo::{Call, DubboResponse, Form, Frames, Piece, Question, Unfit, read_answer};
 use sigma_http::h1::{self, HeadLimits, Output};
 use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, Method, RequestHead, ResponseHead};
 use sigma_net::{Deadline, Stream};
@@ -197,7 +197,7 @@ impl Client {
         ready!(self.poll_answer(cx))?;
         let (status, values) = self.answered.take().unwrap_or_default();
         let said = read_answer(&self.form, (status, &values), limits, head).map_err(bad_response)?;
-        let Said { body, complaint } = said;
+        let DubboResponse { body, complaint } = said;
         if let Some(complaint) = complaint {
             complaints::log("a provider", &self.node, &complaint);
         }

@@ -30,18 +30,18 @@ struct Echo;
 
 impl Plugin for Echo {
     fn access(&self, _: &mut Context, _: &Env<'_>) -> Step {
-        Step::Takeover(Box::new(Reply::new(101).header("X-Echo", "1")), Box::new(Said::default()))
+        Step::Takeover(Box::new(Reply::new(101).header("X-Echo", "1")), Box::new(QueuedPieces::default()))
     }
 }
 
 #[derive(Default)]
-struct Said {
+struct QueuedPieces {
     pieces: VecDeque<Chunk>,
     ended: bool,
     waker: Option<Waker>,
 }
 
-impl Takeover for Said {
+impl Takeover for QueuedPieces {
     fn poll_next(&mut self, task: &mut Task<'_>) -> Poll<io::Result<Option<Chunk>>> {
         match self.pieces.pop_front() {
             Some(piece) => Poll::Ready(Ok(Some(piece))),
