@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use sigma_http::dubbo::hessian::Reader;
-use sigma_http::dubbo::{Call, Form, Piece, Question, read_answer};
+use sigma_http::dubbo::{Call, Form, Piece, DubboRequest, read_answer};
 use sigma_http::h1::{HeadLimits, Tolerance};
 use sigma_http::{Chunk, HeaderId, Headers, ResponseHead};
 
@@ -65,7 +65,7 @@ fn check_value(bytes: &[u8]) {
 }
 
 fn check_body(body: &[u8], form: Form, count: usize) {
-    let mut question = Question::begin(call(form), &Headers::default());
+    let mut question = DubboRequest::begin(call(form), &Headers::default());
     if question.body(body).is_err() {
         return;
     }

@@ -10,7 +10,7 @@ use sigma_plugin::outbound::{Answer, Call, CallError};
 use sigma_plugin::{Build, Context, Env, Reply, Slot, Step};
 use sigma_schema::template::Template;
 
-use sigma_plugin_kit::asked_once::Question;
+use sigma_plugin_kit::asked_once::CachedCall;
 use sigma_plugin_kit::decisions::{Bound, Key, KeyOf};
 
 /// Most bytes of a decision that is remembered.
@@ -111,7 +111,7 @@ pub(super) fn ask<I: Inquiry + Send + Sync>(
         });
     };
     let (asking, reading) = (Arc::clone(inquiry), Arc::clone(inquiry));
-    let question = Question {
+    let question = CachedCall {
         key: memory.key(ctx, |told| inquiry.told(ctx, env, told)),
         call: move |ctx: &Context, env: &Env<'_>| asking.call(ctx, env, body),
         read: Box::new(move |answer: Result<Answer, CallError>| {

@@ -16,7 +16,7 @@ use sigma_config::resources::{DiscoveryArgs, Node};
 use sigma_schema::Confidential;
 use tokio::sync::Semaphore;
 
-use crate::http::{Answer, Http, Members, Question, Trust};
+use crate::http::{Answer, Http, Members, RegistryRequest, Trust};
 use crate::node::{self, LeftOut};
 use crate::source::{Env, Listing, Source, Trouble};
 
@@ -147,7 +147,7 @@ impl Blocking {
             // Consul adds up to a sixteenth, so that not all come back at once.
             within += wait.mul_f64(17.0 / 16.0);
         }
-        let question = Question::get(&target, within);
+        let question = RegistryRequest::get(&target, within);
         let question = question.secret(HeaderName::from_static("x-consul-token"), self.token.reveal())?;
         let address = self.members.current();
         let answer = self.agent.http.ask(address, question).await?;

@@ -15,7 +15,7 @@ use sigma_config::discovery::{DiscoveryLimits, EtcdDiscovery, Registry, Registry
 use sigma_config::resources::Node;
 use sigma_schema::Confidential;
 
-use crate::http::{Http, Members, Question, Trust, token};
+use crate::http::{Http, Members, RegistryRequest, Trust, token};
 use crate::list_watch::{Heard, Lines, Watched};
 use crate::node::{self, LeftOut};
 use crate::source::{Env, Listing, Trouble};
@@ -62,8 +62,13 @@ impl Folder {
         }
     }
 
-    fn question<'q>(&self, target: &'q str, body: Value, within: Duration) -> Result<Question<'q>, Trouble> {
-        let mut question = Question::get(target, within).secret(AUTHORIZATION, self.token.reveal())?;
+    fn question<'q>(
+        &self,
+        target: &'q str,
+        body: Value,
+        within: Duration,
+    ) -> Result<RegistryRequest<'q>, Trouble> {
+        let mut question = RegistryRequest::get(target, within).secret(AUTHORIZATION, self.token.reveal())?;
         question.method = Method::POST;
         question.body = Some(body.to_string());
         Ok(question)

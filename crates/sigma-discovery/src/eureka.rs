@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use sigma_config::discovery::{DiscoveryLimits, Eureka, Registry, RegistryAddress};
 use sigma_config::resources::Node;
 
-use crate::http::{Answer, Http, Members, Question, Trust};
+use crate::http::{Answer, Http, Members, RegistryRequest, Trust};
 use crate::node::{self, LeftOut};
 use crate::polling::{Asked, Polling};
 use crate::source::{Env, Listing, Trouble};
@@ -60,7 +60,7 @@ impl Applications {
 
     async fn get(&self, address: &RegistryAddress, further: &str) -> Result<Answer, Trouble> {
         let target = format!("{}{further}", self.target);
-        let mut question = Question::get(&target, self.within);
+        let mut question = RegistryRequest::get(&target, self.within);
         question.headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
         self.http.ask(address, question).await
     }

@@ -42,7 +42,7 @@ pub(crate) struct Http {
 }
 
 /// A request without its address.
-pub(crate) struct Question<'q> {
+pub(crate) struct RegistryRequest<'q> {
     pub(crate) method: Method,
     /// Path and query, after the address.
     pub(crate) target: &'q str,
@@ -52,13 +52,13 @@ pub(crate) struct Question<'q> {
     pub(crate) within: Duration,
 }
 
-impl<'q> Question<'q> {
-    pub(crate) fn get(target: &'q str, within: Duration) -> Question<'q> {
-        Question { method: Method::GET, target, headers: HeaderMap::new(), body: None, within }
+impl<'q> RegistryRequest<'q> {
+    pub(crate) fn get(target: &'q str, within: Duration) -> RegistryRequest<'q> {
+        RegistryRequest { method: Method::GET, target, headers: HeaderMap::new(), body: None, within }
     }
 
     /// Adds a header with a secret value, unless that is empty.
-    pub(crate) fn secret(mut self, name: HeaderName, value: &str) -> Result<Question<'q>, Trouble> {
+    pub(crate) fn secret(mut self, name: HeaderName, value: &str) -> Result<RegistryRequest<'q>, Trouble> {
         if !value.is_empty() {
             let mut value = HeaderValue::from_str(value).map_err(|_| {
                 Trouble(format!("the secret for `{name}` has characters that cannot be sent"))
@@ -114,7 +114,7 @@ impl Http {
     pub(crate) async fn open(
         &self,
         address: &RegistryAddress,
-        question: Question<'_>,
+        question: RegistryRequest<'_>,
     ) -> Result<Response, Trouble> {
         let url = format!("{}{}", address.base(), question.target);
         let mut request = self.client(address)?.request(question.method, url).timeout(question.within);
@@ -138,7 +138,7 @@ impl Http {
     pub(crate) async fn ask(
         &self,
         address: &RegistryAddress,
-        question: Question<'_>,
+        question: RegistryRequest<'_>,
     ) -> Result<Answer, Trouble> {
         let mut response = self.open(address, question).await?;
         let (status, headers) = (response.status().as_u16(), std::mem::take(response.headers_mut()));
@@ -298,7 +298,7 @@ mod tests {
 
     async fn asked(address: &RegistryAddress, within: u64) -> Result<Answer, Trouble> {
         let http = Http::new(Duration::from_secs(20), Trust::System, &Env::of(10, 10));
-        http.ask(address, Question::get("/", Duration::from_millis(within))).await
+        http.ask(address, RegistryRequest::get("/", Duration::from_millis(within))).await
     }
 
     #[test]

@@ -12,8 +12,8 @@ use crate::decisions::{Bound, Decisions, Key, Known};
 pub type Read<V> = Box<dyn FnOnce(Result<Answer, CallError>) -> (V, Option<u64>)>;
 
 /// The question.
-pub struct Question<V, C> {
-    /// The key of the answer, made of everything that it depends on.
+pub struct CachedCall<V, C> {
+    /// What the answer is known by; all that it depends on is part of it.
     pub key: Key,
     /// Makes the call.
     pub call: C,
@@ -21,8 +21,8 @@ pub struct Question<V, C> {
     pub read: Read<V>,
 }
 
-impl<V: 'static, C: FnOnce(&Context, &Env<'_>) -> Call + 'static> Question<V, C> {
-    /// Continues with the value that this worker knows, that another request waits for, or that the service returns.
+impl<V: 'static, C: FnOnce(&Context, &Env<'_>) -> Call + 'static> CachedCall<V, C> {
+    /// Goes on with what this worker knows, what another request is being told, or what the service says.
     pub fn ask(
         self,
         ctx: &mut Context,
@@ -32,7 +32,7 @@ impl<V: 'static, C: FnOnce(&Context, &Env<'_>) -> Call + 'static> Question<V, C>
         self.ask_within(Bound::default(), ctx, env, then)
     }
 
-    /// Does the same as [`Question::ask`], with a bound on the values of a worker.
+    /// As [`CachedCall::ask`], where a worker knows so much at most.
     pub fn ask_within(
         self,
         bound: Bound,
@@ -48,7 +48,7 @@ impl<V: 'static, C: FnOnce(&Context, &Env<'_>) -> Call + 'static> Question<V, C>
                 None => self.ask_within(bound, ctx, env, then),
             }),
             Known::Nothing(asking) => {
-                let Question { call, read, .. } = self;
+                let CachedCall { call, read, .. } = self;
                 Step::wait(env.outbound.call(call(ctx, env)), move |answer, ctx, env| {
                     let (value, kept_ms) = read(answer);
                     let value = Rc::new(value);

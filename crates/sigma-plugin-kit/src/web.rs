@@ -80,8 +80,8 @@ impl Address {
 
 /// A request to a provider.
 #[derive(Default)]
-pub struct Question {
-    /// The body; without one the method is GET.
+pub struct WebRequest {
+    /// The body; a GET without.
     pub form: Option<String>,
     /// Additional fields.
     pub fields: Vec<(String, Vec<u8>)>,
@@ -191,8 +191,8 @@ impl Web {
     /// Sends a request.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if no complete answer arrives in time.
-    pub async fn put(&self, address: &Address, question: Question) -> Result<Reply, String> {
+    /// Returns an error, which is a sentence, if no answer comes whole and in time.
+    pub async fn put(&self, address: &Address, question: WebRequest) -> Result<Reply, String> {
         self.put_with_fields(address, question).await.map(|(reply, _)| reply)
     }
 
@@ -203,7 +203,7 @@ impl Web {
     pub async fn put_with_fields(
         &self,
         address: &Address,
-        question: Question,
+        question: WebRequest,
     ) -> Result<(Reply, HeaderMap), String> {
         let (client, url) = (self.client().await?, address.0.clone());
         let mut request = match question.form {

@@ -41,7 +41,7 @@ mod worker;
 
 pub use compile::cache::disk as cache_disk;
 pub use compile::{Changed, Compiler, Failure};
-pub use explain::{Considered, Explained, Met, Question, explain, explain_live};
+pub use explain::{Considered, Explained, ExplainedRequest, Met, explain, explain_live};
 pub use flow::udp::{Passing, UdpSession};
 pub use gateway::{Gateway, Prepared, Receiving};
 pub use heartbeat::Heartbeat;

@@ -18,7 +18,7 @@ use super::{
     Party, TOKEN_URL, USER_FIELD, USER_URL, User, add_cookies, check, cookie, credentials, post, refuse,
     upstreams, warnings, with_code,
 };
-use sigma_plugin_kit::asked_once::{Question, forget};
+use sigma_plugin_kit::asked_once::{CachedCall, forget};
 use sigma_plugin_kit::decisions::{self, Key};
 
 /// Knows users by DingTalk.
@@ -195,7 +195,7 @@ impl Dingtalk {
     /// Asks who a code is of.
     fn ask(self: Arc<Self>, code: String, slot: Slot, ctx: &mut Context, env: &Env<'_>) -> Step {
         let asking = Arc::clone(&self);
-        let question = Question {
+        let question = CachedCall {
             key: self.key,
             call: move |ctx: &Context, _: &Env<'_>| {
                 let config = &asking.config;

@@ -9,7 +9,7 @@ use sigma_plugin::{Build, Context, Env, Step};
 use super::super::answers;
 use super::config::{Config, DISCOVERY, RESOURCES_ENDPOINT, TOKEN_ENDPOINT};
 use super::{Party, Then};
-use sigma_plugin_kit::asked_once::Question;
+use sigma_plugin_kit::asked_once::CachedCall;
 
 /// A service with the key of the upstream that it is.
 pub(super) struct Place {
@@ -121,7 +121,7 @@ impl Party {
         };
         let (timeout_ms, kept_ms) = (self.config.timeout, self.config.cache_ttl_seconds.saturating_mul(1000));
         let from = Arc::clone(&discovery);
-        let question = Question {
+        let question = CachedCall {
             key: self.key,
             call: move |ctx: &Context, _: &Env<'_>| {
                 discovery.service.get(&discovery.upstream, ctx, timeout_ms)

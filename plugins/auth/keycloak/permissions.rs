@@ -11,7 +11,7 @@ use super::super::answers;
 use super::super::form::Form;
 use super::endpoints::{Endpoint, Place};
 use super::{Party, Then, unavailable};
-use sigma_plugin_kit::asked_once::{Question, forget};
+use sigma_plugin_kit::asked_once::{CachedCall, forget};
 use sigma_plugin_kit::decisions::{self, Key};
 
 /// Most resources of one path; more than a few are a fault at Keycloak.
@@ -75,7 +75,7 @@ impl Party {
                 Err(reason) => return then(Err(reason), ctx, env),
             };
             let (asking, reading) = (Arc::clone(&party), Arc::clone(&party));
-            let question = Question {
+            let question = CachedCall {
                 key: party.account_key(),
                 call: move |ctx: &Context, _: &Env<'_>| {
                     let form = asking.client(Form::default().with("grant_type", "client_credentials"));

@@ -10,7 +10,7 @@ use sigma_plugin::system::{Host, System};
 use sigma_schema::Confidential;
 
 use super::super::form::{Form, escaped};
-use super::super::tokens::{Address, Question, SigningKey};
+use super::super::tokens::{Address, SigningKey, WebRequest};
 use super::client_config::AuthMethod;
 use super::dpop::Dpop;
 use super::random::unguessable;
@@ -61,7 +61,7 @@ impl Client {
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if it cannot be signed.
-    pub(super) fn question(&self, endpoint: &Address, pairs: &[(&str, &str)]) -> Result<Question, String> {
+    pub(super) fn question(&self, endpoint: &Address, pairs: &[(&str, &str)]) -> Result<WebRequest, String> {
         let secret = self.secret.as_ref().map(Confidential::reveal);
         let mut form = pairs.iter().fold(Form::default(), |form, (name, value)| form.with(name, value));
         let mut fields = Vec::new();
@@ -86,6 +86,6 @@ impl Client {
         if !is_named {
             form = form.with("client_id", &self.id);
         }
-        Ok(Question { form: Some(form.text()), fields })
+        Ok(WebRequest { form: Some(form.text()), fields })
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sigma_plugin::system::{Host, System};
 
 use super::super::tokens::{
-    Address, Algorithm, Key, Provider, Question, Reply, SigningKey, Token, object_of,
+    Address, Algorithm, Key, Provider, Reply, SigningKey, Token, WebRequest, object_of,
 };
 use super::put::put_with_fields;
 use super::random::unguessable;
@@ -93,7 +93,7 @@ impl Dpop {
         &self,
         provider: &Provider,
         proven: Proven<'_>,
-        question: impl Fn() -> Result<Question, String>,
+        question: impl Fn() -> Result<WebRequest, String>,
     ) -> Result<Reply, String> {
         let proved = |nonce: Option<&str>| {
             let mut question = question()?;

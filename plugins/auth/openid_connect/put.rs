@@ -3,7 +3,7 @@
 use reqwest::header::HeaderMap;
 use tokio::sync::Semaphore;
 
-use super::super::tokens::{Address, Provider, Question, Reply};
+use super::super::tokens::{Address, Provider, Reply, WebRequest};
 
 /// Questions to all providers that are under way at once. More would not be answered sooner.
 const MOST_QUESTIONS: usize = 256;
@@ -14,7 +14,11 @@ static PLACES: Semaphore = Semaphore::const_new(MOST_QUESTIONS);
 ///
 /// # Errors
 /// Returns an error, which is a sentence, if there is no answer.
-pub(super) async fn put(provider: &Provider, address: &Address, question: Question) -> Result<Reply, String> {
+pub(super) async fn put(
+    provider: &Provider,
+    address: &Address,
+    question: WebRequest,
+) -> Result<Reply, String> {
     put_with_fields(provider, address, question).await.map(|(reply, _)| reply)
 }
 
@@ -25,7 +29,7 @@ pub(super) async fn put(provider: &Provider, address: &Address, question: Questi
 pub(super) async fn put_with_fields(
     provider: &Provider,
     address: &Address,
-    question: Question,
+    question: WebRequest,
 ) -> Result<(Reply, HeaderMap), String> {
     let _place = PLACES.try_acquire().map_err(|_| "too many questions to providers are under way")?;
     provider.web.put_with_fields(address, question).await

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use tokio::sync::OnceCell;
 
-use super::super::tokens::{Address, Provider, Question, Reply, object_of};
+use super::super::tokens::{Address, Provider, Reply, WebRequest, object_of};
 use super::client::Client;
 use super::dpop::{Dpop, Proven};
 use super::put::put;
@@ -141,7 +141,7 @@ pub(super) async fn user_of(
 ) -> Result<Map<String, Value>, String> {
     let question = |scheme: &str| {
         let credential = format!("{scheme} {access_token}").into_bytes();
-        Question { form: None, fields: vec![("Authorization".to_owned(), credential)] }
+        WebRequest { form: None, fields: vec![("Authorization".to_owned(), credential)] }
     };
     let reply = match dpop {
         Some(dpop) => {

@@ -36,7 +36,7 @@ pub(super) use key::{Key, KeyRing, element, short_rsa_bits};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) use key_set::{Found, KeySet};
 pub(super) use sigma_plugin_kit::web::{
-    Address, Proxy, Question, Reply, Web, WebSettings, beside, object_of,
+    Address, Proxy, Reply, Web, WebRequest, WebSettings, beside, object_of,
 };
 pub(super) use signing_key::SigningKey;
 pub(super) use source::{Ages, KeySource, Lookup, SourceSettings};

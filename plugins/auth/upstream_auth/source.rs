@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use super::lifetime::{Advice, Lifetime, Times};
 use crate::form::{Form, escaped};
-use crate::tokens::{Address, Question, Reply, Web, WebSettings, beside, object_of};
+use crate::tokens::{Address, Reply, Web, WebRequest, WebSettings, beside, object_of};
 use sigma_plugin_kit::clock::process_ms;
 use sigma_plugin_kit::decisions::{Key, key};
 use sigma_plugin_kit::log_throttle::LogThrottle;
@@ -148,7 +148,7 @@ impl TokenServer {
             }
         }
         let form = pairs.iter().fold(Form::default(), |form, (name, value)| form.with(name, value));
-        let question = Question { form: Some(form.text()), fields };
+        let question = WebRequest { form: Some(form.text()), fields };
         let address = &self.settings.token_endpoint;
         let reply = self.web.put(address, question).await.map_err(Denied::Server)?;
         self.read(&reply)

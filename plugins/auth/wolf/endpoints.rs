@@ -9,7 +9,7 @@ use sigma_plugin::step::BodyRead;
 use sigma_plugin::{Context, Env, Reply, Step};
 
 use super::super::{answers, form};
-use super::service::{Question, WolfResponse};
+use super::service::{WolfRequest, WolfResponse};
 use super::token::Token;
 use super::{NAME, Owner};
 use sigma_plugin_kit::log_throttle::LogThrottle;
@@ -124,15 +124,15 @@ fn question<'q>(
     target: &str,
     token: Option<&'q Token>,
     arguments: Option<Map<String, Value>>,
-) -> Question<'q> {
+) -> WolfRequest<'q> {
     let body = arguments.map(|arguments| Value::Object(arguments).to_string().into_bytes());
-    Question { target: target.to_owned(), token, body, timeout_ms: TIMEOUT_MS }
+    WolfRequest { target: target.to_owned(), token, body, timeout_ms: TIMEOUT_MS }
 }
 
 /// Sends a request to wolf, and answers with its converted reply.
 fn ask<D: DeserializeOwned>(
     owner: &Owner,
-    question: Question<'_>,
+    question: WolfRequest<'_>,
     ctx: &Context,
     env: &Env<'_>,
     made: impl FnOnce(Option<D>) -> Option<Value> + 'static,

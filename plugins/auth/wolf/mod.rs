@@ -21,7 +21,7 @@ use sigma_plugin::{
 use sigma_schema::Problem;
 use sigma_schema::plugins::PluginScope;
 
-use self::service::{Question, Verdict};
+use self::service::{Verdict, WolfRequest};
 use self::token::Token;
 use super::form::Form;
 use sigma_plugin_kit::fields::is_name;
@@ -240,7 +240,7 @@ impl Inquiry {
             .with("resName", &ctx.uri)
             .with("action", ctx.request.method_token())
             .with("clientIP", ctx.remote_addr());
-        let question = Question {
+        let question = WolfRequest {
             target: format!("/wolf/rbac/access_check?{}", query.text()),
             token: Some(&self.token),
             body: None,

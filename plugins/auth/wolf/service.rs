@@ -11,7 +11,7 @@ use super::super::form::escaped;
 use super::{Owner, Token};
 
 /// A request to wolf.
-pub(super) struct Question<'q> {
+pub(super) struct WolfRequest<'q> {
     /// Path and query below the server's URL.
     pub(super) target: String,
     pub(super) token: Option<&'q Token>,
@@ -20,7 +20,7 @@ pub(super) struct Question<'q> {
     pub(super) timeout_ms: u64,
 }
 
-impl Question<'_> {
+impl WolfRequest<'_> {
     /// The call to the server that the owner names.
     pub(super) fn call(self, owner: &Owner, ctx: &Context) -> Call {
         let server = &owner.config().server;

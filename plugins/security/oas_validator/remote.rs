@@ -12,7 +12,7 @@ use super::specification::{MOST_BYTES, Scope, Specification};
 use sigma_plugin_kit::fetched::{Document, Fetched, Turn};
 use sigma_plugin_kit::freshness::Freshness;
 use sigma_plugin_kit::registry::Registry;
-use sigma_plugin_kit::web::{Address, Question, Reply, Web, WebSettings};
+use sigma_plugin_kit::web::{Address, Reply, Web, WebRequest, WebSettings};
 
 /// Milliseconds after which a server that gave no document is asked again.
 const PAUSE_MS: u64 = 1_000;
@@ -86,7 +86,7 @@ impl Document for Specification {
         let Settings { address, fields, scope, .. } = &holder.settings;
         let scope = *scope;
         let fields = fields.iter().map(|(name, value)| (name.clone(), value.as_bytes().to_vec()));
-        let question = Question { form: None, fields: fields.collect() };
+        let question = WebRequest { form: None, fields: fields.collect() };
         let body = match holder.web.put(address, question).await? {
             Reply { status: 200, body } => body,
             Reply { status, .. } => return Err(format!("{address} answered {status}")),

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use sigma_config::Config;
 use sigma_plugin::Phase;
 use sigma_proxy::snapshot::Upstream;
-use sigma_proxy::{Considered, Explained, Met, Question, explain_live};
+use sigma_proxy::{Considered, Explained, ExplainedRequest, Met, explain_live};
 
 use crate::operators::history::Refused;
 use crate::operators::nodes::node_of;
@@ -45,7 +45,7 @@ impl Wish {
         self.0.iter().find(|(given, _)| given == name).map(|(_, value)| value.as_str())
     }
 
-    fn question(&self) -> Result<Question, String> {
+    fn question(&self) -> Result<ExplainedRequest, String> {
         let url = self.get("url").ok_or("missing argument url: such as https://example.com/a?b=c")?;
         let bytes: usize = self.0.iter().map(|(name, value)| name.len() + value.len()).sum();
         let fields = self.0.iter().filter(|(name, _)| name == "header").map(|(_, value)| field(value));
@@ -80,7 +80,7 @@ impl Wish {
             let address = address.or_else(|| Some(SocketAddr::new(text.parse::<IpAddr>().ok()?, 0)));
             address.ok_or_else(|| format!("invalid argument client: {text} is no address"))
         });
-        Ok(Question {
+        Ok(ExplainedRequest {
             method: self.get("method").unwrap_or("GET").to_owned(),
             target,
             host,
@@ -146,7 +146,7 @@ impl Explainer {
     }
 }
 
-fn shown(question: &Question, explained: &Explained, served: u64) -> Value {
+fn shown(question: &ExplainedRequest, explained: &Explained, served: u64) -> Value {
     let route = explained.route.as_ref().map(|route| {
             json!({"key": format!("routes/{}", route.id), "name": route.name, "priority": route.priority})
         });
@@ -290,7 +290,7 @@ fn phases(plugins: &[Met]) -> Value {
 
 /// Returns the request as a node would get it with the changes of plugins that can predict them, and the
 /// plugins that may change more.
-fn to_node(question: &Question, explained: &Explained) -> Value {
+fn to_node(question: &ExplainedRequest, explained: &Explained) -> Value {
     if explained.upstream.is_none() {
         return Value::Null;
     }
@@ -319,7 +319,7 @@ fn to_node(question: &Question, explained: &Explained) -> Value {
 mod tests {
     use super::*;
 
-    fn wish(query: &str) -> Result<Question, String> {
+    fn wish(query: &str) -> Result<ExplainedRequest, String> {
         Wish::read(form_urlencoded::parse(query.as_bytes()).into_owned().collect()).question()
     }
 

@@ -2,22 +2,22 @@
 
 use serde_json::{Value, json};
 
-use crate::operators::admin::Question;
+use crate::operators::admin::ProcessQuery;
 use crate::operators::control_api::{Inspect, shown};
 use crate::operators::nodes::UpstreamNodes;
 
 /// Returns the answer, which is read from published state and waits for nothing.
-pub(crate) fn answer(inspect: &dyn Inspect, question: Question) -> Value {
+pub(crate) fn answer(inspect: &dyn Inspect, question: ProcessQuery) -> Value {
     match question {
-        Question::Live => inspect.live(),
-        Question::Nodes => {
+        ProcessQuery::Live => inspect.live(),
+        ProcessQuery::Nodes => {
             let all = inspect.nodes().into_iter();
             all.map(UpstreamNodes::shown).collect()
         }
-        Question::Certificates => json!({
+        ProcessQuery::Certificates => json!({
             "certificates": inspect.certificates(),
             "orders": inspect.orders().unwrap_or_default(),
         }),
-        Question::Revision => shown(&inspect.revisions()),
+        ProcessQuery::Revision => shown(&inspect.revisions()),
     }
 }

@@ -13,7 +13,7 @@ use sigma_config::discovery::{Cluster, KubernetesSchema, NamespaceSelector, Regi
 use sigma_config::resources::Node;
 
 use crate::consul::encoded;
-use crate::http::{Http, Question, Trust};
+use crate::http::{Http, RegistryRequest, Trust};
 use crate::list_watch::{Heard, Lines, Watched};
 use crate::node::{self, LeftOut};
 use crate::source::{Env, Listing, Trouble};
@@ -144,10 +144,10 @@ impl Endpoints {
         text.map(|text| text.trim().to_owned()).map_err(|_| Trouble("the token is no text".to_owned()))
     }
 
-    async fn question<'q>(&self, target: &'q str, within: Duration) -> Result<Question<'q>, Trouble> {
+    async fn question<'q>(&self, target: &'q str, within: Duration) -> Result<RegistryRequest<'q>, Trouble> {
         let token = self.token().await?;
         let value = if token.is_empty() { token } else { format!("Bearer {token}") };
-        Question::get(target, within).secret(AUTHORIZATION, &value)
+        RegistryRequest::get(target, within).secret(AUTHORIZATION, &value)
     }
 
     fn server(&self) -> Result<&(RegistryAddress, Http), Trouble> {

@@ -21,7 +21,7 @@ use sigma_config::resources::{DiscoveryArgs, Node};
 use sigma_schema::Confidential;
 
 use crate::consul::encoded;
-use crate::http::{Answer, Http, Members, Question, Trust, token};
+use crate::http::{Answer, Http, Members, RegistryRequest, Trust, token};
 use crate::node::{self, LeftOut};
 use crate::polling::{Asked, Polling};
 use crate::source::{Env, Listing, Source, Trouble};
@@ -133,7 +133,7 @@ impl Server {
             return Ok(Some(token.text.clone()));
         }
         let target = format!("{}/auth/login", self.prefix);
-        let mut question = Question::get(&target, self.within);
+        let mut question = RegistryRequest::get(&target, self.within);
         question.method = Method::POST;
         question.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
         question.body = Some(format!("username={}&password={}", encoded(user), encoded(password)));
@@ -270,7 +270,7 @@ impl Instances {
             let (key, data, signature) = (encoded(&server.access_key), encoded(&data), encoded(&signature));
             target.push_str(&format!("&ak={key}&data={data}&signature={signature}"));
         }
-        server.http.ask(address, Question::get(&target, server.within)).await
+        server.http.ask(address, RegistryRequest::get(&target, server.within)).await
     }
 }
 

@@ -14,12 +14,12 @@ mod answer;
 mod frames;
 pub mod hessian;
 mod lines;
-mod question;
+mod request;
 
 pub use answer::{DubboResponse, read_answer};
 pub use frames::{Frames, Piece};
 pub use lines::count_types;
-pub use question::{Question, Unfit};
+pub use request::{DubboRequest, Unfit};
 
 /// The largest response of a provider in bytes. Dubbo has the same limit for messages in both directions (`payload`).
 pub const ANSWER_BYTES_MAX: usize = 8 << 20;

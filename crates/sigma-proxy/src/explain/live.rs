@@ -24,7 +24,7 @@ use crate::snapshot::{Route, Snapshot, Target, Upstream, number_of};
 
 /// A hypothetical request.
 #[derive(Debug, Clone, Default)]
-pub struct Question {
+pub struct ExplainedRequest {
     /// Its method.
     pub method: String,
     /// The path and the query.
@@ -138,7 +138,7 @@ impl Explained {
 pub fn explain_live(
     snapshot: &Snapshot,
     config: &Config,
-    question: &Question,
+    question: &ExplainedRequest,
 ) -> Result<Explained, &'static str> {
     let mut text = format!("{} {} HTTP/1.1\r\nHost: {}\r\n", question.method, question.target, question.host);
     for (name, value) in &question.fields {
@@ -427,7 +427,7 @@ fn forwarded(
     snapshot: &Snapshot,
     viewed: &Viewed<'_>,
     peer: SocketAddr,
-    question: &Question,
+    question: &ExplainedRequest,
 ) -> Vec<(&'static str, String)> {
     let (head, client) = (viewed.head(), viewed.told().map_or(peer.ip(), |told| told.addr));
     let is_trusted = snapshot.trusted().contains(peer.ip());

@@ -10,7 +10,7 @@ use crate::exchange;
 use crate::route::Explanation;
 use crate::snapshot::Snapshot;
 
-pub use live::{Considered, Explained, Met, Question, explain_live};
+pub use live::{Considered, Explained, ExplainedRequest, Met, explain_live};
 
 /// Explains why each route of `config` does or does not match a request, with the route's id; `snapshot` was
 /// compiled from all of `config`.

@@ -2,7 +2,7 @@
 
 use std::task::{Context, Poll, ready};
 
-use sigma_http::dubbo::{Call, DubboResponse, Form, Frames, Piece, Question, Unfit, read_answer};
+use sigma_http::dubbo::{Call, DubboRequest, DubboResponse, Form, Frames, Piece, Unfit, read_answer};
 use sigma_http::h1::{self, HeadLimits, Output};
 use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, Method, RequestHead, ResponseHead};
 use sigma_net::{Deadline, Stream};
@@ -28,7 +28,7 @@ pub struct Client {
     /// The form of the current call.
     form: Form,
     /// The call, until the whole request body has arrived.
-    question: Option<Question>,
+    question: Option<DubboRequest>,
     /// The part of the call's frame that is not queued yet.
     wire: Vec<u8>,
     queued: usize,
@@ -114,7 +114,7 @@ impl Client {
         }
         // The body gets a length in the end, and connection framing is not forwarded.
         head.headers.remove(HeaderId::TransferEncoding);
-        self.question = Some(Question::begin(call, &head.headers));
+        self.question = Some(DubboRequest::begin(call, &head.headers));
         if length.is_empty() {
             self.ask();
         }

@@ -37,7 +37,7 @@ use super::count::{self, LimitCount};
 use super::quota::UNDETERMINED;
 use cost::{Judge, MOST_SELECTIONS, NoCost, Strategy};
 use schema::Schema;
-use sigma_plugin_kit::asked_once::Question as Asked;
+use sigma_plugin_kit::asked_once::CachedCall as Asked;
 use sigma_plugin_kit::decisions::{Bound, KeyOf};
 use sigma_plugin_kit::log_throttle::LogThrottle;
 

@@ -190,7 +190,7 @@ pub(crate) enum Target {
     /// `cache/purge`: what caches are to forget.
     Purge,
     /// A query to the running gateway: `live`, `nodes` and the like.
-    Process(Question),
+    Process(ProcessQuery),
     /// `/openapi.json`.
     OpenApi,
     /// A collection that does not exist.
@@ -201,7 +201,7 @@ pub(crate) enum Target {
 
 /// The queries to the running gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Question {
+pub(crate) enum ProcessQuery {
     /// `live`: what requests are like.
     Live,
     /// `nodes`: the nodes of every upstream, and how they do.
@@ -212,17 +212,17 @@ pub(crate) enum Question {
     Revision,
 }
 
-impl Question {
+impl ProcessQuery {
     /// The roster: each by its path segment.
-    pub(crate) const ALL: [(&'static str, Question); 4] = [
-        ("live", Question::Live),
-        ("nodes", Question::Nodes),
-        ("certificates", Question::Certificates),
-        ("revision", Question::Revision),
+    pub(crate) const ALL: [(&'static str, ProcessQuery); 4] = [
+        ("live", ProcessQuery::Live),
+        ("nodes", ProcessQuery::Nodes),
+        ("certificates", ProcessQuery::Certificates),
+        ("revision", ProcessQuery::Revision),
     ];
 
-    fn of_segment(segment: &str) -> Option<Question> {
-        Question::ALL.into_iter().find(|(name, _)| *name == segment).map(|(_, question)| question)
+    fn of_segment(segment: &str) -> Option<ProcessQuery> {
+        ProcessQuery::ALL.into_iter().find(|(name, _)| *name == segment).map(|(_, question)| question)
     }
 }
 
@@ -263,7 +263,7 @@ pub(crate) fn target(path: &str) -> Target {
         ["explain"] => Target::Explain,
         ["history", rest @ ..] => past(rest).map_or(Target::Nothing, Target::History),
         ["schema" | "plugins" | "configs" | "cache", ..] => Target::Nothing,
-        [segment, rest @ ..] => match Question::of_segment(segment) {
+        [segment, rest @ ..] => match ProcessQuery::of_segment(segment) {
             Some(question) if rest.is_empty() => Target::Process(question),
             Some(_) => Target::Nothing,
             None => place(segment, None, rest),

@@ -78,7 +78,7 @@ use crate::serving::trial::Trial;
 use crate::store::history::{Author, By};
 use crate::store::{Store, StoreError, Transaction};
 pub(crate) use catalogue::{attributes as plugin_attributes, resource_schemas};
-pub(crate) use collection::Question;
+pub(crate) use collection::ProcessQuery;
 pub use key::{KeyFile, KeyFileError, settle_key};
 
 use call::{Arguments, Call, Preconditions};
@@ -108,7 +108,7 @@ pub struct AdminState {
     /// The prefix of store keys in answers: `/apisix`, or the prefix in etcd.
     pub key_prefix: String,
     /// Answers queries to the running gateway; None without a running gateway.
-    pub(crate) asked: Option<Arc<dyn Fn(Question) -> Value + Send + Sync>>,
+    pub(crate) asked: Option<Arc<dyn Fn(ProcessQuery) -> Value + Send + Sync>>,
     /// Lists the gateways of the store; None where nothing is served.
     pub(crate) members: Option<Arc<dyn Fn() -> Listing + Send + Sync>>,
     /// Has caches forget; None where nothing is served.

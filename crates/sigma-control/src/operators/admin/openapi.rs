@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use sigma_config::kind::Kind;
 
 use super::catalogue::schema_of;
-use super::collection::{COLLECTIONS, Class, Collection, DECORATIONS, Question, ROOT};
+use super::collection::{COLLECTIONS, Class, Collection, DECORATIONS, ProcessQuery, ROOT};
 use super::reply::{Outcome, Reply};
 
 /// `GET /openapi.json`.
@@ -293,7 +293,7 @@ fn others() -> Vec<(String, Value)> {
         query("sample", json!({"type": "integer", "minimum": 1}), "One in so many."),
     ];
     let asked =
-        Question::ALL.map(|(segment, question)| (segment, json!({"get": get(summary(question), &[])})));
+        ProcessQuery::ALL.map(|(segment, question)| (segment, json!({"get": get(summary(question), &[])})));
     [
         ("caller", json!({"get": get("The permissions of the caller", &[])})),
         ("tap", json!({"get": get("Exchanges as they end, a line of JSON for each", &tap)})),
@@ -381,12 +381,12 @@ fn history() -> Vec<(String, Value)> {
     .collect()
 }
 
-fn summary(question: Question) -> &'static str {
+fn summary(question: ProcessQuery) -> &'static str {
     match question {
-        Question::Live => "Current rates and times of requests",
-        Question::Nodes => "The nodes of every upstream, and how they do",
-        Question::Certificates => "The certificates that are shown, and when they expire",
-        Question::Revision => "The served revision, and the resources that are not served",
+        ProcessQuery::Live => "Current rates and times of requests",
+        ProcessQuery::Nodes => "The nodes of every upstream, and how they do",
+        ProcessQuery::Certificates => "The certificates that are shown, and when they expire",
+        ProcessQuery::Revision => "The served revision, and the resources that are not served",
     }
 }
 

@@ -9,12 +9,12 @@ use sigma_config::settings::{AdminApiVersion, AdminRole};
 use super::AdminState;
 use super::call::Call;
 use super::catalogue::only_get;
-use super::collection::Question;
+use super::collection::ProcessQuery;
 use super::reply::{Outcome, Refusal, Reply};
 use crate::serving::purges::{PurgeError, PurgeOrder, Purged};
 
-/// `GET` of one of [`Question::ALL`].
-pub(crate) fn answer(state: &AdminState, question: Question, call: &Call) -> Outcome {
+/// `GET` of one of [`ProcessQuery::ALL`].
+pub(crate) fn answer(state: &AdminState, question: ProcessQuery, call: &Call) -> Outcome {
     only_get(call)?;
     match &state.asked {
         Some(asked) => Ok(fresh(asked(question))),

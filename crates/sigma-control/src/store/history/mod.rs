@@ -233,7 +233,7 @@ impl History {
         question: impl FnOnce(&HistoryFile) -> Result<T, redb::Error> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
-        let asked = self.thread.try_send(RecorderMessage::Question(Box::new(move |file| {
+        let asked = self.thread.try_send(RecorderMessage::Query(Box::new(move |file| {
             // The caller may have gone.
             let _ = reply.send(question(file));
         })));

@@ -23,7 +23,7 @@ const TIDY: Duration = Duration::from_secs(60 * 60);
 const RECENT: usize = 1024;
 
 /// A query of the file, which replies to its caller.
-type Question = Box<dyn FnOnce(&HistoryFile) + Send>;
+type HistoryQuery = Box<dyn FnOnce(&HistoryFile) + Send>;
 
 /// A message to the thread.
 pub(super) enum RecorderMessage {
@@ -40,7 +40,7 @@ pub(super) enum RecorderMessage {
     /// Writes up to this revision are in force, but for these.
     Settled { revision: u64, quarantined: Vec<Unserved> },
     /// Somebody asks.
-    Question(Question),
+    Query(HistoryQuery),
     /// Nothing for a long time: old versions are to go.
     Nothing,
     /// The file is to be closed.
@@ -180,7 +180,7 @@ impl Recorder {
                 file.record(&[], draft, &self.limits).map(drop)
             }
             RecorderMessage::Settled { revision, quarantined } => self.settled(file, revision, &quarantined),
-            RecorderMessage::Question(question) => {
+            RecorderMessage::Query(question) => {
                 question(file);
                 Ok(())
             }

@@ -15,7 +15,7 @@ const CHUNK_BYTES: usize = 0xffff;
 
 /// A call that is written while the request body arrives.
 #[derive(Debug)]
-pub struct Question {
+pub struct DubboRequest {
     call: Call,
     /// The frame so far, with room for its header.
     wire: Vec<u8>,
@@ -35,9 +35,9 @@ pub enum Unfit {
     Unsayable(&'static str),
 }
 
-impl Question {
+impl DubboRequest {
     /// Starts the call of a request with these fields.
-    pub fn begin(call: Call, headers: &Headers) -> Question {
+    pub fn begin(call: Call, headers: &Headers) -> DubboRequest {
         let mut wire = vec![0; HEADER_BYTES];
         match &call.form {
             Form::Map => {
@@ -54,7 +54,7 @@ impl Question {
             }
         }
         let lines_at = wire.len();
-        Question { call, wire, json: Vec::new(), body_bytes: 0, lines_at }
+        DubboRequest { call, wire, json: Vec::new(), body_bytes: 0, lines_at }
     }
 
     /// Adds a piece of the request body.
@@ -173,7 +173,7 @@ mod tests {
     }
 
     fn asked(call: Call, headers: &Headers, pieces: &[&[u8]]) -> Result<Vec<u8>, Unfit> {
-        let mut question = Question::begin(call, headers);
+        let mut question = DubboRequest::begin(call, headers);
         for piece in pieces {
             question.body(piece)?;
         }
