@@ -11,6 +11,7 @@ use crate::id::{ID_PATTERN, MAX_ID_LENGTH};
 pub struct Form {
     /// The name in the reference, where it is clearer than the hint.
     pub shown: Option<&'static str>,
+    /// The wording of a refusal.
     pub said: FormRule,
     /// The remedy for a text of another form.
     pub hint: &'static str,

@@ -19,7 +19,7 @@ use sigma_convert::seed::{NIUBIX_JSON, Seeds};
 use sigma_net::limits::Descriptors;
 use sigma_plugin::{Kind, Roster};
 use sigma_proxy::route::Verdict;
-use sigma_proxy::{Question, Snapshot};
+use sigma_proxy::{ExplainedRequest, Snapshot};
 use sigma_schema::Problem;
 
 use crate::args::{Check, Cli, Command, DEFAULT_FILE, Import, Routes, Run};
@@ -332,12 +332,12 @@ fn routes(args: &Routes) -> Result<ExitCode> {
 
 /// The plugins that may refuse the request of `sigma routes`.
 fn refusers(snapshot: &Snapshot, config: &Config, args: &Routes) -> Vec<String> {
-    let question = Question {
+    let question = ExplainedRequest {
         method: args.method.clone(),
         target: args.path.clone(),
         host: args.host.clone(),
         routes: 1,
-        ..Question::default()
+        ..ExplainedRequest::default()
     };
     let explained = sigma_proxy::explain_live(snapshot, config, &question);
     explained.map(|explained| explained.may_be_refused_by().map(str::to_owned).collect()).unwrap_or_default()
