@@ -37,7 +37,7 @@ pub(in crate::exchange::cache) struct SliceRequest {
 
 impl std::fmt::Debug for SliceRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Course").field("slice_bytes", &self.slice_bytes).finish_non_exhaustive()
+        f.debug_struct("SliceRequest").field("slice_bytes", &self.slice_bytes).finish_non_exhaustive()
     }
 }
 
