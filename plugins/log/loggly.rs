@@ -18,7 +18,7 @@ use super::rfc5424;
 use sigma_plugin_kit::batch::{self, BatchSettings, Batches, Destination, Limits, Processor, Sending};
 use sigma_plugin_kit::log_entry::{EntryConfig, Formats, Logger, Sink};
 use sigma_plugin_kit::log_format::text_of;
-use sigma_plugin_kit::server::{Host, Place, UdpServer};
+use sigma_plugin_kit::server::{Host, ServerLocation, UdpServer};
 use sigma_plugin_kit::service;
 
 const NAME: &str = "loggly";
@@ -277,7 +277,10 @@ impl Datagrams {
         let host =
             Host::try_from(metadata.host.clone()).map_err(|error| format!("plugin metadata: {error}"))?;
         let timeout = Duration::from_millis(metadata.timeout);
-        Ok(Datagrams(UdpServer::new(Place { plugin: NAME, host, port: metadata.port, timeout }, node)))
+        Ok(Datagrams(UdpServer::new(
+            ServerLocation { plugin: NAME, host, port: metadata.port, timeout },
+            node,
+        )))
     }
 }
 

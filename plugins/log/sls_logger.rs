@@ -14,7 +14,7 @@ use sigma_schema::plugins::PluginScope;
 use super::rfc5424;
 use sigma_plugin_kit::batch::{self, BatchSettings, Destination, Processor, Sending};
 use sigma_plugin_kit::log_entry::{EntryConfig, Logger, Sink};
-use sigma_plugin_kit::server::{Host, Place, Security, TcpServer};
+use sigma_plugin_kit::server::{Host, Security, ServerLocation, TcpServer};
 use sigma_plugin_kit::service;
 
 const NAME: &str = "sls-logger";
@@ -115,7 +115,7 @@ fn warnings(_: PluginScope, conf: &Value) -> Vec<Problem> {
 fn logger(build: &Build<'_>) -> Result<Logger<Lines>, String> {
     let (config, metadata): (Config, batch::Metadata) = (build.config()?, build.metadata_as()?);
     let data = data(&config);
-    let place = Place {
+    let place = ServerLocation {
         plugin: NAME,
         host: config.host,
         port: config.port,

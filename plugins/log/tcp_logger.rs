@@ -13,7 +13,7 @@ use sigma_schema::plugins::PluginScope;
 
 use sigma_plugin_kit::batch::{self, BatchSettings, Destination, Processor, Sending};
 use sigma_plugin_kit::log_entry::{self, EntryConfig, Logger};
-use sigma_plugin_kit::server::{self, Host, Place, Security, TcpServer};
+use sigma_plugin_kit::server::{self, Host, Security, ServerLocation, TcpServer};
 
 const NAME: &str = "tcp-logger";
 
@@ -95,7 +95,7 @@ fn warnings(_: PluginScope, conf: &Value) -> Vec<Problem> {
 fn logger(build: &Build<'_>) -> Result<Logger<Arc<Processor>>, String> {
     let (config, metadata): (Config, batch::Metadata) = (build.config()?, build.metadata_as()?);
     let timeout = Duration::from_millis(config.timeout);
-    let place = Place { plugin: NAME, host: config.host, port: config.port, timeout };
+    let place = ServerLocation { plugin: NAME, host: config.host, port: config.port, timeout };
     let pending = metadata.max_pending_entries;
     let processor = batch::processor(build, NAME, &config.batch, pending, || {
         let server = TcpServer::new(place, Security::of(config.tls, config.ssl_verify));

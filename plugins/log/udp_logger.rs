@@ -8,7 +8,7 @@ use sigma_plugin::{Build, Configuration, Descriptor};
 
 use sigma_plugin_kit::batch::{self, BatchSettings, Destination, Processor, Refusal, Sending};
 use sigma_plugin_kit::log_entry::{self, EntryConfig, Logger};
-use sigma_plugin_kit::server::{Host, Place, UdpServer};
+use sigma_plugin_kit::server::{Host, ServerLocation, UdpServer};
 
 const NAME: &str = "udp-logger";
 
@@ -72,7 +72,7 @@ impl Configuration for Config {}
 fn logger(build: &Build<'_>) -> Result<Logger<Arc<Processor>>, String> {
     let (config, metadata): (Config, batch::Metadata) = (build.config()?, build.metadata_as()?);
     let timeout = batch::seconds(config.timeout);
-    let place = Place { plugin: NAME, host: config.host, port: config.port, timeout };
+    let place = ServerLocation { plugin: NAME, host: config.host, port: config.port, timeout };
     let pending = metadata.max_pending_entries;
     let processor = batch::processor(build, NAME, &config.batch, pending, || {
         let server = UdpServer::new(place, build.node);

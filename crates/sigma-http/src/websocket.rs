@@ -33,7 +33,7 @@ pub enum Sender {
 
 /// The position in the frames of a direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum FramePosition {
     /// In a head with this many bytes so far; between two frames for 0.
     Head([u8; HEAD_BYTES], u8),
     /// This many bytes before the end of a frame.
@@ -46,12 +46,12 @@ enum Place {
 #[derive(Debug)]
 pub struct Follower {
     sender: Sender,
-    place: Place,
+    place: FramePosition,
     /// The current or last frame is a close frame.
     closing: bool,
 }
 
-const BETWEEN: Place = Place::Head([0; HEAD_BYTES], 0);
+const BETWEEN: FramePosition = FramePosition::Head([0; HEAD_BYTES], 0);
 
 impl Follower {
     /// Returns a follower at the first frame of `sender`.
@@ -66,7 +66,7 @@ impl Follower {
 
     /// Returns true if the bytes are not frames.
     pub fn is_lost(&self) -> bool {
-        self.place == Place::Lost
+        self.place == FramePosition::Lost
     }
 
     /// Returns true after a complete close frame of the sender. No frame follows it.
@@ -88,8 +88,8 @@ impl Follower {
         let mut passed = 0;
         loop {
             match &mut self.place {
-                Place::Lost => return bytes.len(),
-                Place::Payload(left) => {
+                FramePosition::Lost => return bytes.len(),
+                FramePosition::Payload(left) => {
                     let here = (*left).min((bytes.len() - passed) as u64);
                     *left -= here;
                     // At most the length of a slice.
@@ -99,7 +99,7 @@ impl Follower {
                     }
                     return passed;
                 }
-                Place::Head(head, have) => {
+                FramePosition::Head(head, have) => {
                     let Some(byte) = bytes.get(passed) else { return passed };
                     head[usize::from(*have)] = *byte;
                     (*have, passed) = (*have + 1, passed + 1);
@@ -128,12 +128,12 @@ impl Follower {
         let breaks_control = is_control && (kind & FINAL == 0 || length > CONTROL_BYTES);
         let breaks_length = length >> 63 != 0 || !is_shortest(head.len(), length);
         if !is_known || breaks_control || masked != (self.sender == Sender::Client) || breaks_length {
-            self.place = Place::Lost;
+            self.place = FramePosition::Lost;
             return;
         }
         self.closing = opcode == CLOSE;
         let left = if masked { length + MASK_BYTES } else { length };
-        self.place = if left == 0 { BETWEEN } else { Place::Payload(left) };
+        self.place = if left == 0 { BETWEEN } else { FramePosition::Payload(left) };
     }
 }
 

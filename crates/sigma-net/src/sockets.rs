@@ -16,7 +16,7 @@ use crate::listen::BoundSocket;
 
 /// The address of a socket.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum SocketLocation {
     /// A TCP port.
     Tcp(SocketAddr),
     /// A UDP port.
@@ -25,50 +25,50 @@ pub enum Place {
     Unix(PathBuf),
 }
 
-impl Place {
+impl SocketLocation {
     /// Returns the address of `socket`.
     ///
     /// # Errors
     /// Returns an error if it does not listen, or is of an unsupported kind.
-    pub fn of(socket: impl AsFd) -> io::Result<Place> {
+    pub fn of(socket: impl AsFd) -> io::Result<SocketLocation> {
         let other = |text: &str| io::Error::new(io::ErrorKind::InvalidInput, text);
         let socket = SockRef::from(&socket);
         let (addr, kind) = (socket.local_addr()?, socket.r#type()?);
         if let (Type::DGRAM, Some(addr), Err(_)) = (kind, addr.as_socket(), socket.peer_addr()) {
-            return Ok(Place::Udp(addr));
+            return Ok(SocketLocation::Udp(addr));
         }
         if kind != Type::STREAM || !socket.is_listener()? {
             return Err(other("it is no listening socket"));
         }
         if let (Domain::IPV4 | Domain::IPV6, Some(addr)) = (socket.domain()?, addr.as_socket()) {
-            return Ok(Place::Tcp(addr));
+            return Ok(SocketLocation::Tcp(addr));
         }
         match addr.as_pathname() {
-            Some(path) => Ok(Place::Unix(path.to_owned())),
+            Some(path) => Ok(SocketLocation::Unix(path.to_owned())),
             None => Err(other("it is neither of TCP nor a Unix socket with a file")),
         }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SocketLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Tcp(addr) => addr.fmt(f),
-            Place::Udp(addr) => write!(f, "udp:{addr}"),
-            Place::Unix(path) => write!(f, "unix:{}", path.display()),
+            SocketLocation::Tcp(addr) => addr.fmt(f),
+            SocketLocation::Udp(addr) => write!(f, "udp:{addr}"),
+            SocketLocation::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
 }
 
 /// Inherited sockets, by their address. They are closed on drop; copied handles stay open.
 #[derive(Debug, Default)]
-pub struct Sockets(HashMap<Place, Vec<OwnedFd>>);
+pub struct Sockets(HashMap<SocketLocation, Vec<OwnedFd>>);
 
 impl Sockets {
     /// Adds sockets. Other descriptors are closed, with a log message.
     pub fn add(&mut self, sockets: impl IntoIterator<Item = OwnedFd>) {
         for socket in sockets {
-            match Place::of(&socket) {
+            match SocketLocation::of(&socket) {
                 Ok(place) => self.0.entry(place).or_default().push(socket),
                 Err(error) => tracing::warn!(%error, "a descriptor that was handed over is not used"),
             }
@@ -80,7 +80,7 @@ impl Sockets {
     /// # Errors
     /// Returns the error of the operating system.
     pub fn tcp(&self, addr: SocketAddr, backlog: Option<u32>) -> io::Result<Vec<BoundSocket>> {
-        self.handles(&Place::Tcp(addr), |socket| {
+        self.handles(&SocketLocation::Tcp(addr), |socket| {
             if let Some(backlog) = backlog {
                 SockRef::from(&socket).listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
             }
@@ -93,7 +93,7 @@ impl Sockets {
     /// # Errors
     /// Returns the error of the operating system.
     pub fn udp(&self, addr: SocketAddr) -> io::Result<Vec<BoundSocket>> {
-        self.handles(&Place::Udp(addr), |socket| {
+        self.handles(&SocketLocation::Udp(addr), |socket| {
             let options = SockRef::from(&socket);
             options.set_nonblocking(true)?;
             options.set_reuse_port(true)?;
@@ -111,21 +111,21 @@ impl Sockets {
     pub fn unix(&self, path: &Path) -> io::Result<Vec<BoundSocket>> {
         let path = std::path::absolute(path)?;
         let handle = |socket: OwnedFd| Ok(BoundSocket::Unix(prepared(socket)?.into()));
-        let exact = self.handles(&Place::Unix(path.clone()), handle)?;
+        let exact = self.handles(&SocketLocation::Unix(path.clone()), handle)?;
         if !exact.is_empty() {
             return Ok(exact);
         }
         // A socket bound by a relative path reports the relative path.
         let relative = std::env::current_dir()?;
         match path.strip_prefix(relative) {
-            Ok(path) => self.handles(&Place::Unix(path.to_owned()), handle),
+            Ok(path) => self.handles(&SocketLocation::Unix(path.to_owned()), handle),
             Err(_) => Ok(exact),
         }
     }
 
     fn handles(
         &self,
-        place: &Place,
+        place: &SocketLocation,
         handle: impl Fn(OwnedFd) -> io::Result<BoundSocket>,
     ) -> io::Result<Vec<BoundSocket>> {
         let found = self.0.get(place).into_iter().flatten();
@@ -177,9 +177,9 @@ mod tests {
     fn other_descriptors_are_rejected() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let connected = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        assert!(Place::of(&connected).is_err());
-        assert!(Place::of(UnixDatagram::pair().unwrap().0).is_err());
-        assert!(Place::of(std::fs::File::open("/dev/null").unwrap()).is_err());
+        assert!(SocketLocation::of(&connected).is_err());
+        assert!(SocketLocation::of(UnixDatagram::pair().unwrap().0).is_err());
+        assert!(SocketLocation::of(std::fs::File::open("/dev/null").unwrap()).is_err());
         let mut sockets = Sockets::default();
         sockets.add([connected.into(), std::fs::File::open("/dev/null").unwrap().into()]);
         assert!(sockets.0.is_empty());

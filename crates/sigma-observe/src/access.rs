@@ -15,20 +15,20 @@ pub trait Entry {
     /// Writes the value of `field` to `place`, or nothing without a value.
     ///
     /// It is not called for the three times (`TimeLocal`, `TimeIso8601`, `Msec`), which come from the clock.
-    fn write(&self, field: &Field, place: &mut Place<'_>);
+    fn write(&self, field: &Field, place: &mut ValueWriter<'_>);
 }
 
 /// The position of one value in a line. A value is written in the format of the line; the first value counts.
-pub struct Place<'a> {
+pub struct ValueWriter<'a> {
     line: &'a mut Line,
     style: Style,
     is_filled: bool,
 }
 
-impl<'a> Place<'a> {
+impl<'a> ValueWriter<'a> {
     /// Returns a place that appends its value to `line` unescaped, for comparisons.
-    pub fn raw(line: &'a mut Line) -> Place<'a> {
-        Place { line, style: Style::Raw, is_filled: false }
+    pub fn raw(line: &'a mut Line) -> ValueWriter<'a> {
+        ValueWriter { line, style: Style::Raw, is_filled: false }
     }
 
     /// Returns true if a value was written.
@@ -42,7 +42,7 @@ impl<'a> Place<'a> {
         self.pieces(|line| line.put(value));
     }
 
-    /// Writes untrusted bytes as [`Place::text`] does; `write` appends them in pieces.
+    /// Writes untrusted bytes as [`ValueWriter::text`] does; `write` appends them in pieces.
     #[inline(always)]
     pub fn pieces(&mut self, write: impl FnOnce(&mut Line)) {
         self.quoted(|line, style| {
@@ -250,7 +250,7 @@ impl AccessFormat {
 impl Segment {
     fn render<E: Entry>(&self, entry: &E, clock: &Clock, out: &mut Line) {
         self.before.put(out);
-        let mut place = Place { line: out, style: Style::Text, is_filled: false };
+        let mut place = ValueWriter { line: out, style: Style::Text, is_filled: false };
         match &self.field {
             Field::TimeLocal => place.word(clock.time_local()),
             Field::TimeIso8601 => place.word(clock.time_iso8601()),
@@ -312,7 +312,7 @@ mod tests {
     struct Values<'a>(&'a [(&'a str, &'a [u8])]);
 
     impl Entry for Values<'_> {
-        fn write(&self, field: &Field, place: &mut Place<'_>) {
+        fn write(&self, field: &Field, place: &mut ValueWriter<'_>) {
             let found = self.0.iter().find(|(name, _)| Field::from_name(name).as_ref() == Some(field));
             let Some((_, value)) = found else { return };
             match field {
@@ -456,13 +456,13 @@ mod tests {
         ];
         for (field, expected) in cases {
             let mut out = Line::default();
-            let mut place = Place::raw(&mut out);
+            let mut place = ValueWriter::raw(&mut out);
             VALUES.write(&field, &mut place);
             assert!(place.is_filled(), "{field:?}");
             assert_eq!(out.as_bytes(), expected, "{field:?}");
         }
         let mut out = Line::default();
-        let mut place = Place::raw(&mut out);
+        let mut place = ValueWriter::raw(&mut out);
         VALUES.write(&Field::Fault, &mut place);
         assert!(!place.is_filled() && out.is_empty());
     }

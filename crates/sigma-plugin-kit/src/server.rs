@@ -44,8 +44,8 @@ impl fmt::Display for Host {
     }
 }
 
-/// The address of a server.
-pub struct Place {
+/// Where a server is.
+pub struct ServerLocation {
     /// The plugin that sends.
     pub plugin: &'static str,
     /// The host name or address.
@@ -81,10 +81,10 @@ impl Act {
     }
 }
 
-impl Place {
-    /// Does the work within the time, or returns the place and reason of its failure.
+impl ServerLocation {
+    /// Does it within the time, or says where and why it failed.
     async fn in_time<T>(&self, act: Act, work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
-        let ((what, err), Place { host: Host(host), port, .. }) = (act.words(), self);
+        let ((what, err), ServerLocation { host: Host(host), port, .. }) = (act.words(), self);
         let failure = |reason: &str| format!("failed to {what}: host[{host}] port[{port}] {err}{reason}");
         match tokio::time::timeout(self.timeout, work).await {
             Ok(done) => done.map_err(|reason| failure(&reason)),
@@ -110,7 +110,7 @@ impl Place {
     }
 
     fn warn_of_cleartext(&self) {
-        let Place { plugin, host: Host(host), port, .. } = self;
+        let ServerLocation { plugin, host: Host(host), port, .. } = self;
         tracing::warn!("{plugin}: entries are sent to {host}:{port} in the clear");
     }
 }
@@ -158,7 +158,7 @@ fn says(value: &Value) -> bool {
 
 /// A server that takes bytes over TCP.
 pub struct TcpServer {
-    place: Place,
+    place: ServerLocation,
     security: Security,
     /// The name that the server has in TLS.
     server_name: Box<str>,
@@ -172,16 +172,16 @@ pub struct TcpServer {
 }
 
 impl TcpServer {
-    /// Returns a server with a new connection for each batch.
-    pub fn new(place: Place, security: Security) -> TcpServer {
+    /// A server that is connected to anew for each batch.
+    pub fn new(place: ServerLocation, security: Security) -> TcpServer {
         if security == Security::Cleartext {
             place.warn_of_cleartext();
         }
         TcpServer::quiet(place, security)
     }
 
-    /// Returns the same without warnings.
-    pub fn quiet(place: Place, security: Security) -> TcpServer {
+    /// The same, of which nobody is warned.
+    pub fn quiet(place: ServerLocation, security: Security) -> TcpServer {
         let server_name = place.host.0.clone();
         let (tls, waiting) = (OnceCell::new(), Mutex::default());
         TcpServer { place, security, server_name, tls, waiting, pool_size: 0, idle: Duration::MAX }
@@ -312,15 +312,15 @@ fn lock<T>(waiting: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A server that takes datagrams.
 pub struct UdpServer {
-    place: Place,
-    /// Counts the lost datagrams.
+    place: ServerLocation,
+    /// Told what is lost.
     node: Arc<Node>,
     complaint: LogThrottle,
 }
 
 impl UdpServer {
-    /// Returns a server without a socket yet.
-    pub fn new(place: Place, node: &Arc<Node>) -> UdpServer {
+    /// A server that has no socket yet.
+    pub fn new(place: ServerLocation, node: &Arc<Node>) -> UdpServer {
         place.warn_of_cleartext();
         UdpServer { place, node: Arc::clone(node), complaint: LogThrottle::new() }
     }

@@ -36,7 +36,7 @@ type Numbers = Arc<[AtomicU64]>;
 
 /// One place where events happen.
 #[derive(Debug)]
-struct Place {
+struct EventSource {
     id: u64,
     /// The numbers of each worker that has counted.
     workers: Mutex<Vec<Numbers>>,
@@ -87,7 +87,7 @@ impl<E> Default for Tallies<E> {
 struct Places {
     /// The id of the place that came last.
     last: u64,
-    known: BTreeMap<Box<str>, Arc<Place>>,
+    known: BTreeMap<Box<str>, Arc<EventSource>>,
 }
 
 /// The numbers of this worker, by place.
@@ -101,7 +101,7 @@ impl<E> Default for Own<E> {
 
 /// The counter of a plugin's instance.
 #[derive(Debug)]
-pub struct Counted<E>(Arc<Place>, PhantomData<fn(E)>);
+pub struct Counted<E>(Arc<EventSource>, PhantomData<fn(E)>);
 
 /// The numbers of one place and worker, for that worker alone.
 pub struct Tally<E>(Rc<Numbers>, PhantomData<fn(E)>);
@@ -127,7 +127,7 @@ impl<E: Event> Tallies<E> {
             known.retain(|_, place| Arc::strong_count(place) > 1);
         }
         *last += 1;
-        let made = || Arc::new(Place { id: *last, workers: Mutex::default() });
+        let made = || Arc::new(EventSource { id: *last, workers: Mutex::default() });
         Counted(Arc::clone(known.entry(resource.into()).or_insert_with(made)), PhantomData)
     }
 }
@@ -138,7 +138,7 @@ impl<E: Event> Family for Tallies<E> {
     }
 
     fn all(&self) -> Vec<(Labels, u64)> {
-        let places: Vec<(Box<str>, Arc<Place>)> =
+        let places: Vec<(Box<str>, Arc<EventSource>)> =
             lock(&self.places).known.iter().map(|(name, place)| (name.clone(), Arc::clone(place))).collect();
         let mut all = Vec::new();
         for (resource, place) in places {

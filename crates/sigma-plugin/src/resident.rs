@@ -31,9 +31,9 @@ pub struct OwnLogs {
 
 /// The process-wide parts of the enabled plugins, for one generation of the configuration.
 #[derive(Default)]
-pub struct Residents(Vec<Place>);
+pub struct Residents(Vec<ResidentSlot>);
 
-struct Place {
+struct ResidentSlot {
     plugin: Box<str>,
     metadata: Option<Arc<Value>>,
     resident: Arc<dyn Resident>,
@@ -57,15 +57,15 @@ impl Residents {
             let (plugin, metadata) = (kind.name(), metadata_of(kind.name()));
             let known = before.and_then(|before| before.0.iter().find(|place| *place.plugin == *plugin));
             if let Some(same) = known.filter(|known| known.metadata == metadata) {
-                let Place { plugin, metadata, resident } = same;
+                let ResidentSlot { plugin, metadata, resident } = same;
                 let (plugin, metadata, resident) = (plugin.clone(), metadata.clone(), Arc::clone(resident));
-                places.push(Place { plugin, metadata, resident });
+                places.push(ResidentSlot { plugin, metadata, resident });
                 continue;
             }
             let filled = roster.filled_metadata(plugin, metadata.as_deref());
             let made = make(&Build::new(plugin, &Value::Null, "", &filled, node));
             match roster.check_metadata(plugin, metadata.as_deref()).and(made) {
-                Ok(resident) => places.push(Place { plugin: plugin.into(), metadata, resident }),
+                Ok(resident) => places.push(ResidentSlot { plugin: plugin.into(), metadata, resident }),
                 Err(reason) => refused.push((plugin.to_owned(), reason)),
             }
         }
@@ -83,7 +83,7 @@ impl Residents {
     }
 
     fn beside(&self, before: Option<&Residents>) -> impl Iterator<Item = &Arc<dyn Resident>> {
-        let is_known = move |place: &Place| {
+        let is_known = move |place: &ResidentSlot| {
             let known = before.iter().flat_map(|before| &before.0);
             known.into_iter().any(|known| Arc::ptr_eq(&known.resident, &place.resident))
         };

@@ -22,7 +22,7 @@ struct Tables([(Box<[AtomicU32]>, RandomState); 2]);
 
 /// The positions of a connection's address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Place([u16; 2]);
+struct AddressPositions([u16; 2]);
 
 impl Default for Tables {
     fn default() -> Tables {
@@ -32,7 +32,7 @@ impl Default for Tables {
 }
 
 impl Tables {
-    fn counts(&self, Place([first, second]): Place) -> [&AtomicU32; 2] {
+    fn counts(&self, AddressPositions([first, second]): AddressPositions) -> [&AtomicU32; 2] {
         // A table has as many positions as there are numbers of 16 bits.
         [&self.0[0].0[usize::from(first)], &self.0[1].0[usize::from(second)]]
     }
@@ -44,12 +44,12 @@ impl Addresses {
     /// All present connections were counted in both tables before their check, so the last check has seen the others:
     /// there are never more than `most`. Of several that reach the last free position at the same moment, all may be
     /// rejected.
-    fn enter(&self, ip: IpAddr, most: u32) -> Option<Place> {
+    fn enter(&self, ip: IpAddr, most: u32) -> Option<AddressPositions> {
         let tables = self.0.get_or_init(Tables::default);
         let network = network(ip);
         let hashed = |hasher: &RandomState| (hasher.hash_one(network) >> 32) as u16;
         let [(_, first), (_, second)] = &tables.0;
-        let place = Place([hashed(first), hashed(second)]);
+        let place = AddressPositions([hashed(first), hashed(second)]);
         let counts = tables.counts(place);
         for count in counts {
             count.fetch_add(1, Ordering::SeqCst);
@@ -63,7 +63,7 @@ impl Addresses {
     }
 
     /// Removes a connection.
-    fn leave(&self, place: Place) {
+    fn leave(&self, place: AddressPositions) {
         let Some(tables) = self.0.get() else { return };
         for count in tables.counts(place) {
             count.fetch_sub(1, Ordering::SeqCst);
@@ -72,7 +72,7 @@ impl Addresses {
 }
 
 /// A connection of an address, which counts until this is dropped.
-pub(crate) struct Counted(Arc<Addresses>, Place);
+pub(crate) struct Counted(Arc<Addresses>, AddressPositions);
 
 impl Counted {
     /// Adds a connection; None if its address is at its limit.

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use sigma_net::datagram::Batch;
 
-pub(crate) use self::admission::{Admission, Place, Refusal, SessionLimits};
+pub(crate) use self::admission::{Admission, Refusal, SessionLimits, SessionSlot};
 
 /// The shortest interval of log lines about a lack of room.
 const COMPLAINT_MS: u64 = 10_000;

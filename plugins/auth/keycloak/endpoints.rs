@@ -12,25 +12,25 @@ use super::{Party, Then};
 use sigma_plugin_kit::asked_once::CachedCall;
 
 /// A service with the key of the upstream that it is.
-pub(super) struct Place {
+pub(super) struct EndpointService {
     pub(super) upstream: Box<str>,
     pub(super) service: Service,
 }
 
 /// The places that the configuration names.
-pub(super) struct Places {
-    discovery: Option<Arc<Place>>,
-    token: Option<Arc<Place>>,
-    resources: Option<Arc<Place>>,
+pub(super) struct EndpointServices {
+    discovery: Option<Arc<EndpointService>>,
+    token: Option<Arc<EndpointService>>,
+    resources: Option<Arc<EndpointService>>,
 }
 
-impl Places {
-    pub(super) fn new(config: &Config, build: &Build<'_>) -> Places {
+impl EndpointServices {
+    pub(super) fn new(config: &Config, build: &Build<'_>) -> EndpointServices {
         let place = |name: &str, service: &Option<Service>| {
             let service = service.clone()?;
-            Some(Arc::new(Place { upstream: build.upstream_key(name).into(), service }))
+            Some(Arc::new(EndpointService { upstream: build.upstream_key(name).into(), service }))
         };
-        Places {
+        EndpointServices {
             discovery: place(DISCOVERY, &config.discovery),
             token: place(TOKEN_ENDPOINT, &config.token_endpoint),
             resources: place(RESOURCES_ENDPOINT, &config.resource_registration_endpoint),
@@ -46,8 +46,8 @@ pub(super) enum Endpoint {
 
 /// The parsed document; its texts are shown to clients.
 pub(super) struct Discovered {
-    token: Result<Arc<Place>, String>,
-    resources: Result<Arc<Place>, String>,
+    token: Result<Arc<EndpointService>, String>,
+    resources: Result<Arc<EndpointService>, String>,
 }
 
 /// The parts of the document that are read.
@@ -62,7 +62,7 @@ const NO_RESOURCES_ENDPOINT: &str = "Unable to determine registration endpoint."
 
 impl Discovered {
     /// Reads the document that came from `from`.
-    fn parse(document: &[u8], from: &Place) -> Result<Discovered, String> {
+    fn parse(document: &[u8], from: &EndpointService) -> Result<Discovered, String> {
         let document: Document =
             answers::read(document).ok_or_else(|| "the discovery document cannot be read".to_owned())?;
         // The document may not choose whom the gateway sends its secret.
@@ -72,7 +72,7 @@ impl Discovered {
             if of(&service) != of(&from.service) {
                 return Err(format!("{name} of the discovery document is at another host: configure {name}"));
             }
-            Ok(Arc::new(Place { upstream: from.upstream.clone(), service }))
+            Ok(Arc::new(EndpointService { upstream: from.upstream.clone(), service }))
         };
         Ok(Discovered {
             token: place(TOKEN_ENDPOINT, document.token_endpoint, NO_TOKEN_ENDPOINT),
@@ -84,7 +84,7 @@ impl Discovered {
         })
     }
 
-    fn read(answer: Result<Answer, CallError>, from: &Place) -> Result<Discovered, String> {
+    fn read(answer: Result<Answer, CallError>, from: &EndpointService) -> Result<Discovered, String> {
         match answer {
             Ok(Answer { status: 200, body, .. }) => Discovered::parse(&body, from),
             Ok(Answer { status, .. }) => Err(format!("accessing discovery URL failed: status {status}")),
@@ -92,7 +92,7 @@ impl Discovered {
         }
     }
 
-    fn endpoint(&self, endpoint: Endpoint) -> Result<Arc<Place>, String> {
+    fn endpoint(&self, endpoint: Endpoint) -> Result<Arc<EndpointService>, String> {
         match endpoint {
             Endpoint::Token => self.token.clone(),
             Endpoint::Resources => self.resources.clone(),
@@ -107,7 +107,7 @@ impl Party {
         endpoint: Endpoint,
         ctx: &mut Context,
         env: &Env<'_>,
-        then: Then<Result<Arc<Place>, String>>,
+        then: Then<Result<Arc<EndpointService>, String>>,
     ) -> Step {
         let (written, missing) = match endpoint {
             Endpoint::Token => (&self.places.token, NO_TOKEN_ENDPOINT),
@@ -145,9 +145,12 @@ mod tests {
 
     #[test]
     fn the_document_names_endpoints_at_its_own_host() {
-        let from = Place { upstream: "u".into(), service: Service::parse("https://kc/realms/r/x").unwrap() };
+        let from = EndpointService {
+            upstream: "u".into(),
+            service: Service::parse("https://kc/realms/r/x").unwrap(),
+        };
         let check = |document: &str, token: &str, resources: &str| {
-            let told = |place: Result<Arc<Place>, String>| match place {
+            let told = |place: Result<Arc<EndpointService>, String>| match place {
                 Ok(place) => place.service.target.to_string(),
                 Err(reason) => reason,
             };

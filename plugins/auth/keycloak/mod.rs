@@ -21,7 +21,7 @@ use sigma_plugin::outbound::{Answer, Call, CallError};
 use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 
 use self::config::{Config, EnforcementMode};
-use self::endpoints::{Endpoint, Place, Places};
+use self::endpoints::{Endpoint, EndpointService, EndpointServices};
 use super::answers;
 use super::form::Form;
 use super::tokens::after_bearer;
@@ -81,7 +81,7 @@ struct AuthzKeycloak(Arc<Party>);
 /// A Keycloak, and who the gateway is to it.
 struct Party {
     config: Config,
-    places: Places,
+    places: EndpointServices,
     /// A key that separates the answers to this party from other parties' answers.
     key: Key,
 }
@@ -89,7 +89,7 @@ struct Party {
 impl AuthzKeycloak {
     fn new(build: &Build<'_>) -> Result<AuthzKeycloak, String> {
         let config: Config = build.config()?;
-        let places = Places::new(&config, build);
+        let places = EndpointServices::new(&config, build);
         let key = decisions::key([
             build.plugin.as_bytes(),
             build.resource.as_bytes(),
@@ -125,7 +125,7 @@ fn unavailable(reason: &str) -> Step {
 
 impl Party {
     /// A form for Keycloak.
-    fn post(&self, place: &Place, form: Form, ctx: &Context) -> Call {
+    fn post(&self, place: &EndpointService, form: Form, ctx: &Context) -> Call {
         let mut call = place.service.get(&place.upstream, ctx, self.config.timeout);
         call.method = Method::Post;
         call.headers.append("Content-Type", b"application/x-www-form-urlencoded");
@@ -154,7 +154,7 @@ impl Party {
             return self.deny(Vec::from(r#"{"error":"access_denied","error_description":"not_authorized"}"#));
         }
         let party = Arc::clone(&self);
-        let then = move |place: Result<Arc<Place>, String>, ctx: &mut Context, env: &Env<'_>| {
+        let then = move |place: Result<Arc<EndpointService>, String>, ctx: &mut Context, env: &Env<'_>| {
             let place = match place {
                 Ok(place) => place,
                 Err(reason) => return unavailable(&reason),

@@ -10,7 +10,7 @@ use sigma_plugin::step::BodyRead;
 use sigma_plugin::{Context, Env, Reply, Step};
 
 use super::super::form::{Form, fields};
-use super::endpoints::{Endpoint, Place};
+use super::endpoints::{Endpoint, EndpointService};
 use super::{Party, Then};
 
 fn said(status: u16, message: &'static str) -> Step {
@@ -43,7 +43,7 @@ impl Party {
             let Some(username) = field("username") else { return said(422, "username is missing.") };
             let Some(password) = field("password") else { return said(422, "password is missing.") };
             let party = Arc::clone(&self);
-            let then: Then<Result<Arc<Place>, String>> = Box::new(move |place, ctx, env| {
+            let then: Then<Result<Arc<EndpointService>, String>> = Box::new(move |place, ctx, env| {
                 let Ok(place) = place else { return said(503, "Unable to determine token endpoint.") };
                 let form = party.client(Form::default().with("grant_type", "password"));
                 let form = form.with("username", username).with("password", password);

@@ -9,7 +9,7 @@ use sigma_plugin::{Context, Env, Step};
 
 use super::super::answers;
 use super::super::form::Form;
-use super::endpoints::{Endpoint, Place};
+use super::endpoints::{Endpoint, EndpointService};
 use super::{Party, Then, unavailable};
 use sigma_plugin_kit::asked_once::{CachedCall, forget};
 use sigma_plugin_kit::decisions::{self, Key};
@@ -43,17 +43,18 @@ impl Party {
     /// Decides by the resources of the path.
     pub(super) fn of_path(self: Arc<Self>, credentials: Vec<u8>, ctx: &mut Context, env: &Env<'_>) -> Step {
         let party = Arc::clone(&self);
-        let then: Then<Result<Arc<Place>, String>> = Box::new(move |resources, ctx, env| match resources {
-            Err(reason) => unavailable(&reason),
-            Ok(resources) => {
-                let asked = Arc::clone(&party);
-                let then: Then<Result<String, String>> = Box::new(move |token, ctx, env| match token {
-                    Err(reason) => unavailable(&reason),
-                    Ok(token) => asked.look_up(&resources, &token, credentials, ctx, env),
-                });
-                party.account_token(ctx, env, then)
-            }
-        });
+        let then: Then<Result<Arc<EndpointService>, String>> =
+            Box::new(move |resources, ctx, env| match resources {
+                Err(reason) => unavailable(&reason),
+                Ok(resources) => {
+                    let asked = Arc::clone(&party);
+                    let then: Then<Result<String, String>> = Box::new(move |token, ctx, env| match token {
+                        Err(reason) => unavailable(&reason),
+                        Ok(token) => asked.look_up(&resources, &token, credentials, ctx, env),
+                    });
+                    party.account_token(ctx, env, then)
+                }
+            });
         self.endpoint(Endpoint::Resources, ctx, env, then)
     }
 
@@ -69,7 +70,7 @@ impl Party {
         then: Then<Result<String, String>>,
     ) -> Step {
         let party = Arc::clone(self);
-        let with_place: Then<Result<Arc<Place>, String>> = Box::new(move |place, ctx, env| {
+        let with_place: Then<Result<Arc<EndpointService>, String>> = Box::new(move |place, ctx, env| {
             let place = match place {
                 Ok(place) => place,
                 Err(reason) => return then(Err(reason), ctx, env),
@@ -116,7 +117,7 @@ impl Party {
     /// Asks which resources have a URI that fits the path, and decides by them.
     fn look_up(
         self: Arc<Self>,
-        resources: &Place,
+        resources: &EndpointService,
         token: &str,
         credentials: Vec<u8>,
         ctx: &mut Context,

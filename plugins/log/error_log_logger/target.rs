@@ -16,7 +16,7 @@ use sigma_plugin_kit::batch::{self, Destination, Refusal, Sending};
 use sigma_plugin_kit::kafka::cluster::Broker;
 use sigma_plugin_kit::log_entry::json_list;
 use sigma_plugin_kit::log_format::text_of;
-use sigma_plugin_kit::server::{self, Host, Place, Security, TcpServer};
+use sigma_plugin_kit::server::{self, Host, Security, ServerLocation, TcpServer};
 use sigma_plugin_kit::service;
 
 /// Connections over TCP that are kept: as many batches may be on their way at once.
@@ -178,7 +178,7 @@ impl Targets {
 
 impl Tcp {
     fn target(self, timeout: Duration, keepalive: Duration) -> Result<Target, String> {
-        let place = Place { plugin: NAME, host: self.host, port: self.port, timeout };
+        let place = ServerLocation { plugin: NAME, host: self.host, port: self.port, timeout };
         let security = Security::of(self.tls, self.ssl_verify);
         let server = TcpServer::new(place, security).keeping_for(KEPT, keepalive);
         match self.tls_server_name {

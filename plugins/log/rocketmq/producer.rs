@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::NAME;
 use super::address::Address;
 use super::wire::{self, Answer, Envelope, Login, Route};
-use sigma_plugin_kit::server::{Place, Security, TcpServer};
+use sigma_plugin_kit::server::{Security, ServerLocation, TcpServer};
 
 /// Bytes of an answer: the brokers of a topic, some 200 bytes each, are the most.
 const LONGEST_ANSWER: usize = 4 << 20;
@@ -189,7 +189,7 @@ impl Producer {
         }
         let server = servers.entry(address.clone()).or_insert_with(|| {
             let Address { host, port } = address.clone();
-            let place = Place { plugin: NAME, host, port, timeout: *timeout };
+            let place = ServerLocation { plugin: NAME, host, port, timeout: *timeout };
             Arc::new(TcpServer::quiet(place, *security).keeping_for(KEPT, IDLE))
         });
         Arc::clone(server)

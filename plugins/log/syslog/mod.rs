@@ -19,7 +19,7 @@ use sigma_plugin_kit::batch::{self, BatchSettings, Batches, Destination, Limits,
 use sigma_plugin_kit::log_entry::{EntryConfig, Logger, Sink};
 use sigma_plugin_kit::log_format::{Bodies, LogFormat};
 use sigma_plugin_kit::log_throttle::LogThrottle;
-use sigma_plugin_kit::server::{self, Host, Place, Security, TcpServer, UdpServer};
+use sigma_plugin_kit::server::{self, Host, Security, ServerLocation, TcpServer, UdpServer};
 
 const NAME: &str = "syslog";
 
@@ -119,7 +119,7 @@ impl Shipping {
     /// The processor of lines for this server, which equal configurations share.
     fn processor(&self, build: &Build<'_>, max_pending_entries: u64) -> Arc<Processor> {
         let timeout = Duration::from_millis(self.timeout);
-        let place = Place { plugin: NAME, host: self.host.clone(), port: self.port, timeout };
+        let place = ServerLocation { plugin: NAME, host: self.host.clone(), port: self.port, timeout };
         let security = Security::of(self.tls, self.ssl_verify);
         let server = match self.sock_type {
             SockType::Tcp => Server::Tcp(TcpServer::new(place, security).keeping(self.pool_size)),

@@ -196,7 +196,7 @@ struct Limit {
 
 /// A slot that a request takes up. It is given back when this is dropped, however the exchange ends: in its
 /// log phase, or with the memory of one that was cut off or has panicked.
-enum Place {
+enum RequestSlot {
     Local { counts: Arc<Counts>, key: Vec<u8> },
     Redis(Option<Remote>),
 }
@@ -210,11 +210,11 @@ struct Remote {
     node: Arc<Node>,
 }
 
-impl Drop for Place {
+impl Drop for RequestSlot {
     fn drop(&mut self) {
         match self {
-            Place::Local { counts, key } => counts.leave(key),
-            Place::Redis(remote) => {
+            RequestSlot::Local { counts, key } => counts.leave(key),
+            RequestSlot::Redis(remote) => {
                 if let Some(remote) = remote.take() {
                     let node = Arc::clone(&remote.node);
                     node.spawn(leave(remote));
@@ -225,7 +225,7 @@ impl Drop for Place {
 }
 
 /// State of one exchange in an instance.
-struct Entered(#[expect(dead_code, reason = "it is there to be dropped")] Vec<Place>);
+struct Entered(#[expect(dead_code, reason = "it is there to be dropped")] Vec<RequestSlot>);
 
 /// Members are requests, scores the seconds at which they expire, by the server's clock: the clocks of
 /// gateways differ, and can be changed.
@@ -307,7 +307,7 @@ impl LimitConn {
                 break;
             };
             delay += waits(self.delay_s, value, conn);
-            taken.push(Place::Local { counts: Arc::clone(counts), key });
+            taken.push(RequestSlot::Local { counts: Arc::clone(counts), key });
         }
         ctx.keep(self, Entered(taken));
         match over {
@@ -329,7 +329,7 @@ impl LimitConn {
         let members: Vec<(Limit, String)> = limits.into_iter().map(|limit| (limit, member())).collect();
         // Kept before anything is sent: should the client leave meanwhile, all of it is given back.
         let taken = members.iter().map(|(limit, member)| {
-            Place::Redis(Some(Remote {
+            RequestSlot::Redis(Some(Remote {
                 key: redis_key(&limit.key),
                 member: member.clone(),
                 connection: Arc::clone(&connection),

@@ -51,12 +51,12 @@ struct LimitSessions {
 }
 
 /// A slot that a session takes up; given back when it is over, however it ends.
-struct Place {
+struct LimitedSession {
     counts: Arc<Counts>,
     key: Vec<u8>,
 }
 
-impl Drop for Place {
+impl Drop for LimitedSession {
     fn drop(&mut self) {
         self.counts.leave(&self.key);
     }
@@ -80,7 +80,7 @@ impl FlowPlugin for LimitSessions {
     fn preread(&self, session: &mut Session, _: &Env<'_>) -> FlowStep {
         let key = self.space.by_value_or_address(&self.key, &*session);
         let Some(value) = self.counts.enter(&key, self.most) else { return FlowStep::Close(REFUSED) };
-        session.keep(Place { counts: Arc::clone(&self.counts), key });
+        session.keep(LimitedSession { counts: Arc::clone(&self.counts), key });
         let delay = waits(self.delay_s, value, self.conn);
         if delay < Duration::from_millis(1) {
             return FlowStep::Next;

@@ -148,7 +148,7 @@ impl Transform for Messages {
 struct Divider {
     /// The value that has begun, or has just ended.
     held: Vec<u8>,
-    place: Place,
+    place: StreamPosition,
     /// Arrays and objects that are open in the value.
     depth: usize,
     is_text: bool,
@@ -157,7 +157,7 @@ struct Divider {
 
 /// The position in a stream relative to its dividers.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum StreamPosition {
     /// Before everything.
     #[default]
     Begin,
@@ -191,12 +191,16 @@ impl Divider {
     /// Returns a fault if the text there is not a value.
     fn next(&mut self, rest: &mut &[u8]) -> Result<bool, Fault> {
         while let Some((&byte, behind)) = rest.split_first() {
-            if let Place::Within(kind) = self.place {
+            if let StreamPosition::Within(kind) = self.place {
                 let (taken, is_whole) = self.within(rest, kind);
                 self.held.extend_from_slice(&rest[..taken]);
                 *rest = &rest[taken..];
                 if is_whole {
-                    self.place = if kind == Kind::Sequence { Place::Before(kind) } else { Place::Behind };
+                    self.place = if kind == Kind::Sequence {
+                        StreamPosition::Before(kind)
+                    } else {
+                        StreamPosition::Behind
+                    };
                     return Ok(true);
                 }
                 continue;
@@ -206,15 +210,20 @@ impl Divider {
                 continue;
             }
             self.place = match (self.place, byte) {
-                (Place::Begin, b'[') => Place::Before(Kind::EmptyArray),
-                (Place::Behind | Place::Before(Kind::EmptyArray), b']') => Place::End,
-                (Place::Behind, b',') => Place::Before(Kind::Array),
-                (Place::Begin | Place::Before(Kind::Sequence), _) => Place::Within(Kind::Sequence),
-                (Place::Before(_), b',' | b']') | (Place::Behind | Place::End, _) => return Err(NO_JSON),
-                (Place::Before(_), _) => Place::Within(Kind::Array),
-                (Place::Within(kind), _) => Place::Within(kind),
+                (StreamPosition::Begin, b'[') => StreamPosition::Before(Kind::EmptyArray),
+                (StreamPosition::Behind | StreamPosition::Before(Kind::EmptyArray), b']') => {
+                    StreamPosition::End
+                }
+                (StreamPosition::Behind, b',') => StreamPosition::Before(Kind::Array),
+                (StreamPosition::Begin | StreamPosition::Before(Kind::Sequence), _) => {
+                    StreamPosition::Within(Kind::Sequence)
+                }
+                (StreamPosition::Before(_), b',' | b']')
+                | (StreamPosition::Behind | StreamPosition::End, _) => return Err(NO_JSON),
+                (StreamPosition::Before(_), _) => StreamPosition::Within(Kind::Array),
+                (StreamPosition::Within(kind), _) => StreamPosition::Within(kind),
             };
-            if !matches!(self.place, Place::Within(_)) {
+            if !matches!(self.place, StreamPosition::Within(_)) {
                 *rest = behind;
             }
         }
@@ -256,9 +265,9 @@ impl Divider {
     /// Returns a fault if something is missing.
     fn end(&self) -> Result<bool, Fault> {
         match self.place {
-            Place::Begin | Place::Before(Kind::Sequence) | Place::End => Ok(false),
+            StreamPosition::Begin | StreamPosition::Before(Kind::Sequence) | StreamPosition::End => Ok(false),
             // The reader decides whether it is whole.
-            Place::Within(Kind::Sequence) => Ok(true),
+            StreamPosition::Within(Kind::Sequence) => Ok(true),
             _ => Err(NO_JSON),
         }
     }

@@ -19,12 +19,12 @@ const PARTS: usize = 16;
 const SWEPT_AT_ONCE: usize = 256;
 
 /// The last use of an entry, and its file: the order of eviction.
-type Place = (u32, u128);
+type EvictionKey = (u32, u128);
 
 #[derive(Debug, Default)]
 struct Part {
     kept: HashMap<Arc<[u8]>, Vec<Arc<Entry>>, RandomState>,
-    order: BTreeMap<Place, Arc<Entry>>,
+    order: BTreeMap<EvictionKey, Arc<Entry>>,
     /// Entries that are being written, by their files.
     drafts: HashMap<u128, Arc<Entry>, RandomState>,
 }
@@ -188,7 +188,7 @@ impl Index {
             loop {
                 let mut part = held(part);
                 let next = part.order.range((last, Bound::Unbounded)).take(SWEPT_AT_ONCE);
-                let next: Vec<(Place, Arc<Entry>)> =
+                let next: Vec<(EvictionKey, Arc<Entry>)> =
                     next.map(|(place, entry)| (*place, Arc::clone(entry))).collect();
                 let Some((place, _)) = next.last() else { break };
                 last = Bound::Excluded(*place);

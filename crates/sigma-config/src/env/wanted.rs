@@ -34,7 +34,7 @@ pub(super) fn attributes(document: &Value, holds: Holds<'_>) -> HashMap<String, 
 /// A place in a document, with the schemas that describe it.
 #[derive(Clone)]
 pub(super) struct Fields<'a> {
-    place: Place<'a>,
+    place: LocationKind<'a>,
     schemas: Vec<Cow<'a, Value>>,
     /// The configurations of plugins below this place; the JSON pointers begin here.
     children: Vec<(String, &'a Value)>,
@@ -43,7 +43,7 @@ pub(super) struct Fields<'a> {
 
 /// The kind of a place that schemas do not describe.
 #[derive(Clone, Copy)]
-enum Place<'a> {
+enum LocationKind<'a> {
     /// A file.
     Root(&'a dyn PluginSchemas),
     /// A section of resources.
@@ -61,20 +61,22 @@ enum Place<'a> {
 impl<'a> Fields<'a> {
     pub(super) fn of(holds: Holds<'a>, attributes: &'a HashMap<String, Value>) -> Fields<'a> {
         let (place, schemas) = match holds {
-            Holds::File(plugins) => (Place::Root(plugins), vec![Cow::Borrowed(bundled::of_settings())]),
-            Holds::Resource(plugins) => (Place::Resource(None, plugins), any_kind()),
-            Holds::Foreign => (Place::Inside, Vec::new()),
+            Holds::File(plugins) => {
+                (LocationKind::Root(plugins), vec![Cow::Borrowed(bundled::of_settings())])
+            }
+            Holds::Resource(plugins) => (LocationKind::Resource(None, plugins), any_kind()),
+            Holds::Foreign => (LocationKind::Inside, Vec::new()),
         };
         Fields { place, schemas, children: Vec::new(), attributes }
     }
 
     fn inside(&self, schemas: Vec<Cow<'a, Value>>) -> Fields<'a> {
-        Fields { place: Place::Inside, schemas, children: Vec::new(), attributes: self.attributes }
+        Fields { place: LocationKind::Inside, schemas, children: Vec::new(), attributes: self.attributes }
     }
 
     /// Returns the fields of the element `index`, whose value is `item`.
     pub(super) fn item(&self, index: usize, item: &Value) -> Fields<'a> {
-        if let Place::Section(section, plugins) = self.place {
+        if let LocationKind::Section(section, plugins) = self.place {
             return self.resource(kind_of(section, item), item, plugins);
         }
         self.with_children(below(&self.schemas, None), &index.to_string())
@@ -83,23 +85,23 @@ impl<'a> Fields<'a> {
     /// Returns the fields of the member `key`, whose value is `value`.
     pub(super) fn member(&self, key: &str, value: &Value) -> Fields<'a> {
         match self.place {
-            Place::Root(plugins) => {
+            LocationKind::Root(plugins) => {
                 if let Some(section) = SECTIONS.into_iter().find(|section| *section == key) {
-                    let place = Place::Section(section, plugins);
+                    let place = LocationKind::Section(section, plugins);
                     return Fields { place, ..self.inside(Vec::new()) };
                 }
                 if key == "upstream" {
                     return self.inside(vec![Cow::Borrowed(bundled::of_kind(Kind::Upstream))]);
                 }
                 if key == "plugin_attr" {
-                    return Fields { place: Place::Attributes, ..self.inside(Vec::new()) };
+                    return Fields { place: LocationKind::Attributes, ..self.inside(Vec::new()) };
                 }
             }
-            Place::Resource(kind, plugins) if key == "plugins" => {
-                return Fields { place: Place::Plugins(kind, plugins), ..self.inside(Vec::new()) };
+            LocationKind::Resource(kind, plugins) if key == "plugins" => {
+                return Fields { place: LocationKind::Plugins(kind, plugins), ..self.inside(Vec::new()) };
             }
-            Place::Plugins(kind, plugins) => return self.plugin(kind, key, value, plugins),
-            Place::Attributes => {
+            LocationKind::Plugins(kind, plugins) => return self.plugin(kind, key, value, plugins),
+            LocationKind::Attributes => {
                 return self.inside(self.attributes.get(key).map(Cow::Borrowed).into_iter().collect());
             }
             _ => {}
@@ -130,7 +132,7 @@ impl<'a> Fields<'a> {
             return self.inside(schema.into_iter().chain([own]).collect());
         }
         let schemas = vec![Cow::Borrowed(bundled::of_kind(kind))];
-        Fields { place: Place::Resource(Some(kind), plugins), ..self.inside(schemas) }
+        Fields { place: LocationKind::Resource(Some(kind), plugins), ..self.inside(schemas) }
     }
 
     fn plugin(

@@ -97,17 +97,17 @@ fn is_fit(folder: &Path) -> bool {
 
 /// Where a gateway has its pid file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct PidFileLocation {
     path: PathBuf,
     /// The configuration names none.
     is_default: bool,
 }
 
-impl Place {
+impl PidFileLocation {
     /// That which the settings name, else the default one.
-    pub(crate) fn of(settings: &Settings, default: Option<&Path>) -> Option<Place> {
-        let named = settings.pid_file.clone().map(|path| Place { path, is_default: false });
-        named.or_else(|| Some(Place { path: default?.to_owned(), is_default: true }))
+    pub(crate) fn of(settings: &Settings, default: Option<&Path>) -> Option<PidFileLocation> {
+        let named = settings.pid_file.clone().map(|path| PidFileLocation { path, is_default: false });
+        named.or_else(|| Some(PidFileLocation { path: default?.to_owned(), is_default: true }))
     }
 
     /// Writes the file. A default one that cannot be written stops nothing.
@@ -125,7 +125,7 @@ impl Place {
     }
 
     /// Removes the file that a process has left which had another one.
-    pub(crate) fn remove_former(own: Option<&Place>, former: Option<&Path>) {
+    pub(crate) fn remove_former(own: Option<&PidFileLocation>, former: Option<&Path>) {
         let Some(former) = former.filter(|former| own.is_none_or(|own| own.path != *former)) else { return };
         // One that is locked is another process's by now.
         if former.exists()
@@ -250,14 +250,14 @@ mod tests {
         assert_eq!(holder_of(&path).unwrap(), None, "a file that a dead process has left");
         let again = PidFile::write(&path).unwrap();
         let other = dir.path().join("other.pid");
-        let place = |path: &Path| Place { path: path.to_owned(), is_default: true };
-        Place::remove_former(Some(&place(&path)), Some(&path));
-        Place::remove_former(Some(&place(&other)), Some(&path));
+        let place = |path: &Path| PidFileLocation { path: path.to_owned(), is_default: true };
+        PidFileLocation::remove_former(Some(&place(&path)), Some(&path));
+        PidFileLocation::remove_former(Some(&place(&other)), Some(&path));
         assert!(path.exists(), "it is in use");
         again.leave();
-        Place::remove_former(None, Some(&path));
+        PidFileLocation::remove_former(None, Some(&path));
         assert!(!path.exists());
-        Place::remove_former(None, Some(&path));
+        PidFileLocation::remove_former(None, Some(&path));
         assert!(!path.exists());
     }
 
@@ -278,9 +278,9 @@ mod tests {
     fn a_default_file_that_cannot_be_written_stops_nothing() {
         let path = Path::new("/nowhere/at/all.pid");
         let named = Settings { pid_file: Some(path.to_owned()), ..Settings::default() };
-        assert!(Place::of(&named, None).unwrap().write().is_err());
-        assert!(Place::of(&Settings::default(), Some(path)).unwrap().write().unwrap().is_none());
-        assert_eq!(Place::of(&Settings::default(), None), None);
+        assert!(PidFileLocation::of(&named, None).unwrap().write().is_err());
+        assert!(PidFileLocation::of(&Settings::default(), Some(path)).unwrap().write().unwrap().is_none());
+        assert_eq!(PidFileLocation::of(&Settings::default(), None), None);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use sigma_config::store::StoreKind;
 use sigma_schema::plugins::PluginSchemas;
 
 use crate::serving::source::Source;
-use crate::store::history::{Author, By, History, Limits, Place, SETTINGS};
+use crate::store::history::{Author, By, History, HistoryLocation, Limits, SETTINGS};
 use crate::store::{Contents, Store};
 
 /// The file next to the store.
@@ -80,7 +80,7 @@ impl ProcessHistory {
             Some(store) if store.kind == StoreKind::Etcd => (format!("etcd {}", store.prefix), By::Etcd),
             Some(_) => ("embedded".to_owned(), By::Expiry),
         };
-        let place = Place { file: folder.map(|folder| folder.join(FILE_NAME)), subject, others };
+        let place = HistoryLocation { file: folder.map(|folder| folder.join(FILE_NAME)), subject, others };
         match History::begin(place, Limits::from(&settings.history)) {
             Ok(history) => Some(ProcessHistory {
                 history: Arc::new(history),

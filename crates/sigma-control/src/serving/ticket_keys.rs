@@ -45,7 +45,7 @@ struct Document {
 }
 
 /// Where the record is.
-enum Place {
+enum KeyStorage {
     Store(Arc<dyn Store>, String),
     File(PathBuf),
 }
@@ -53,7 +53,7 @@ enum Place {
 /// The follower of the record.
 pub(crate) struct TicketKeeper {
     keys: Arc<TicketKeys>,
-    place: Place,
+    place: KeyStorage,
     /// The first seals, all of them open.
     seals: Vec<[u8; 32]>,
     period: Duration,
@@ -75,15 +75,15 @@ impl TicketKeeper {
         let place = match tls.ticket_keys {
             TicketPlace::Process => return None,
             // The check of the document has seen to it that both are there.
-            TicketPlace::Store => Place::Store(Arc::clone(store?), format!("{REPORTS}ticket_keys")),
-            TicketPlace::File => Place::File(tls.folder()?.join("ticket_keys")),
+            TicketPlace::Store => KeyStorage::Store(Arc::clone(store?), format!("{REPORTS}ticket_keys")),
+            TicketPlace::File => KeyStorage::File(tls.folder()?.join("ticket_keys")),
         };
         let period = Duration::from_secs(tls.ticket_rotation_s.into());
         let keys = TicketKeys::given(period).map_err(|error| tracing::error!(%error, "no keys for tickets"));
         let keys = Arc::new(keys.ok()?);
         let seals = keyring.secrets().map(sealing_key).collect();
         let mut keeper = TicketKeeper { keys: Arc::clone(&keys), place, seals, period, fault: None };
-        if let Place::File(_) = keeper.place {
+        if let KeyStorage::File(_) = keeper.place {
             keeper.look(unix_seconds()).await;
         }
         Some((keys, keeper))
@@ -196,16 +196,16 @@ fn sealing_key(secret: &[u8]) -> [u8; 32] {
     key
 }
 
-impl Place {
+impl KeyStorage {
     /// Returns the record, and its revision.
     async fn read(&self) -> Result<Option<(String, u64)>, String> {
         match self {
-            Place::Store(store, key) => {
+            KeyStorage::Store(store, key) => {
                 let record = store.get(key).await.map_err(|error| error.to_string())?;
                 Ok(record
                     .map(|record| (String::from_utf8_lossy(&record.value).into_owned(), record.modified)))
             }
-            Place::File(path) => {
+            KeyStorage::File(path) => {
                 let path = path.clone();
                 let read = tokio::task::spawn_blocking(move || kept_file::read(&path, FILE_MAX)).await;
                 let read = read.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
@@ -217,7 +217,7 @@ impl Place {
     /// Replaces the record of `revision`, or creates it. Returns whether the condition held.
     async fn write(&self, text: String, revision: Option<u64>, ttl: Duration) -> Result<bool, String> {
         match self {
-            Place::Store(store, key) => {
+            KeyStorage::Store(store, key) => {
                 let key = key.clone();
                 let condition = match revision {
                     None => Condition::Absent { key: key.clone() },
@@ -230,7 +230,7 @@ impl Place {
                     Err(error) => Err(error.to_string()),
                 }
             }
-            Place::File(path) => {
+            KeyStorage::File(path) => {
                 let path = path.clone();
                 let written =
                     tokio::task::spawn_blocking(move || kept_file::write(&path, text.as_bytes())).await;
@@ -252,7 +252,7 @@ mod tests {
         let period = Duration::from_secs(100);
         TicketKeeper {
             keys: Arc::new(TicketKeys::given(period).expect("keys")),
-            place: Place::Store(Arc::clone(store), "data_plane/ticket_keys".to_owned()),
+            place: KeyStorage::Store(Arc::clone(store), "data_plane/ticket_keys".to_owned()),
             seals: keyring.secrets().map(sealing_key).collect(),
             period,
             fault: None,

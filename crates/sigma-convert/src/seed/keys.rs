@@ -10,20 +10,20 @@ use sigma_schema::problem::{Problem, element, member};
 
 /// A value of the source document with its position.
 #[derive(Debug, Clone)]
-pub(super) struct Place<'d> {
+pub(super) struct SourceValue<'d> {
     pub(super) value: &'d Value,
     pub(super) pointer: String,
 }
 
-impl<'d> Place<'d> {
+impl<'d> SourceValue<'d> {
     pub(super) fn root(document: &'d Document) -> Self {
-        Place { value: &document.value, pointer: String::new() }
+        SourceValue { value: &document.value, pointer: String::new() }
     }
 
-    /// Returns the member `key`. A null counts as absent, as in both programs.
-    pub(super) fn get(&self, key: &str) -> Option<Place<'d>> {
+    /// The member `key`; a null counts as absent, as it did in both programs.
+    pub(super) fn get(&self, key: &str) -> Option<SourceValue<'d>> {
         let value = self.value.get(key).filter(|value| !value.is_null())?;
-        Some(Place { value, pointer: self.pointer_of(key) })
+        Some(SourceValue { value, pointer: self.pointer_of(key) })
     }
 
     /// Returns the pointer of the member `key`, present or not.
@@ -97,8 +97,8 @@ impl<'d> Report<'d> {
         self.document.problem(pointer, code, message).hint(hint)
     }
 
-    /// Records the members of `at` among `keys` as accepted without effect.
-    pub(super) fn inert(&mut self, at: &Place<'_>, keys: &[&str]) {
+    /// Notes the members of `at` among `keys` as accepted, without effect.
+    pub(super) fn inert(&mut self, at: &SourceValue<'_>, keys: &[&str]) {
         for key in keys.iter().filter(|key| at.get(key).is_some()) {
             self.note_inert(at.pointer_of(key));
         }
@@ -123,7 +123,7 @@ impl<'d> Report<'d> {
     }
 
     /// Reports the members of `at` that are not among `known`.
-    pub(super) fn unknown(&mut self, at: &Place<'_>, known: &[&str], unknown: Unknown) {
+    pub(super) fn unknown(&mut self, at: &SourceValue<'_>, known: &[&str], unknown: Unknown) {
         let Some(members) = at.value.as_object() else { return };
         for key in members.keys().filter(|key| !known.contains(&key.as_str())) {
             let pointer = at.pointer_of(key);
@@ -140,7 +140,7 @@ impl<'d> Report<'d> {
         }
     }
 
-    fn wrong_type(&mut self, at: &Place<'_>, expected: &str) {
+    fn wrong_type(&mut self, at: &SourceValue<'_>, expected: &str) {
         let mut found = at.value.to_string();
         if found.chars().count() > 40 {
             found = found.chars().take(40).chain(['…']).collect();
@@ -149,13 +149,13 @@ impl<'d> Report<'d> {
         self.error(&at.pointer, "type", message, format!("write {expected}"));
     }
 
-    /// Returns the string `key`. Numbers and booleans are accepted as their text, as in Jackson.
-    pub(super) fn text(&mut self, at: &Place<'_>, key: &str) -> Option<String> {
+    /// The string `key`; numbers and booleans are taken as their text, as Jackson does.
+    pub(super) fn text(&mut self, at: &SourceValue<'_>, key: &str) -> Option<String> {
         let member = at.get(key)?;
         self.as_text(&member)
     }
 
-    fn as_text(&mut self, at: &Place<'_>) -> Option<String> {
+    fn as_text(&mut self, at: &SourceValue<'_>) -> Option<String> {
         match at.value {
             Value::String(text) => Some(text.clone()),
             Value::Number(number) => Some(number.to_string()),
@@ -167,8 +167,8 @@ impl<'d> Report<'d> {
         }
     }
 
-    /// Returns the required, non-empty string `key`.
-    pub(super) fn required_text(&mut self, at: &Place<'_>, key: &str) -> Option<String> {
+    /// The non-empty string `key`, which must be there.
+    pub(super) fn required_text(&mut self, at: &SourceValue<'_>, key: &str) -> Option<String> {
         match at.get(key) {
             Some(member) => {
                 let text = self.as_text(&member)?;
@@ -185,12 +185,17 @@ impl<'d> Report<'d> {
         }
     }
 
-    pub(super) fn missing(&mut self, at: &Place<'_>, key: &str) {
+    pub(super) fn missing(&mut self, at: &SourceValue<'_>, key: &str) {
         self.error(&at.pointer_of(key), "missing", format!("`{key}` is missing"), format!("add `{key}`"));
     }
 
-    /// Returns the whole number `key` within `range`. A string of digits is accepted, as in Jackson.
-    pub(super) fn number(&mut self, at: &Place<'_>, key: &str, range: RangeInclusive<u64>) -> Option<u64> {
+    /// The whole number `key` within `range`; a string of digits counts, as with Jackson.
+    pub(super) fn number(
+        &mut self,
+        at: &SourceValue<'_>,
+        key: &str,
+        range: RangeInclusive<u64>,
+    ) -> Option<u64> {
         let member = at.get(key)?;
         let number = match member.value {
             Value::Number(number) => number.as_u64(),
@@ -204,8 +209,8 @@ impl<'d> Report<'d> {
         number
     }
 
-    /// Returns the boolean `key`, or `default` if it is absent or invalid.
-    pub(super) fn flag(&mut self, at: &Place<'_>, key: &str, default: bool) -> bool {
+    /// The boolean `key`, or `default` if it is absent or wrong.
+    pub(super) fn flag(&mut self, at: &SourceValue<'_>, key: &str, default: bool) -> bool {
         let Some(member) = at.get(key) else { return default };
         match member.value {
             Value::Bool(flag) => *flag,
@@ -218,38 +223,38 @@ impl<'d> Report<'d> {
         }
     }
 
-    /// Returns the object `key`.
-    pub(super) fn object<'v>(&mut self, at: &Place<'v>, key: &str) -> Option<Place<'v>> {
+    /// The object `key`.
+    pub(super) fn object<'v>(&mut self, at: &SourceValue<'v>, key: &str) -> Option<SourceValue<'v>> {
         let member = at.get(key)?;
         self.is_object(&member).then_some(member)
     }
 
-    fn is_object(&mut self, at: &Place<'_>) -> bool {
+    fn is_object(&mut self, at: &SourceValue<'_>) -> bool {
         if !at.value.is_object() {
             self.wrong_type(at, "an object");
         }
         at.value.is_object()
     }
 
-    fn elements<'v>(&mut self, at: &Place<'v>, key: &str) -> Vec<Place<'v>> {
+    fn elements<'v>(&mut self, at: &SourceValue<'v>, key: &str) -> Vec<SourceValue<'v>> {
         let Some(member) = at.get(key) else { return Vec::new() };
         let Value::Array(items) = member.value else {
             self.wrong_type(&member, "a list");
             return Vec::new();
         };
-        let place = |(index, value)| Place { value, pointer: element(&member.pointer, index) };
+        let place = |(index, value)| SourceValue { value, pointer: element(&member.pointer, index) };
         items.iter().enumerate().map(place).collect()
     }
 
-    /// Returns the objects in the list `key`.
-    pub(super) fn objects<'v>(&mut self, at: &Place<'v>, key: &str) -> Vec<Place<'v>> {
+    /// The objects in the list `key`.
+    pub(super) fn objects<'v>(&mut self, at: &SourceValue<'v>, key: &str) -> Vec<SourceValue<'v>> {
         let mut elements = self.elements(at, key);
         elements.retain(|element| self.is_object(element));
         elements
     }
 
-    /// Returns the strings in the list `key`, with their pointers.
-    pub(super) fn texts(&mut self, at: &Place<'_>, key: &str) -> Vec<(String, String)> {
+    /// The strings in the list `key`, with their pointers.
+    pub(super) fn texts(&mut self, at: &SourceValue<'_>, key: &str) -> Vec<(String, String)> {
         let elements = self.elements(at, key);
         elements.into_iter().filter_map(|element| Some((self.as_text(&element)?, element.pointer))).collect()
     }

@@ -24,7 +24,7 @@ use serde_json::{Map, Value};
 use sigma_schema::formats::{Formats, OwnFormat, Translated};
 
 use foreign::recognised;
-use keys::{Place, Report};
+use keys::{Report, SourceValue};
 use sigma_schema::document::Document;
 use sigma_schema::problem::Problem;
 
@@ -81,7 +81,7 @@ pub fn translate(
     instances: Option<u16>,
 ) -> Result<(Value, Vec<Problem>), Vec<Problem>> {
     let mut report = Report::new(document);
-    let root = Place::root(document);
+    let root = SourceValue::root(document);
     let mut target = match format {
         Format::Sigma => sigma::translate(&root, &mut report),
         Format::Niubix => niubix::translate(&root, &mut report),
@@ -92,7 +92,7 @@ pub fn translate(
     let (mut errors, mut warnings) = report.finish();
     if let Some(options) = options_json {
         let mut report = Report::new(options);
-        sigma::options(&Place::root(options), &mut report);
+        sigma::options(&SourceValue::root(options), &mut report);
         let (more_errors, more_warnings) = report.finish();
         errors.extend(more_errors);
         warnings.extend(more_warnings);

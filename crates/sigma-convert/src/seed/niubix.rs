@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use serde_json::{Map, Value, json};
 
 use super::is_id;
-use super::keys::{Place, Report, Unknown};
+use super::keys::{Report, SourceValue, Unknown};
 use super::niubix_edge::{self, App, Protocol};
 use sigma_schema::problem::{element, member};
 
@@ -25,8 +25,8 @@ const FILES_MIN: u64 = 64;
 /// Maximum accepted number of milliseconds.
 const MAX_MS: u64 = u32::MAX as u64;
 
-/// Translates the document. The result is only used if the report has no errors.
-pub(super) fn translate(root: &Place<'_>, report: &mut Report<'_>) -> Map<String, Value> {
+/// Translates the document; what comes back is only used if the report has no errors.
+pub(super) fn translate(root: &SourceValue<'_>, report: &mut Report<'_>) -> Map<String, Value> {
     let known = [
         "version",
         "pid_file",
@@ -54,8 +54,8 @@ pub(super) fn translate(root: &Place<'_>, report: &mut Report<'_>) -> Map<String
     target
 }
 
-/// Returns the settings of the master and its workers.
-fn process(root: &Place<'_>, report: &mut Report<'_>) -> Map<String, Value> {
+/// Settings of the master and its workers.
+fn process(root: &SourceValue<'_>, report: &mut Report<'_>) -> Map<String, Value> {
     let mut target = Map::new();
     let workers = report.number(root, "worker_num", 0..=u64::from(u16::MAX)).unwrap_or(0);
     target.insert("workers".into(), if workers == 0 { "auto".into() } else { workers.into() });
@@ -99,8 +99,8 @@ fn process(root: &Place<'_>, report: &mut Report<'_>) -> Map<String, Value> {
     target
 }
 
-/// Returns the most verbose level of the list. Levels are ordered in Sigma, not a set.
-fn log_level(root: &Place<'_>, report: &mut Report<'_>) -> Option<&'static str> {
+/// The most talkative level of the list: levels are ordered here, not a set.
+fn log_level(root: &SourceValue<'_>, report: &mut Report<'_>) -> Option<&'static str> {
     let text = report.required_text(root, "log_level")?;
     let rank = |word: &str| match word.trim() {
         "shutdown" => Some((0, "off")),
@@ -124,7 +124,7 @@ fn log_level(root: &Place<'_>, report: &mut Report<'_>) -> Option<&'static str> 
     level.map(|(_, name)| name)
 }
 
-fn admin(root: &Place<'_>, report: &mut Report<'_>) -> Option<Value> {
+fn admin(root: &SourceValue<'_>, report: &mut Report<'_>) -> Option<Value> {
     let version = report.text(root, "version").unwrap_or_default();
     if version.len() >= 255 {
         report.error(
@@ -178,7 +178,7 @@ fn parse_listen(text: &str) -> Vec<SocketAddr> {
     hosts.into_iter().map(|host| SocketAddr::new(host, port)).collect()
 }
 
-fn apps(root: &Place<'_>, report: &mut Report<'_>) -> Vec<App> {
+fn apps(root: &SourceValue<'_>, report: &mut Report<'_>) -> Vec<App> {
     let places = report.objects(root, "apps");
     if places.is_empty() && root.value["apps"] == json!([]) {
         report.error("apps", "missing", "`apps` is empty", "add an app");
@@ -214,7 +214,7 @@ fn apps(root: &Place<'_>, report: &mut Report<'_>) -> Vec<App> {
     apps
 }
 
-fn read_app(app: &Place<'_>, index: usize, report: &mut Report<'_>) -> Option<App> {
+fn read_app(app: &SourceValue<'_>, index: usize, report: &mut Report<'_>) -> Option<App> {
     let known = [
         "name",
         "listen",
@@ -288,15 +288,15 @@ fn read_app(app: &Place<'_>, index: usize, report: &mut Report<'_>) -> Option<Ap
     })
 }
 
-/// Returns the configuration of the plugin that omits header fields, or none if the node gets both.
-fn forwarding_headers(app: &Place<'_>, report: &mut Report<'_>) -> Option<Value> {
+/// The configuration of the plugin that leaves fields alone; none if the node is told both.
+fn forwarding_headers(app: &SourceValue<'_>, report: &mut Report<'_>) -> Option<Value> {
     let told = [("x-forwarded-for", "x_forwarded_for"), ("x-real-ip", "x_real_ip")];
     let off = told.into_iter().filter(|(key, _)| !report.flag(app, key, true));
     let conf: Map<String, Value> = off.map(|(_, field)| (field.to_owned(), false.into())).collect();
     (!conf.is_empty()).then(|| conf.into())
 }
 
-fn listen(app: &Place<'_>, report: &mut Report<'_>) -> Option<Vec<SocketAddr>> {
+fn listen(app: &SourceValue<'_>, report: &mut Report<'_>) -> Option<Vec<SocketAddr>> {
     let text = report.required_text(app, "listen")?;
     let addresses = parse_listen(&text);
     if addresses.is_empty() {
@@ -322,7 +322,7 @@ enum Checks {
     None,
 }
 
-fn backend_protocol(app: &Place<'_>, is_stream: bool, report: &mut Report<'_>) -> Checks {
+fn backend_protocol(app: &SourceValue<'_>, is_stream: bool, report: &mut Report<'_>) -> Checks {
     match report.required_text(app, "backend_protocol").as_deref() {
         Some("http") => Checks::Http,
         Some("tcp") if is_stream => Checks::Connection,
@@ -342,7 +342,7 @@ enum Weights {
     Equal,
 }
 
-fn balance(app: &Place<'_>, upstream: &mut Map<String, Value>, report: &mut Report<'_>) -> Weights {
+fn balance(app: &SourceValue<'_>, upstream: &mut Map<String, Value>, report: &mut Report<'_>) -> Weights {
     let members = match report.required_text(app, "balance_policy").as_deref() {
         Some("random") => json!({"type": "random"}),
         Some("iphash") => json!({"type": "chash", "hash_on": "vars", "key": "remote_addr"}),
@@ -380,7 +380,12 @@ struct Backend {
     check: Option<Check>,
 }
 
-fn backends(app: &Place<'_>, weights: Weights, checks: Checks, report: &mut Report<'_>) -> Vec<Backend> {
+fn backends(
+    app: &SourceValue<'_>,
+    weights: Weights,
+    checks: Checks,
+    report: &mut Report<'_>,
+) -> Vec<Backend> {
     let places = report.objects(app, "backends");
     if places.is_empty() && app.get("backends").is_none_or(|backends| *backends.value == json!([])) {
         report.error(
@@ -429,7 +434,7 @@ fn backends(app: &Place<'_>, weights: Weights, checks: Checks, report: &mut Repo
     backends
 }
 
-fn check(backend: &Place<'_>, checks: Checks, report: &mut Report<'_>) -> Option<Check> {
+fn check(backend: &SourceValue<'_>, checks: Checks, report: &mut Report<'_>) -> Option<Check> {
     let period = report.number(backend, "health_check_period", 0..=MAX_MS).unwrap_or(0);
     let timeout = report.number(backend, "health_check_timeout", 1..=MAX_MS).unwrap_or(2000);
     let uri = report.text(backend, "health_check_uri");
@@ -457,7 +462,7 @@ fn check(backend: &Place<'_>, checks: Checks, report: &mut Report<'_>) -> Option
 /// Returns the check of an upstream. All nodes of an upstream have the same check in Sigma, so the first backend's
 /// counts.
 fn active_check(
-    app: &Place<'_>,
+    app: &SourceValue<'_>,
     backends: &[Backend],
     checks: Checks,
     report: &mut Report<'_>,

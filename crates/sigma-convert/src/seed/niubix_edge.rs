@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use serde_json::{Map, Value, json};
 
 use super::is_id;
-use super::keys::{Place, Report};
+use super::keys::{Report, SourceValue};
 use sigma_schema::problem::member;
 
 /// Methods that NiubiX forwards; others get 405.
@@ -65,8 +65,8 @@ impl Protocol {
     }
 }
 
-/// Returns the protocol of an app with its options.
-pub(super) fn protocol(app: &Place<'_>, report: &mut Report<'_>) -> Option<Protocol> {
+/// The protocol of an app, with what belongs to it alone.
+pub(super) fn protocol(app: &SourceValue<'_>, report: &mut Report<'_>) -> Option<Protocol> {
     const FILES: [&str; 2] = ["ssl_certificate", "ssl_certificate_key"];
     let word = report.required_text(app, "protocol")?;
     match word.as_str() {
@@ -90,8 +90,8 @@ pub(super) fn protocol(app: &Place<'_>, report: &mut Report<'_>) -> Option<Proto
     Some(if word == "tcp" { Protocol::Tcp } else { Protocol::Http })
 }
 
-/// Returns the version of the PROXY protocol that passes the client's address to the backends of sessions.
-pub(super) fn proxy_protocol(app: &Place<'_>, report: &mut Report<'_>) -> Option<String> {
+/// The version of the PROXY protocol in which backends of sessions are told who the client is.
+pub(super) fn proxy_protocol(app: &SourceValue<'_>, report: &mut Report<'_>) -> Option<String> {
     let word = report.text(app, "proxy_protocol").filter(|word| !word.is_empty())?;
     if !["v1", "v2"].contains(&word.as_str()) {
         let message = format!("`proxy_protocol` cannot be `{word}`");

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::keys::{Place, Report, Unknown};
+use super::keys::{Report, SourceValue, Unknown};
 use super::{is_id, rewrite};
 
 /// Returns the nodes of each upstream by its id, as `(host, port)`. `scheme` applies to all of them.
 pub(super) fn upstreams(
-    root: &Place<'_>,
+    root: &SourceValue<'_>,
     scheme: &str,
     report: &mut Report<'_>,
 ) -> BTreeMap<String, Vec<(String, u16)>> {
@@ -142,7 +142,7 @@ impl Pass {
 
 /// Returns proxy passes by their id; none for one whose error is already reported.
 pub(super) fn proxy_passes(
-    root: &Place<'_>,
+    root: &SourceValue<'_>,
     upstreams: &BTreeMap<String, Vec<(String, u16)>>,
     used: &BTreeSet<&str>,
     report: &mut Report<'_>,
@@ -186,7 +186,7 @@ pub(super) fn proxy_passes(
     passes
 }
 
-fn rewrite_path(pass: &Place<'_>, report: &mut Report<'_>) -> Option<Value> {
+fn rewrite_path(pass: &SourceValue<'_>, report: &mut Report<'_>) -> Option<Value> {
     let plugin = report.object(pass, "plugin")?;
     report.unknown(&plugin, &["rewrite-path"], Unknown::Ignored);
     let rewrite = report.object(&plugin, "rewrite-path")?;

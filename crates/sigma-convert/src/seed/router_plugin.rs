@@ -2,10 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::keys::{Place, Report, Unknown};
+use super::keys::{Report, SourceValue, Unknown};
 
-/// Returns the plugins of a router's routes in Sigma's format.
-pub(super) fn translate(plugin: &Place<'_>, report: &mut Report<'_>) -> Map<String, Value> {
+/// The plugins of a router's routes, in Sigma's format.
+pub(super) fn translate(plugin: &SourceValue<'_>, report: &mut Report<'_>) -> Map<String, Value> {
     report.unknown(
         plugin,
         &["x-frame", "cors", "hsts", "csp", "metadata", "sub-router", "log-config"],
@@ -40,13 +40,13 @@ pub(super) fn translate(plugin: &Place<'_>, report: &mut Report<'_>) -> Map<Stri
     plugins
 }
 
-/// Returns the member `key` if it is enabled.
-fn enabled<'v>(plugin: &Place<'v>, key: &str, report: &mut Report<'_>) -> Option<Place<'v>> {
+/// The member `key`, if it is enabled.
+fn enabled<'v>(plugin: &SourceValue<'v>, key: &str, report: &mut Report<'_>) -> Option<SourceValue<'v>> {
     let member = report.object(plugin, key)?;
     report.flag(&member, "enable", false).then_some(member)
 }
 
-fn translate_cors(cors: &Place<'_>, report: &mut Report<'_>) -> Option<Value> {
+fn translate_cors(cors: &SourceValue<'_>, report: &mut Report<'_>) -> Option<Value> {
     report.unknown(
         cors,
         &["enable", "allow-origins", "allow-methods", "allow-credentials"],
@@ -95,7 +95,7 @@ fn translate_cors(cors: &Place<'_>, report: &mut Report<'_>) -> Option<Value> {
 /// Policy words that need quotes.
 const QUOTED: [&str; 4] = ["none", "self", "unsafe-inline", "unsafe-eval"];
 
-fn translate_csp(csp: &Place<'_>, report: &mut Report<'_>) -> Option<Value> {
+fn translate_csp(csp: &SourceValue<'_>, report: &mut Report<'_>) -> Option<Value> {
     report.unknown(csp, &["enable", "directive", "report-only"], Unknown::Ignored);
     let report_only = report.flag(csp, "report-only", false);
     let mut directives: Vec<(String, String)> = Vec::new();

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::keys::{Place, Report, Unknown};
+use super::keys::{Report, SourceValue, Unknown};
 
 /// An enabled listener.
 pub(super) struct Listener {
@@ -45,8 +45,8 @@ impl Listener {
     }
 }
 
-/// Returns the listeners, `http` first.
-pub(super) fn listeners(root: &Place<'_>, redirects: bool, report: &mut Report<'_>) -> Vec<Listener> {
+/// The listeners, that of `http` first.
+pub(super) fn listeners(root: &SourceValue<'_>, redirects: bool, report: &mut Report<'_>) -> Vec<Listener> {
     let Some(server) = report.object(root, "proxy-server") else { return Vec::new() };
     report.unknown(&server, &["http", "https"], Unknown::Refused);
     let https = https(&server, report);
@@ -74,7 +74,7 @@ pub(super) fn listeners(root: &Place<'_>, redirects: bool, report: &mut Report<'
     std::iter::once(http).chain(https).collect()
 }
 
-fn https(server: &Place<'_>, report: &mut Report<'_>) -> Option<Listener> {
+fn https(server: &SourceValue<'_>, report: &mut Report<'_>) -> Option<Listener> {
     let https = report.object(server, "https")?;
     let known = ["enable", "port", "id", "server-id", "desc", "ssl", "plugin"];
     report.unknown(&https, &known, Unknown::Ignored);
@@ -89,8 +89,8 @@ fn https(server: &Place<'_>, report: &mut Report<'_>) -> Option<Listener> {
     Some(Listener { id, port, tls, gzip, static_files, redirects: false })
 }
 
-/// Returns the files of certificate and key.
-fn pem(https: &Place<'_>, report: &mut Report<'_>) -> Option<(String, String)> {
+/// The files with certificate and key.
+fn pem(https: &SourceValue<'_>, report: &mut Report<'_>) -> Option<(String, String)> {
     let wrong = |report: &mut Report<'_>, pointer: String| {
         let message = "SSL config error, must config SSL, SSL type, SSL KeyPath and SSL certPath!";
         let hint = "write \"ssl\": {\"type\": \"pem\", \"keyPath\": …, \"certPath\": …}";
@@ -112,8 +112,8 @@ fn pem(https: &Place<'_>, report: &mut Report<'_>) -> Option<(String, String)> {
     }
 }
 
-/// Returns `gzip` and `static-resources` of a listener.
-fn plugins(listener: &Place<'_>, report: &mut Report<'_>) -> (Option<Value>, Option<(Value, String)>) {
+/// `gzip` and `static-resources` of a listener.
+fn plugins(listener: &SourceValue<'_>, report: &mut Report<'_>) -> (Option<Value>, Option<(Value, String)>) {
     let Some(plugin) = report.object(listener, "plugin") else { return (None, None) };
     report.unknown(&plugin, &["gzip", "static-resources"], Unknown::Ignored);
     (gzip(&plugin, report), static_files(&plugin, report))
@@ -122,7 +122,7 @@ fn plugins(listener: &Place<'_>, report: &mut Report<'_>) -> (Option<Value>, Opt
 /// The default memory level of zlib, and the fixed one here.
 const MEMORY_LEVEL: u64 = 8;
 
-fn gzip(plugin: &Place<'_>, report: &mut Report<'_>) -> Option<Value> {
+fn gzip(plugin: &SourceValue<'_>, report: &mut Report<'_>) -> Option<Value> {
     let gzip = report.object(plugin, "gzip")?;
     report.unknown(&gzip, &["enable", "compression-level", "window-bits", "mem-level"], Unknown::Ignored);
     if !report.flag(&gzip, "enable", false) {
@@ -154,7 +154,7 @@ fn gzip(plugin: &Place<'_>, report: &mut Report<'_>) -> Option<Value> {
     }))
 }
 
-fn static_files(plugin: &Place<'_>, report: &mut Report<'_>) -> Option<(Value, String)> {
+fn static_files(plugin: &SourceValue<'_>, report: &mut Report<'_>) -> Option<(Value, String)> {
     let files = report.object(plugin, "static-resources")?;
     report.unknown(&files, &["enable", "root-path", "url-pattern"], Unknown::Ignored);
     if !report.flag(&files, "enable", false) {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
-use super::keys::{Place, Report, Unknown};
+use super::keys::{Report, SourceValue, Unknown};
 use super::pass::{Client, Pass, proxy_passes, upstreams};
 use super::server::Listener;
 use super::{is_id, router_plugin, server, vertx};
@@ -54,8 +54,8 @@ const OPTIONS: [&str; 25] = [
     "clusterHost",
 ];
 
-/// Translates the document. The result is only used if the report has no errors.
-pub(super) fn translate(root: &Place<'_>, report: &mut Report<'_>) -> Map<String, Value> {
+/// Translates the document; what comes back is only used if the report has no errors.
+pub(super) fn translate(root: &SourceValue<'_>, report: &mut Report<'_>) -> Map<String, Value> {
     let known = ["proxy-server", "proxy-client", "router", "proxy-pass", "upstream", "plugins"];
     report.unknown(root, &known, Unknown::Refused);
     let client = proxy_client(root, report);
@@ -92,8 +92,8 @@ pub(super) fn translate(root: &Place<'_>, report: &mut Report<'_>) -> Map<String
     target
 }
 
-/// Reads `options.json`, the settings of the Vert.x runtime. Sigma has no counterpart for any of them.
-pub(super) fn options(root: &Place<'_>, report: &mut Report<'_>) {
+/// Reads `options.json`: settings of the Vert.x runtime, none of which has a counterpart.
+pub(super) fn options(root: &SourceValue<'_>, report: &mut Report<'_>) {
     let Some(members) = root.value.as_object() else {
         report.error(
             "",
@@ -115,7 +115,7 @@ pub(super) fn options(root: &Place<'_>, report: &mut Report<'_>) {
     }
 }
 
-fn proxy_client(root: &Place<'_>, report: &mut Report<'_>) -> Client {
+fn proxy_client(root: &SourceValue<'_>, report: &mut Report<'_>) -> Client {
     let Some(client) = report.object(root, "proxy-client") else {
         return Client { scheme: "http", pool_size: DEFAULT_POOL_SIZE, is_bounded: false };
     };
@@ -140,7 +140,7 @@ struct Plugins {
     logs: bool,
 }
 
-fn plugins(root: &Place<'_>, report: &mut Report<'_>) -> Plugins {
+fn plugins(root: &SourceValue<'_>, report: &mut Report<'_>) -> Plugins {
     let Some(plugins) = report.object(root, "plugins") else { return Plugins::default() };
     report.unknown(&plugins, &["http-redirect-https", "log-config"], Unknown::Ignored);
     Plugins {
@@ -186,7 +186,7 @@ struct Routers {
     trusts_forwarding: bool,
 }
 
-fn routers(root: &Place<'_>, listeners: &[Listener], report: &mut Report<'_>) -> Routers {
+fn routers(root: &SourceValue<'_>, listeners: &[Listener], report: &mut Report<'_>) -> Routers {
     let mut routes = Vec::new();
     let mut forwarding: Vec<(String, &'static str)> = Vec::new();
     let mut served = BTreeSet::new();
@@ -269,7 +269,7 @@ fn static_route(listener: &Listener) -> Option<Route> {
     })
 }
 
-fn allow_forward(router: &Place<'_>, report: &mut Report<'_>) -> &'static str {
+fn allow_forward(router: &SourceValue<'_>, report: &mut Report<'_>) -> &'static str {
     let known = ["NONE", "FORWARD", "X_FORWARD", "ALL"];
     let Some(word) = report.text(router, "allow-forward") else { return "NONE" };
     match known.into_iter().find(|known| *known == word) {
@@ -313,7 +313,7 @@ fn trusts_forwarding(routers: &[(String, &'static str)], report: &mut Report<'_>
 }
 
 fn read_route(
-    route: &Place<'_>,
+    route: &SourceValue<'_>,
     virtual_host: Option<&str>,
     is_used: bool,
     report: &mut Report<'_>,
@@ -369,7 +369,7 @@ fn read_route(
     })
 }
 
-fn allow_method(route: &Place<'_>, report: &mut Report<'_>) -> Vec<String> {
+fn allow_method(route: &SourceValue<'_>, report: &mut Report<'_>) -> Vec<String> {
     let mut methods = Vec::new();
     for (name, pointer) in report.texts(route, "allow-method") {
         let method = name.to_ascii_uppercase();

@@ -13,9 +13,9 @@ const LOOKS: usize = 64;
 
 /// Stacks by a hash of their calls. They are identified by the 64 bits alone: a collision in a full table is less
 /// likely than one in 10¹¹.
-pub(super) struct Stacks(Box<[Place]>);
+pub(super) struct Stacks(Box<[StackSlot]>);
 
-struct Place {
+struct StackSlot {
     /// 0 while it is free.
     hash: AtomicU64,
     /// Written by the thread that takes the place, and read after all threads have left.
@@ -60,7 +60,7 @@ impl Sum {
 
 impl Stacks {
     pub(super) fn new() -> Stacks {
-        let place = |_| Place {
+        let place = |_| StackSlot {
             hash: AtomicU64::new(0),
             depth: AtomicU32::new(0),
             calls: [const { AtomicU64::new(0) }; MOST_CALLS],

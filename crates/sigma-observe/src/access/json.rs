@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use super::{Entry, Place, Style};
+use super::{Entry, Style, ValueWriter};
 use crate::date::Clock;
 use crate::field::Field;
 use crate::line::{Line, Put};
@@ -63,7 +63,7 @@ fn optional<const N: usize>(name: &[u8; N], field: &Field, entry: &impl Entry, l
 #[inline(always)]
 fn is_written<const N: usize>(name: &[u8; N], field: &Field, entry: &impl Entry, line: &mut Line) -> bool {
     line.put_some(name, N);
-    let mut place = Place { line, style: Style::Json, is_filled: false };
+    let mut place = ValueWriter { line, style: Style::Json, is_filled: false };
     entry.write(field, &mut place);
     place.is_filled
 }

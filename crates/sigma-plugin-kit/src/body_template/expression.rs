@@ -176,24 +176,24 @@ fn member<'v>(of: Cow<'v, Value>, key: &Value) -> Result<Cow<'v, Value>, String>
         _ => None,
     };
     let found = match &*of {
-        Value::Array(items) => at(items).map(Place::At),
-        Value::Object(members) => name().filter(|name| members.contains_key(&**name)).map(Place::Named),
+        Value::Array(items) => at(items).map(MemberKey::At),
+        Value::Object(members) => name().filter(|name| members.contains_key(&**name)).map(MemberKey::Named),
         Value::String(_) => None,
         other => return Err(format!("attempt to index a {} value", kind(other))),
     };
-    let inside = |value: &'v Value, place: &Place<'_>| match place {
-        Place::At(at) => &value[*at],
-        Place::Named(name) => &value[&**name],
+    let inside = |value: &'v Value, place: &MemberKey<'_>| match place {
+        MemberKey::At(at) => &value[*at],
+        MemberKey::Named(name) => &value[&**name],
     };
     Ok(match (found, of) {
         (None, _) => Cow::Borrowed(&NIL),
         (Some(place), Cow::Borrowed(value)) => Cow::Borrowed(inside(value, &place)),
-        (Some(Place::At(at)), Cow::Owned(mut value)) => Cow::Owned(value[at].take()),
-        (Some(Place::Named(name)), Cow::Owned(mut value)) => Cow::Owned(value[&*name].take()),
+        (Some(MemberKey::At(at)), Cow::Owned(mut value)) => Cow::Owned(value[at].take()),
+        (Some(MemberKey::Named(name)), Cow::Owned(mut value)) => Cow::Owned(value[&*name].take()),
     })
 }
 
-enum Place<'k> {
+enum MemberKey<'k> {
     At(usize),
     Named(Cow<'k, str>),
 }

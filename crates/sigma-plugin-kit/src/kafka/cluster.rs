@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::sasl::Sasl;
 use super::wire::{self, Absent, Answer, Topic};
-use crate::server::{Host, Place, Security, TcpServer};
+use crate::server::{Host, Security, ServerLocation, TcpServer};
 
 /// Bytes of most answers: the partitions of a topic, 30 bytes each, are the most.
 pub const LONGEST_ANSWER: usize = 4 << 20;
@@ -200,7 +200,7 @@ impl Cluster {
             servers.clear();
         }
         let peer = servers.entry((host.to_string(), port)).or_insert_with(|| {
-            let place = Place { plugin, host: host.clone(), port, timeout: *timeout };
+            let place = ServerLocation { plugin, host: host.clone(), port, timeout: *timeout };
             // A broker that is not configured is of the same cluster as those that are.
             let configured = brokers.iter().find(|known| known.host == *host && known.port == port);
             let sasl = configured.or(brokers.first()).and_then(|known| known.sasl.clone());

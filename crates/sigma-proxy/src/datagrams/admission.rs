@@ -170,7 +170,7 @@ impl Admission {
         is_trusted: bool,
         limits: &SessionLimits,
         now_ms: u64,
-    ) -> Result<(Place, u32), Refusal> {
+    ) -> Result<(SessionSlot, u32), Refusal> {
         let (mut evicted, of_worker) = (0, self.most(limits));
         for scope in scopes(ip, is_trusted) {
             let (most, refusal) = match scope {
@@ -205,7 +205,7 @@ impl Admission {
             occupants.count += 1;
             occupants.new.insert(occupant.order.get(), Rc::clone(&occupant));
         }
-        Ok((Place { admission: Rc::clone(self), occupant }, evicted))
+        Ok((SessionSlot { admission: Rc::clone(self), occupant }, evicted))
     }
 
     fn take_number(&self) -> u64 {
@@ -274,12 +274,12 @@ impl Admission {
 
 /// One session's place; it is freed on drop or eviction.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct SessionSlot {
     admission: Rc<Admission>,
     occupant: Rc<Occupant>,
 }
 
-impl Place {
+impl SessionSlot {
     /// Records datagrams of the node.
     pub(crate) fn note_reply(&self, now_ms: u64) {
         self.occupant.active_ms.set(now_ms);
@@ -315,7 +315,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for SessionSlot {
     fn drop(&mut self) {
         if !self.is_evicted() {
             self.admission.leave(&self.occupant);
@@ -340,7 +340,7 @@ mod tests {
         ip: IpAddr,
         limits: &SessionLimits,
         now_ms: u64,
-    ) -> Result<Place, Refusal> {
+    ) -> Result<SessionSlot, Refusal> {
         admission.enter(ip, false, limits, now_ms).map(|(place, _)| place)
     }
 
@@ -348,11 +348,11 @@ mod tests {
     fn the_oldest_new_session_is_evicted() {
         let admission = Rc::<Admission>::default();
         let limits = SessionLimits { per_worker: 3, ..NONE };
-        let places: Vec<Place> =
+        let places: Vec<SessionSlot> =
             (0..3).map(|last| enter(&admission, ip(last), &limits, 0).unwrap()).collect();
         places[0].note_reply(1);
         let newest = enter(&admission, ip(9), &limits, 2).unwrap();
-        let evicted: Vec<bool> = places.iter().map(Place::is_evicted).collect();
+        let evicted: Vec<bool> = places.iter().map(SessionSlot::is_evicted).collect();
         assert_eq!(evicted, [false, true, false], "the oldest one without a reply");
         drop(places);
         assert_eq!(admission.count(Scope::Worker), 1);
@@ -385,9 +385,9 @@ mod tests {
         let admission = Rc::<Admission>::default();
         let limits = SessionLimits { per_worker: 100, per_network: 3, per_address: 2 };
         let other = enter(&admission, [198, 51, 100, 1].into(), &limits, 0).unwrap();
-        let own: Vec<Place> = (0..3).map(|_| enter(&admission, ip(1), &limits, 0).unwrap()).collect();
+        let own: Vec<SessionSlot> = (0..3).map(|_| enter(&admission, ip(1), &limits, 0).unwrap()).collect();
         assert_eq!(own.iter().filter(|place| place.is_evicted()).count(), 1);
-        let neighbours: Vec<Place> =
+        let neighbours: Vec<SessionSlot> =
             (2..10).map(|last| enter(&admission, ip(last), &limits, 0).unwrap()).collect();
         assert_eq!(admission.count(Scope::Network(ip(0))), 3);
         assert!(!other.is_evicted(), "another network is not touched");
@@ -443,7 +443,7 @@ mod tests {
         fn limits_hold_and_known_sessions_stay(steps in prop::collection::vec((0u8..5, 0u8..6, 0usize..12), 0..200)) {
             let admission = Rc::<Admission>::default();
             let limits = SessionLimits { per_worker: 6, per_network: 5, per_address: 3 };
-            let mut places: Vec<(Place, bool)> = Vec::new();
+            let mut places: Vec<(SessionSlot, bool)> = Vec::new();
             for (now_ms, (kind, source, which)) in (0u64..).step_by(300).zip(steps) {
                 let source: IpAddr = [10, 0, source / 3, source].into();
                 let count = places.len().max(1);

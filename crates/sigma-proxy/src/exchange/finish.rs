@@ -1,6 +1,6 @@
 //! The end of an exchange: counters, taps of operators, and the access line.
 
-use sigma_observe::access::{Entry, Place};
+use sigma_observe::access::{Entry, ValueWriter};
 use sigma_observe::counters::Counter;
 use sigma_observe::field::Field;
 use sigma_observe::line::Line;
@@ -109,7 +109,7 @@ impl Variables for Shown<'_, '_, '_> {
             None | Some(Field::TimeLocal | Field::TimeIso8601 | Field::Msec) => ctx.get(name),
             Some(field) => {
                 let mut line = Line::default();
-                let mut place = Place::raw(&mut line);
+                let mut place = ValueWriter::raw(&mut line);
                 self.0.write(&field, &mut place);
                 place.is_filled().then(|| VarValue::Text(line.take().into()))
             }

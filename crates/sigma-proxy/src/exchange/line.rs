@@ -2,7 +2,7 @@
 
 use sigma_http::fault::PLUGIN;
 use sigma_http::{HeaderId, Headers};
-use sigma_observe::access::{Entry, Place};
+use sigma_observe::access::{Entry, ValueWriter};
 use sigma_observe::field::Field;
 use sigma_observe::line::{Line, Put, put_number, put_seconds};
 use sigma_plugin::address::{IpText, NodeAddr, put_ip};
@@ -19,7 +19,7 @@ use crate::snapshot::Target;
 // inlined.
 impl Entry for Exchange<'_, '_> {
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn write(&self, field: &Field, place: &mut Place<'_>) {
+    fn write(&self, field: &Field, place: &mut ValueWriter<'_>) {
         if !self.scratch.ctx.credentials.is_empty() && self.write_masked(field, place) {
             return;
         }
@@ -99,7 +99,7 @@ impl Exchange<'_, '_> {
     /// Writes a value that may contain a credential of the route's plugins; returns false without one, or if it may
     /// be shown.
     #[cold]
-    fn write_masked(&self, field: &Field, place: &mut Place<'_>) -> bool {
+    fn write_masked(&self, field: &Field, place: &mut ValueWriter<'_>) -> bool {
         let (ctx, masks) = (&self.scratch.ctx, Masks::of(&self.scratch.ctx));
         let head = &ctx.request;
         if self.view.snapshot.settings.access_log.log_credentials || head.method_token().is_empty() {
@@ -139,7 +139,7 @@ impl Exchange<'_, '_> {
 
     /// Writes the mask of a value that is a credential on all routes, if there is one.
     #[cold]
-    fn write_hidden(&self, field: &Field, place: &mut Place<'_>) {
+    fn write_hidden(&self, field: &Field, place: &mut ValueWriter<'_>) {
         let ctx = &self.scratch.ctx;
         let is_there = match field {
             Field::HttpHeader(name) => ctx.request.headers.find(name.as_bytes()).is_some(),
@@ -153,7 +153,7 @@ impl Exchange<'_, '_> {
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn write_request(&self, field: &Field, place: &mut Place<'_>) {
+    fn write_request(&self, field: &Field, place: &mut ValueWriter<'_>) {
         let head = &self.scratch.ctx.request;
         let method = head.method_token();
         if method.is_empty() {
@@ -187,7 +187,7 @@ impl Exchange<'_, '_> {
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn write_upstream(&self, field: &Field, place: &mut Place<'_>) {
+    fn write_upstream(&self, field: &Field, place: &mut ValueWriter<'_>) {
         let ctx = &self.scratch.ctx;
         let attempts = &ctx.record.attempts[..];
         if attempts.is_empty() {
@@ -229,7 +229,7 @@ impl Exchange<'_, '_> {
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn write_route(&self, field: &Field, place: &mut Place<'_>) {
+    fn write_route(&self, field: &Field, place: &mut ValueWriter<'_>) {
         let Some(route) = self.stage.route(&self.view.snapshot) else { return };
         let facts = &route.facts;
         let value = match field {
@@ -241,7 +241,7 @@ impl Exchange<'_, '_> {
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn write_connection(&self, field: &Field, place: &mut Place<'_>) {
+    fn write_connection(&self, field: &Field, place: &mut ValueWriter<'_>) {
         let origin = self.down.origin();
         match field {
             Field::RemoteAddr => match self.client_addr() {
@@ -278,7 +278,7 @@ impl Exchange<'_, '_> {
     }
 
     /// Writes the first of these variables that a plugin has set.
-    fn write_trace(&self, names: [&str; 2], place: &mut Place<'_>) {
+    fn write_trace(&self, names: [&str; 2], place: &mut ValueWriter<'_>) {
         if !self.scratch.ctx.has_variables() {
             return;
         }
@@ -287,13 +287,13 @@ impl Exchange<'_, '_> {
     }
 }
 
-fn text(place: &mut Place<'_>, value: Option<&[u8]>) {
+fn text(place: &mut ValueWriter<'_>, value: Option<&[u8]>) {
     if let Some(value) = value {
         place.text(value);
     }
 }
 
-fn header(place: &mut Place<'_>, headers: &Headers, name: &str) {
+fn header(place: &mut ValueWriter<'_>, headers: &Headers, name: &str) {
     let value = match HeaderId::of(name.as_bytes()) {
         HeaderId::Other => headers.find(name.as_bytes()),
         known => headers.get(known),
@@ -321,7 +321,7 @@ fn put_status(attempt: &Attempt, line: &mut Line) {
 
 /// Writes a time of each attempt; `-` for a missing one.
 #[inline]
-fn times(place: &mut Place<'_>, attempts: &[Attempt], time: impl Fn(&Attempt) -> Option<f64>) {
+fn times(place: &mut ValueWriter<'_>, attempts: &[Attempt], time: impl Fn(&Attempt) -> Option<f64>) {
     place.words(|line| {
         joined(attempts, line, |attempt, line| match time(attempt) {
             Some(ms) => put_seconds(ms, line),

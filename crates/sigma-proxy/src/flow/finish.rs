@@ -1,7 +1,7 @@
 //! The end of a session: its status, counters, plugins that log, and the access line.
 
 use sigma_http::{Fault, Side};
-use sigma_observe::access::{Entry, Place};
+use sigma_observe::access::{Entry, ValueWriter};
 use sigma_observe::counters::Counter;
 use sigma_observe::field::Field;
 use sigma_plugin::Session;
@@ -60,7 +60,7 @@ impl Flow<'_> {
 struct Shown<'s>(&'s Session);
 
 impl Entry for Shown<'_> {
-    fn write(&self, field: &Field, place: &mut Place<'_>) {
+    fn write(&self, field: &Field, place: &mut ValueWriter<'_>) {
         // A format of sessions has no other fields.
         let Field::Variable(name) = field else { return };
         match self.0.get(&VarName::parse(name)) {

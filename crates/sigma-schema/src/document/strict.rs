@@ -27,7 +27,7 @@ pub enum JsonError {
 pub fn strict_json(text: &[u8]) -> Result<Value, JsonError> {
     let state = State::default();
     let mut reader = serde_json::Deserializer::from_slice(text);
-    let value = Place(&state).deserialize(&mut reader)?;
+    let value = PointedValue(&state).deserialize(&mut reader)?;
     reader.end()?;
     match state.duplicate.into_inner() {
         Some(place) => Err(JsonError::Duplicate(place)),
@@ -41,11 +41,11 @@ struct State {
     duplicate: RefCell<Option<String>>,
 }
 
-/// Deserialises the value at the pointer of the state.
-struct Place<'s>(&'s State);
+/// The value at the pointer of the state.
+struct PointedValue<'s>(&'s State);
 
-impl Place<'_> {
-    /// Reads a value below this place.
+impl PointedValue<'_> {
+    /// Reads something below this place.
     fn below<T>(&self, pointer: String, read: impl FnOnce() -> T) -> T {
         let outer = self.0.pointer.replace(pointer);
         let read = read();
@@ -54,7 +54,7 @@ impl Place<'_> {
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Place<'_> {
+impl<'de> DeserializeSeed<'de> for PointedValue<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
@@ -62,7 +62,7 @@ impl<'de> DeserializeSeed<'de> for Place<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Place<'_> {
+impl<'de> Visitor<'de> for PointedValue<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -101,7 +101,7 @@ impl<'de> Visitor<'de> for Place<'_> {
         let mut list = Vec::new();
         loop {
             let pointer = element(&self.0.pointer.borrow(), list.len());
-            match self.below(pointer, || items.next_element_seed(Place(self.0)))? {
+            match self.below(pointer, || items.next_element_seed(PointedValue(self.0)))? {
                 Some(item) => list.push(item),
                 None => return Ok(Value::Array(list)),
             }
@@ -115,7 +115,7 @@ impl<'de> Visitor<'de> for Place<'_> {
             if map.contains_key(&name) {
                 self.0.duplicate.borrow_mut().get_or_insert_with(|| pointer.clone());
             }
-            let value = self.below(pointer, || members.next_value_seed(Place(self.0)))?;
+            let value = self.below(pointer, || members.next_value_seed(PointedValue(self.0)))?;
             map.insert(name, value);
         }
         Ok(Value::Object(map))

@@ -7,13 +7,18 @@ use serde_json::Value;
 
 use super::node::{Condition, Discriminator, Node, NodeId, Types};
 use super::plain::{self, PlainMessage};
-use super::walk::{Outcome, Place, Walk, check_type};
+use super::walk::{Outcome, ValuePosition, Walk, check_type};
 use super::{remedy, text};
 use crate::problem::Problem;
 
 impl Walk<'_> {
-    /// Checks `allOf`, `anyOf`, `oneOf`, `if`, `not`.
-    pub(super) fn combinations(&self, node: &Node, value: &mut Cow<'_, Value>, at: &Place<'_>) -> Outcome {
+    /// `allOf`, `anyOf`, `oneOf`, `if`, `not`.
+    pub(super) fn combinations(
+        &self,
+        node: &Node,
+        value: &mut Cow<'_, Value>,
+        at: &ValuePosition<'_>,
+    ) -> Outcome {
         for (index, id) in node.all_of.iter().enumerate() {
             self.node(*id, value, &at.same())
                 .map_err(|cause| format!("allOf {} failed: {cause}", index + 1))?;
@@ -43,7 +48,7 @@ impl Walk<'_> {
         }
     }
 
-    fn one_of(&self, branches: &[NodeId], value: &mut Cow<'_, Value>, at: &Place<'_>) -> Outcome {
+    fn one_of(&self, branches: &[NodeId], value: &mut Cow<'_, Value>, at: &ValuePosition<'_>) -> Outcome {
         let mut matched = None;
         for (index, id) in branches.iter().enumerate() {
             let Some(added) = self.attempt(*id, value, at) else { continue };
@@ -78,9 +83,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Fails because no branch matches. If the value is clearly meant for one branch, reports the failure of that
-    /// branch.
-    fn no_branch(&self, branches: &[NodeId], text: &str, value: &Value, at: &Place<'_>) -> Outcome {
+    /// The value matches no branch. If it can only have been meant for one, that one says why.
+    fn no_branch(&self, branches: &[NodeId], text: &str, value: &Value, at: &ValuePosition<'_>) -> Outcome {
         if self.collects_plainly() {
             return self.meant_branch(branches, text, value, at);
         }
@@ -93,8 +97,14 @@ impl Walk<'_> {
         }
     }
 
-    /// Reports the failures of the branch that the value is most likely meant for.
-    fn meant_branch(&self, branches: &[NodeId], text: &str, value: &Value, at: &Place<'_>) -> Outcome {
+    /// The failures of the branch that the value is most likely meant for.
+    fn meant_branch(
+        &self,
+        branches: &[NodeId],
+        text: &str,
+        value: &Value,
+        at: &ValuePosition<'_>,
+    ) -> Outcome {
         let fits = |id: &NodeId| check_type(&self.nodes[*id].types, value, self.empties()).is_ok();
         let fitting: Vec<NodeId> = branches.iter().copied().filter(fits).collect();
         let names_values =
@@ -136,8 +146,8 @@ impl Walk<'_> {
         self.fail_for(found)
     }
 
-    /// Returns the failures of the branch from which the value differs least.
-    fn closest_branch(&self, branches: &[NodeId], value: &Value, at: &Place<'_>) -> Vec<Problem> {
+    /// The failures of the branch that the value differs least from.
+    fn closest_branch(&self, branches: &[NodeId], value: &Value, at: &ValuePosition<'_>) -> Vec<Problem> {
         let here = at.pointer();
         let tried = branches.iter().map(|id| {
             let found = Walk::problems(self.nodes, *id, value, &at.same(), true);
@@ -161,7 +171,12 @@ impl Walk<'_> {
         members.filter(|name| !has(id, name) && branches.iter().any(|other| has(*other, name))).count()
     }
 
-    fn condition(&self, condition: &Condition, value: &mut Cow<'_, Value>, at: &Place<'_>) -> Outcome {
+    fn condition(
+        &self,
+        condition: &Condition,
+        value: &mut Cow<'_, Value>,
+        at: &ValuePosition<'_>,
+    ) -> Outcome {
         let (clause, id) = match self.adopt(condition.test, value, at) {
             true => ("then", condition.then),
             false => ("else", condition.otherwise),
@@ -174,8 +189,13 @@ impl Walk<'_> {
         }
     }
 
-    /// Checks the value against the branch that it names.
-    fn discriminator(&self, choice: &Discriminator, value: &mut Cow<'_, Value>, at: &Place<'_>) -> Outcome {
+    /// The branch that the value names is the one that it has to be of.
+    fn discriminator(
+        &self,
+        choice: &Discriminator,
+        value: &mut Cow<'_, Value>,
+        at: &ValuePosition<'_>,
+    ) -> Outcome {
         let Some(members) = value.as_object() else {
             // Only an object can name a branch.
             return self.fail(at, "type", self.wrong_type("object", value), || None);

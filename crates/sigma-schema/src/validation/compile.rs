@@ -38,9 +38,9 @@ const LATER: [(&str, &str); 9] = [
     ("$recursiveRef", "write `$ref`"),
 ];
 
-/// The position of a schema in the document. It is kept on the stack and becomes a pointer only for an error.
-pub(super) struct Place<'p> {
-    outer: Option<&'p Place<'p>>,
+/// Where a schema stands in the document, kept on the stack: nobody asks for it as long as all is right.
+pub(super) struct SchemaPosition<'p> {
+    outer: Option<&'p SchemaPosition<'p>>,
     step: Step<'p>,
     depth: usize,
 }
@@ -52,22 +52,22 @@ enum Step<'p> {
     Element(usize),
 }
 
-impl<'p> Place<'p> {
-    fn at(pointer: &'p str) -> Place<'p> {
-        Place { outer: None, step: Step::From(pointer), depth: 0 }
+impl<'p> SchemaPosition<'p> {
+    fn at(pointer: &'p str) -> SchemaPosition<'p> {
+        SchemaPosition { outer: None, step: Step::From(pointer), depth: 0 }
     }
 
-    pub(super) fn child(&'p self, name: &'p str) -> Place<'p> {
+    pub(super) fn child(&'p self, name: &'p str) -> SchemaPosition<'p> {
         self.inner(Step::Member(name))
     }
 
-    fn inner(&'p self, step: Step<'p>) -> Place<'p> {
-        Place { outer: Some(self), step, depth: self.depth + 1 }
+    fn inner(&'p self, step: Step<'p>) -> SchemaPosition<'p> {
+        SchemaPosition { outer: Some(self), step, depth: self.depth + 1 }
     }
 
     /// Returns the position as a JSON pointer.
     pub(super) fn pointer(&self) -> String {
-        let outer = self.outer.map_or_else(String::new, Place::pointer);
+        let outer = self.outer.map_or_else(String::new, SchemaPosition::pointer);
         match self.step {
             Step::From(pointer) => pointer.to_owned(),
             Step::Member(name) => format!("{outer}/{}", name.replace('~', "~0").replace('/', "~1")),
@@ -126,19 +126,19 @@ impl<'a> Compiler<'a> {
     pub(super) fn at(&mut self, pointer: &str) -> Result<NodeId, String> {
         let schema =
             self.document.pointer(pointer).ok_or_else(|| format!("there is no schema at `{pointer}`"))?;
-        self.schema(&Place::at(pointer), schema)
+        self.schema(&SchemaPosition::at(pointer), schema)
     }
 
     /// Returns the nodes of all schemas, and of those that they refer to.
     pub(super) fn finish(mut self) -> Result<Vec<Node>, String> {
         while let Some((id, pointer, schema)) = self.later.pop() {
-            self.nodes[id] = self.made(&Place::at(&pointer), schema)?;
+            self.nodes[id] = self.made(&SchemaPosition::at(&pointer), schema)?;
         }
         refuse_loops(&self.nodes)?;
         Ok(self.nodes)
     }
 
-    pub(super) fn schema(&mut self, place: &Place<'_>, schema: &'a Value) -> Result<NodeId, String> {
+    pub(super) fn schema(&mut self, place: &SchemaPosition<'_>, schema: &'a Value) -> Result<NodeId, String> {
         if let Some(id) = self.known.get(&address(schema)) {
             return Ok(*id);
         }
@@ -162,7 +162,7 @@ impl<'a> Compiler<'a> {
         id
     }
 
-    fn made(&mut self, place: &Place<'_>, schema: &'a Value) -> Result<Node, String> {
+    fn made(&mut self, place: &SchemaPosition<'_>, schema: &'a Value) -> Result<Node, String> {
         Ok(match schema {
             Value::Bool(accept) => Node { never: !accept, boolean: true, ..Node::default() },
             Value::Object(map) => self.node(place, Keywords(map))?,
@@ -172,8 +172,12 @@ impl<'a> Compiler<'a> {
         })
     }
 
-    /// Returns the node of a referenced schema, which is compiled later.
-    pub(super) fn reference(&mut self, place: &Place<'_>, reference: &str) -> Result<NodeId, String> {
+    /// The schema that is referred to, which is compiled once nothing else is under way.
+    pub(super) fn reference(
+        &mut self,
+        place: &SchemaPosition<'_>,
+        reference: &str,
+    ) -> Result<NodeId, String> {
         let (pointer, target) = self.resolve(place, reference)?;
         if let Some(id) = self.known.get(&address(target)) {
             return Ok(*id);
@@ -183,9 +187,13 @@ impl<'a> Compiler<'a> {
         Ok(id)
     }
 
-    /// Returns the schema that a `$ref` finally leads to, and its pointer.
-    fn resolve(&mut self, place: &Place<'_>, reference: &str) -> Result<(String, &'a Value), String> {
-        /// Maximum length of a chain of references; a longer one is a cycle.
+    /// The schema that a `$ref` finally leads to, and its pointer.
+    fn resolve(
+        &mut self,
+        place: &SchemaPosition<'_>,
+        reference: &str,
+    ) -> Result<(String, &'a Value), String> {
+        /// References to references; more than this is a circle.
         const MAX_HOPS: usize = 32;
         let lost = |why: &str| format!("schema at `{}/$ref`: `{reference}` {why}", place.pointer());
         let mut current = reference;
@@ -207,7 +215,7 @@ impl<'a> Compiler<'a> {
         Err(lost("leads back to itself"))
     }
 
-    fn node(&mut self, place: &Place<'_>, said: Keywords<'a>) -> Result<Node, String> {
+    fn node(&mut self, place: &SchemaPosition<'_>, said: Keywords<'a>) -> Result<Node, String> {
         match self.dialect {
             Dialect::Draft7 => {
                 if let Some((keyword, remedy)) = LATER.iter().find(|(keyword, _)| said.has(keyword)) {
@@ -221,7 +229,11 @@ impl<'a> Compiler<'a> {
     }
 
     /// What all dialects have in common.
-    pub(super) fn plain_node(&mut self, place: &Place<'_>, said: Keywords<'a>) -> Result<Node, String> {
+    pub(super) fn plain_node(
+        &mut self,
+        place: &SchemaPosition<'_>,
+        said: Keywords<'a>,
+    ) -> Result<Node, String> {
         let condition = match said.get("if") {
             Some(test) => Some(Condition {
                 test: self.schema(&place.child("if"), test)?,
@@ -256,7 +268,7 @@ impl<'a> Compiler<'a> {
 
     fn unevaluated(
         &mut self,
-        place: &Place<'_>,
+        place: &SchemaPosition<'_>,
         said: Keywords<'a>,
     ) -> Result<Option<Box<Unevaluated>>, String> {
         let properties = self.optional(place, said, "unevaluatedProperties")?;
@@ -267,7 +279,7 @@ impl<'a> Compiler<'a> {
 
     pub(super) fn optional(
         &mut self,
-        place: &Place<'_>,
+        place: &SchemaPosition<'_>,
         said: Keywords<'a>,
         keyword: &str,
     ) -> Result<Option<NodeId>, String> {
@@ -276,7 +288,7 @@ impl<'a> Compiler<'a> {
 
     pub(super) fn list(
         &mut self,
-        place: &Place<'_>,
+        place: &SchemaPosition<'_>,
         said: Keywords<'a>,
         keyword: &str,
     ) -> Result<Vec<NodeId>, String> {
@@ -286,7 +298,7 @@ impl<'a> Compiler<'a> {
         numbered.map(|(index, schema)| self.schema(&place.inner(Step::Element(index)), schema)).collect()
     }
 
-    fn any_of(&mut self, place: &Place<'_>, said: Keywords<'a>) -> Result<Option<AnyOf>, String> {
+    fn any_of(&mut self, place: &SchemaPosition<'_>, said: Keywords<'a>) -> Result<Option<AnyOf>, String> {
         let branches = self.list(place, said, "anyOf")?;
         if branches.is_empty() {
             return Ok(None);
@@ -301,7 +313,11 @@ impl<'a> Compiler<'a> {
         Ok(Some(AnyOf { branches, failure }))
     }
 
-    fn object(&mut self, place: &Place<'_>, said: Keywords<'a>) -> Result<Option<ObjectRules>, String> {
+    fn object(
+        &mut self,
+        place: &SchemaPosition<'_>,
+        said: Keywords<'a>,
+    ) -> Result<Option<ObjectRules>, String> {
         const KEYWORDS: [&str; 10] = [
             "properties",
             "required",
@@ -352,7 +368,7 @@ impl<'a> Compiler<'a> {
 
     fn dependencies(
         &mut self,
-        place: &Place<'_>,
+        place: &SchemaPosition<'_>,
         said: Keywords<'a>,
     ) -> Result<Vec<(String, Dependency)>, String> {
         let mut dependencies = Vec::new();
@@ -378,7 +394,7 @@ impl<'a> Compiler<'a> {
 
     fn additional(
         &mut self,
-        place: &Place<'_>,
+        place: &SchemaPosition<'_>,
         said: Keywords<'a>,
         keyword: &str,
     ) -> Result<Additional, String> {
@@ -390,7 +406,11 @@ impl<'a> Compiler<'a> {
         })
     }
 
-    fn array(&mut self, place: &Place<'_>, said: Keywords<'a>) -> Result<Option<ArrayRules>, String> {
+    fn array(
+        &mut self,
+        place: &SchemaPosition<'_>,
+        said: Keywords<'a>,
+    ) -> Result<Option<ArrayRules>, String> {
         const KEYWORDS: [&str; 6] =
             ["items", "prefixItems", "contains", "minItems", "maxItems", "uniqueItems"];
         if !KEYWORDS.iter().any(|keyword| said.has(keyword)) {
@@ -421,13 +441,17 @@ impl<'a> Compiler<'a> {
         }))
     }
 
-    fn contains(&mut self, place: &Place<'_>, said: Keywords<'a>) -> Result<Option<Contains>, String> {
+    fn contains(
+        &mut self,
+        place: &SchemaPosition<'_>,
+        said: Keywords<'a>,
+    ) -> Result<Option<Contains>, String> {
         let Some(node) = self.optional(place, said, "contains")? else { return Ok(None) };
         let min = count(place, said, "minContains")?.unwrap_or(1);
         Ok(Some(Contains { node, min, max: count(place, said, "maxContains")? }))
     }
 
-    fn string(&self, place: &Place<'_>, said: Keywords<'_>) -> Result<Option<StringRules>, String> {
+    fn string(&self, place: &SchemaPosition<'_>, said: Keywords<'_>) -> Result<Option<StringRules>, String> {
         let pattern = match said.get("pattern") {
             None => None,
             Some(Value::String(source)) => Some(self.pattern(&place.child("pattern"), source)?),
@@ -442,7 +466,7 @@ impl<'a> Compiler<'a> {
         Ok(present.then_some(rules))
     }
 
-    fn pattern(&self, place: &Place<'_>, source: &str) -> Result<Pattern, String> {
+    fn pattern(&self, place: &SchemaPosition<'_>, source: &str) -> Result<Pattern, String> {
         (self.patterns)(source).map_err(|error| format!("schema at `{}`: {error}", place.pointer()))
     }
 }
@@ -460,7 +484,7 @@ fn inert(said: Keywords<'_>) -> Option<String> {
     Some(reason.split_once(": ")?.1.trim_end_matches('.').to_owned())
 }
 
-fn types(place: &Place<'_>, said: Keywords<'_>) -> Result<Types, String> {
+fn types(place: &SchemaPosition<'_>, said: Keywords<'_>) -> Result<Types, String> {
     let wrong = || place.wrong("type", "the name of a JSON type or a list of such names");
     let parse = |name: &Value| name.as_str().and_then(JsonType::parse).ok_or_else(wrong);
     match said.get("type") {
@@ -470,7 +494,7 @@ fn types(place: &Place<'_>, said: Keywords<'_>) -> Result<Types, String> {
     }
 }
 
-fn numbers(place: &Place<'_>, said: Keywords<'_>) -> Result<Option<NumberRules>, String> {
+fn numbers(place: &SchemaPosition<'_>, said: Keywords<'_>) -> Result<Option<NumberRules>, String> {
     let number = |keyword: &str| match said.get(keyword) {
         // Draft 4 has a boolean in addition to `minimum`.
         None | Some(Value::Bool(_)) => Ok(None),
@@ -499,7 +523,7 @@ fn numbers(place: &Place<'_>, said: Keywords<'_>) -> Result<Option<NumberRules>,
     Ok(present.then_some(rules))
 }
 
-fn count(place: &Place<'_>, said: Keywords<'_>, keyword: &str) -> Result<Option<u64>, String> {
+fn count(place: &SchemaPosition<'_>, said: Keywords<'_>, keyword: &str) -> Result<Option<u64>, String> {
     let wrong = || place.wrong(keyword, "an integer of at least 0");
     match said.get(keyword) {
         None => Ok(None),
@@ -511,7 +535,7 @@ fn count(place: &Place<'_>, said: Keywords<'_>, keyword: &str) -> Result<Option<
     }
 }
 
-fn names(place: &Place<'_>, list: Option<&Value>, keyword: &str) -> Result<Vec<String>, String> {
+fn names(place: &SchemaPosition<'_>, list: Option<&Value>, keyword: &str) -> Result<Vec<String>, String> {
     let wrong = || place.wrong(keyword, "a list of property names");
     let Some(list) = list else { return Ok(Vec::new()) };
     let name = |name: &Value| name.as_str().map(str::to_owned).ok_or_else(wrong);
@@ -519,7 +543,7 @@ fn names(place: &Place<'_>, list: Option<&Value>, keyword: &str) -> Result<Vec<S
 }
 
 pub(super) fn array<'v>(
-    place: &Place<'_>,
+    place: &SchemaPosition<'_>,
     said: Keywords<'v>,
     keyword: &str,
 ) -> Result<Option<&'v Vec<Value>>, String> {
@@ -531,7 +555,7 @@ pub(super) fn array<'v>(
 }
 
 pub(super) fn object<'v>(
-    place: &Place<'_>,
+    place: &SchemaPosition<'_>,
     said: Keywords<'v>,
     keyword: &str,
 ) -> Result<Option<&'v Map<String, Value>>, String> {

@@ -50,7 +50,7 @@ use serde_json::Value;
 use crate::problem::Problem;
 use corrected::Corrected;
 use untrusted::StepBudget;
-use walk::{Place, Walk};
+use walk::{ValuePosition, Walk};
 
 #[cfg(test)]
 pub use compile::INERT;
@@ -122,7 +122,7 @@ impl Schema {
     /// exactly if [`Schema::check`] succeeds. The text of its error ends with the first of these texts.
     #[must_use]
     pub fn problems(&self, value: &Value) -> Vec<Problem> {
-        Walk::problems(&self.nodes, self.root, value, &Place::ROOT, false)
+        Walk::problems(&self.nodes, self.root, value, &ValuePosition::ROOT, false)
     }
 
     /// Returns the mistakes of `value` in words for the writer of a file, each once, with place and remedy. The list is
@@ -130,7 +130,7 @@ impl Schema {
     /// further names that are known in the outermost object.
     #[must_use]
     pub fn mistakes(&self, value: &Value, also: &[&str]) -> Vec<Problem> {
-        let find = |value: &Value| Walk::problems(&self.nodes, self.root, value, &Place::ROOT, true);
+        let find = |value: &Value| Walk::problems(&self.nodes, self.root, value, &ValuePosition::ROOT, true);
         let found = find(value);
         if found.is_empty() {
             return found;
@@ -165,7 +165,7 @@ impl Schema {
     /// around it is present. Of `anyOf`, `oneOf` and `if` only matching branches add defaults.
     pub fn filled<'v>(&self, value: &'v Value) -> Result<Cow<'v, Value>, String> {
         let mut filled = Cow::Borrowed(value);
-        Walk::new(&self.nodes).node(self.root, &mut filled, &Place::ROOT)?;
+        Walk::new(&self.nodes).node(self.root, &mut filled, &ValuePosition::ROOT)?;
         Ok(filled)
     }
 
@@ -242,7 +242,7 @@ fn filled_of_stranger<'v>(
 ) -> Result<Cow<'v, Value>, String> {
     let step_budget = StepBudget::new(most_steps);
     let mut filled = Cow::Borrowed(value);
-    let outcome = Walk::of_untrusted(nodes, &step_budget).node(root, &mut filled, &Place::ROOT);
+    let outcome = Walk::of_untrusted(nodes, &step_budget).node(root, &mut filled, &ValuePosition::ROOT);
     if step_budget.is_exhausted() {
         return Err("the value takes too many steps to validate".to_owned());
     }

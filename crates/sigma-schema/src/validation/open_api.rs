@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Number, Value};
 
-use super::compile::{Compiler, Keywords, Place, array, object};
+use super::compile::{Compiler, Keywords, SchemaPosition, array, object};
 use super::dialect::{Dialect, Sender};
 use super::node::{Discriminator, JsonType, Node, NodeId, NumberRules, Types};
 
@@ -13,7 +13,11 @@ const MOST_HOPS: usize = 32;
 
 impl<'a> Compiler<'a> {
     /// A schema of OpenAPI.
-    pub(super) fn open_api_node(&mut self, place: &Place<'_>, said: Keywords<'a>) -> Result<Node, String> {
+    pub(super) fn open_api_node(
+        &mut self,
+        place: &SchemaPosition<'_>,
+        said: Keywords<'a>,
+    ) -> Result<Node, String> {
         if said.has("$id") {
             return Err(format!("schema at `{}/$id` changes what `$ref` means, remove it", place.pointer()));
         }
@@ -58,7 +62,12 @@ impl<'a> Compiler<'a> {
 
     /// Has the discriminator choose among the branches of `oneOf` or `anyOf`. Without branches it only tells what
     /// others extend the schema, and says nothing about values.
-    fn discriminate(&mut self, place: &Place<'_>, said: Keywords<'a>, node: &mut Node) -> Result<(), String> {
+    fn discriminate(
+        &mut self,
+        place: &SchemaPosition<'_>,
+        said: Keywords<'a>,
+        node: &mut Node,
+    ) -> Result<(), String> {
         let at = place.child("discriminator");
         let Some(Value::Object(named)) = said.get("discriminator") else {
             return Err(place.wrong("discriminator", "an object"));

@@ -2,9 +2,9 @@
 
 use crate::problem;
 
-/// The path to a value. It is kept on the stack and becomes a pointer only for a failure.
-pub(super) struct Place<'p> {
-    outer: Option<&'p Place<'p>>,
+/// The way to a value, kept on the stack: most values are right, and nobody asks where they are.
+pub(super) struct ValuePosition<'p> {
+    outer: Option<&'p ValuePosition<'p>>,
     step: Step<'p>,
     pub(super) depth: usize,
 }
@@ -16,18 +16,18 @@ pub(super) enum Step<'p> {
     Element(usize),
 }
 
-impl<'p> Place<'p> {
-    pub(super) const ROOT: Place<'static> = Place { outer: None, step: Step::Same, depth: 0 };
+impl<'p> ValuePosition<'p> {
+    pub(super) const ROOT: ValuePosition<'static> = ValuePosition { outer: None, step: Step::Same, depth: 0 };
 
-    pub(super) fn inner(&'p self, step: Step<'p>) -> Place<'p> {
-        Place { outer: Some(self), step, depth: self.depth + 1 }
+    pub(super) fn inner(&'p self, step: Step<'p>) -> ValuePosition<'p> {
+        ValuePosition { outer: Some(self), step, depth: self.depth + 1 }
     }
 
-    pub(super) fn same(&'p self) -> Place<'p> {
+    pub(super) fn same(&'p self) -> ValuePosition<'p> {
         self.inner(Step::Same)
     }
 
-    pub(super) fn member(&'p self, name: &'p str) -> Place<'p> {
+    pub(super) fn member(&'p self, name: &'p str) -> ValuePosition<'p> {
         self.inner(Step::Member(name))
     }
 
@@ -41,7 +41,7 @@ impl<'p> Place<'p> {
     }
 
     pub(super) fn pointer(&self) -> String {
-        let outer = self.outer.map_or_else(String::new, Place::pointer);
+        let outer = self.outer.map_or_else(String::new, ValuePosition::pointer);
         match self.step {
             Step::Same => outer,
             Step::Member(name) => problem::member(&outer, name),

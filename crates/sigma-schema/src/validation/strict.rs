@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use serde_json::{Map, Value};
 
 use super::node::{Additional, Dependency, Items, JsonType, Node, NodeId, ObjectRules, Types};
-use super::walk::{Place, Walk};
+use super::walk::{ValuePosition, Walk};
 use super::{Schema, remedy};
 use crate::problem::{Problem, element, join, member};
 
@@ -170,7 +170,7 @@ impl<'s> Search<'s> {
     }
 
     fn matches(&self, id: NodeId, value: &Value) -> bool {
-        Walk::new(self.nodes).node(id, &mut Cow::Borrowed(value), &Place::ROOT).is_ok()
+        Walk::new(self.nodes).node(id, &mut Cow::Borrowed(value), &ValuePosition::ROOT).is_ok()
     }
 
     fn object(&mut self, parts: &[Part], members: &Map<String, Value>, filled: &Value, place: &str) {

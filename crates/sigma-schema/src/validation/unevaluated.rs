@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use super::node::{Additional, Dependency, Items, Node, NodeId, ObjectRules, Unevaluated};
-use super::walk::{MAX_DEPTH, Outcome, Place, Step, Walk, member};
+use super::walk::{MAX_DEPTH, Outcome, Step, ValuePosition, Walk, member};
 
 /// The evaluated members of a value.
 #[derive(Default)]
@@ -25,7 +25,7 @@ impl Walk<'_> {
         id: NodeId,
         rules: &Unevaluated,
         value: &Value,
-        at: &Place<'_>,
+        at: &ValuePosition<'_>,
     ) -> Outcome {
         let mut seen = Seen::default();
         self.seen(id, true, value, at, &mut seen)?;
@@ -60,7 +60,7 @@ impl Walk<'_> {
         id: NodeId,
         is_outermost: bool,
         value: &'v Value,
-        at: &Place<'_>,
+        at: &ValuePosition<'_>,
         seen: &mut Seen<'v>,
     ) -> Outcome {
         self.spend(|| 1)?;
@@ -114,8 +114,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Returns the inner schemas that apply to the same value and match it.
-    fn in_force(&self, node: &Node, value: &Value, at: &Place<'_>) -> Vec<NodeId> {
+    /// The schemas within one that apply to the same value and that it satisfies.
+    fn in_force(&self, node: &Node, value: &Value, at: &ValuePosition<'_>) -> Vec<NodeId> {
         let mut found = node.all_of.clone();
         let branches = node.any_of.iter().flat_map(|any| &any.branches).chain(&node.one_of);
         found.extend(branches.filter(|id| self.attempt(**id, value, at).is_some()));

@@ -13,7 +13,7 @@ use super::node::{
     Additional, ArrayRules, Contains, Dependency, Items, JsonType, Node, NodeId, ObjectRules, Property,
     StringRules, Types,
 };
-pub(super) use super::place::{Place, Step};
+pub(super) use super::place::{Step, ValuePosition};
 use super::plain::{self, PlainMessage};
 use super::untrusted::{self, StepBudget};
 use super::{equality, is_secret_reference, number, remedy, text};
@@ -50,7 +50,7 @@ impl<'s> Walk<'s> {
         nodes: &[Node],
         id: NodeId,
         value: &Value,
-        at: &Place<'_>,
+        at: &ValuePosition<'_>,
         is_plain: bool,
     ) -> Vec<Problem> {
         let found = RefCell::new(Vec::new());
@@ -94,7 +94,7 @@ impl<'s> Walk<'s> {
     /// Ends the walk with a text, or records it with place and remedy and continues.
     pub(super) fn fail(
         &self,
-        at: &Place<'_>,
+        at: &ValuePosition<'_>,
         code: &'static str,
         text: impl Into<String>,
         remedy: impl FnOnce() -> Option<String>,
@@ -114,7 +114,7 @@ impl<'s> Walk<'s> {
     /// Does the same as [`Walk::fail`], with another message for the writer of a file.
     pub(super) fn fail_as(
         &self,
-        at: &Place<'_>,
+        at: &ValuePosition<'_>,
         code: &'static str,
         text: impl Into<String>,
         remedy: impl FnOnce() -> Option<String>,
@@ -127,9 +127,15 @@ impl<'s> Walk<'s> {
         self.fail(at, code, message, || hint)
     }
 
-    /// Fails with a text that does not contain its cause, a failure of the schema `id`. Place and remedy are taken from
-    /// the cause.
-    pub(super) fn fail_because(&self, at: &Place<'_>, text: &str, id: NodeId, value: &Value) -> Outcome {
+    /// Fails with a text that says nothing of its cause, which is some failure of the schema `id`:
+    /// place and remedy are those of the cause.
+    pub(super) fn fail_because(
+        &self,
+        at: &ValuePosition<'_>,
+        text: &str,
+        id: NodeId,
+        value: &Value,
+    ) -> Outcome {
         if self.found.is_none() {
             return Err(text.to_owned());
         }
@@ -150,8 +156,9 @@ impl<'s> Walk<'s> {
         Ok(())
     }
 
-    /// Applies one schema. The order of the keywords is APISIX's and decides which failure is reported.
-    pub(super) fn node(&self, id: NodeId, value: &mut Cow<'_, Value>, at: &Place<'_>) -> Outcome {
+    /// Applies one schema. The order of the keywords is that of APISIX and decides which failure is
+    /// reported.
+    pub(super) fn node(&self, id: NodeId, value: &mut Cow<'_, Value>, at: &ValuePosition<'_>) -> Outcome {
         self.spend(|| 1)?;
         if at.depth > MAX_DEPTH {
             self.step_budget.inspect(|step_budget| step_budget.exhaust());
@@ -216,9 +223,9 @@ impl<'s> Walk<'s> {
         }
     }
 
-    /// Applies the schema of a property or an item, where a reference to a secret replaces a text that is not known
-    /// yet.
-    fn field(&self, id: NodeId, value: &mut Cow<'_, Value>, at: &Place<'_>) -> Outcome {
+    /// Applies the schema of a property or an item, where a reference to a secret stands for a text
+    /// that is not known yet.
+    fn field(&self, id: NodeId, value: &mut Cow<'_, Value>, at: &ValuePosition<'_>) -> Outcome {
         let node = &self.nodes[id];
         let may_be_text = matches!(node.types, Types::Any | Types::One(JsonType::String)) && !node.boolean;
         match &**value {
@@ -229,8 +236,8 @@ impl<'s> Walk<'s> {
         }
     }
 
-    fn object(&self, rules: &ObjectRules, value: &mut Cow<'_, Value>, at: &Place<'_>) -> Outcome {
-        // Only written fields count, not added defaults.
+    fn object(&self, rules: &ObjectRules, value: &mut Cow<'_, Value>, at: &ValuePosition<'_>) -> Outcome {
+        // Only the fields that were written count, not those that defaults add.
         let count = value.as_object().map_or(0, Map::len) as u64;
         for property in &rules.properties {
             self.property(property, value, at)?;
@@ -259,7 +266,7 @@ impl<'s> Walk<'s> {
         }
     }
 
-    pub(super) fn required(&self, name: &str, value: &Value, at: &Place<'_>) -> Outcome {
+    pub(super) fn required(&self, name: &str, value: &Value, at: &ValuePosition<'_>) -> Outcome {
         match member(value, name) {
             Some(_) => Ok(()),
             None => {
@@ -269,7 +276,7 @@ impl<'s> Walk<'s> {
         }
     }
 
-    fn property(&self, property: &Property, value: &mut Cow<'_, Value>, at: &Place<'_>) -> Outcome {
+    fn property(&self, property: &Property, value: &mut Cow<'_, Value>, at: &ValuePosition<'_>) -> Outcome {
         let name = &property.name;
         if let Some(reason) = property.barred {
             return match member(value, name) {
@@ -301,7 +308,7 @@ impl<'s> Walk<'s> {
         name: &str,
         dependency: &Dependency,
         value: &mut Cow<'_, Value>,
-        at: &Place<'_>,
+        at: &ValuePosition<'_>,
     ) -> Outcome {
         let (name, plain_name) = (text::quoted(name), name);
         match dependency {
@@ -324,8 +331,13 @@ impl<'s> Walk<'s> {
         }
     }
 
-    /// Checks `patternProperties`, `additionalProperties`, `propertyNames`.
-    fn other_properties(&self, rules: &ObjectRules, value: &mut Cow<'_, Value>, at: &Place<'_>) -> Outcome {
+    /// `patternProperties`, `additionalProperties`, `propertyNames`.
+    fn other_properties(
+        &self,
+        rules: &ObjectRules,
+        value: &mut Cow<'_, Value>,
+        at: &ValuePosition<'_>,
+    ) -> Outcome {
         let unbound = matches!(rules.additional, Additional::Unsaid | Additional::Anything);
         if unbound && rules.patterns.is_empty() && rules.names.is_none() {
             return Ok(());
@@ -369,8 +381,8 @@ impl<'s> Walk<'s> {
         Ok(())
     }
 
-    fn array(&self, rules: &ArrayRules, value: &mut Cow<'_, Value>, at: &Place<'_>) -> Outcome {
-        // Also true for an empty object.
+    fn array(&self, rules: &ArrayRules, value: &mut Cow<'_, Value>, at: &ValuePosition<'_>) -> Outcome {
+        // An empty object comes here as well.
         let items = value.as_array().map_or(&[][..], Vec::as_slice);
         let count = items.len() as u64;
         if let Some(min) = rules.min.filter(|min| count < *min) {
@@ -417,7 +429,7 @@ impl<'s> Walk<'s> {
         Ok(())
     }
 
-    fn contains(&self, contains: &Contains, items: &[Value], at: &Place<'_>) -> Outcome {
+    fn contains(&self, contains: &Contains, items: &[Value], at: &ValuePosition<'_>) -> Outcome {
         let found = items.iter().filter(|item| self.attempt(contains.node, item, at).is_some());
         // A count stops as soon as its result is certain.
         let enough = contains.max.map_or(contains.min, |max| max.saturating_add(1));
@@ -435,7 +447,7 @@ impl<'s> Walk<'s> {
         self.fail(at, "schema", text, || None)
     }
 
-    fn string(&self, rules: &StringRules, text: &str, at: &Place<'_>) -> Outcome {
+    fn string(&self, rules: &StringRules, text: &str, at: &ValuePosition<'_>) -> Outcome {
         self.spend(|| untrusted::of_text(text))?;
         if rules.min.is_some() || rules.max.is_some() {
             let length = text.chars().count() as u64;
@@ -463,8 +475,8 @@ impl<'s> Walk<'s> {
         }
     }
 
-    /// Returns whether the schema matches. If so, `value` gets its defaults.
-    pub(super) fn adopt(&self, id: NodeId, value: &mut Cow<'_, Value>, at: &Place<'_>) -> bool {
+    /// Whether the schema matches; if so, `value` gets its defaults.
+    pub(super) fn adopt(&self, id: NodeId, value: &mut Cow<'_, Value>, at: &ValuePosition<'_>) -> bool {
         match self.attempt(id, value, at) {
             Some(Some(added)) => {
                 *value = Cow::Owned(added);
@@ -474,9 +486,9 @@ impl<'s> Walk<'s> {
         }
     }
 
-    /// Returns `None` if the schema does not match, and `Some(Some(…))` if it matches and adds defaults: the value with
-    /// its defaults.
-    pub(super) fn attempt(&self, id: NodeId, value: &Value, at: &Place<'_>) -> Option<Option<Value>> {
+    /// `None`: the schema does not match. `Some(Some(…))`: it does, and this is the value with its
+    /// defaults.
+    pub(super) fn attempt(&self, id: NodeId, value: &Value, at: &ValuePosition<'_>) -> Option<Option<Value>> {
         let mut trial = Cow::Borrowed(value);
         Walk { found: None, ..*self }.node(id, &mut trial, &at.same()).ok()?;
         match trial {

@@ -76,7 +76,7 @@ pub struct Health {
     standing: AtomicU64,
     epoch: Arc<HealthEpoch>,
     /// The identity of the target; None without notifications.
-    place: Option<Box<Place>>,
+    place: Option<Box<RecordIdentity>>,
     /// How often checks made it unusable. Control side only.
     turns: AtomicU32,
     /// The runs of events for passive checks.
@@ -95,7 +95,7 @@ pub struct Health {
 
 /// The identity of a record's target.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct RecordIdentity {
     /// The upstream, such as `upstreams/1`.
     upstream: Arc<str>,
     host: String,
@@ -293,7 +293,7 @@ impl Health {
 
     fn tell(&self, before: Standing, after: Standing) {
         let Some(place) = &self.place else { return };
-        let Place { upstream, host, port, address, events } = &**place;
+        let RecordIdentity { upstream, host, port, address, events } = &**place;
         let (node, reason) = (node_name(host, *port, address), after.reason());
         let (from, to) = (before.state.name(), after.state.name());
         let said = reason.as_deref().unwrap_or_default();

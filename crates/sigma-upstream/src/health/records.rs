@@ -8,7 +8,7 @@ use super::ejection::unix_ms;
 use super::findings::{Agreement, FoundNode, agreed};
 use super::kept::{Earlier, KeptNode};
 use super::state::NodeState;
-use super::{Health, HealthEpoch, HealthEvents, Place};
+use super::{Health, HealthEpoch, HealthEvents, RecordIdentity};
 use crate::endpoint::{Address, node_name};
 use crate::lock::lock;
 use crate::overload::gate::Line;
@@ -171,7 +171,7 @@ impl HealthRecords {
         }
         let mut health = Health { line: Arc::clone(&self.line), ..Health::new(Arc::clone(&self.epoch)) };
         if let Some(events) = &self.told {
-            health.place = Some(Box::new(Place {
+            health.place = Some(Box::new(RecordIdentity {
                 upstream: Arc::clone(&self.upstream),
                 host: target.host.clone(),
                 port,

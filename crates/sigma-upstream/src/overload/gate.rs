@@ -47,11 +47,11 @@ pub struct Line {
 struct Queue {
     next: u64,
     /// By priority and number.
-    places: BTreeMap<(i32, u64), Place>,
+    places: BTreeMap<(i32, u64), QueuePosition>,
 }
 
 #[derive(Debug)]
-enum Place {
+enum QueuePosition {
     Waits(Option<Waker>),
     /// It is admitted, and its task has not run yet.
     Granted(Permit),
@@ -162,7 +162,7 @@ impl Line {
         }
         let key = (priority, queue.next);
         queue.next += 1;
-        queue.places.insert(key, Place::Waits(None));
+        queue.places.insert(key, QueuePosition::Waits(None));
         self.waiting.fetch_add(1, Ordering::SeqCst);
         Ok(Waiting { line: Arc::clone(self), key: Some(key) })
     }
@@ -174,11 +174,11 @@ impl Line {
         }
         let mut queue = lock(&self.queue);
         for place in queue.places.values_mut() {
-            let Place::Waits(waker) = place else { continue };
+            let QueuePosition::Waits(waker) = place else { continue };
             let Some(permit) = gate.take() else { return };
             self.waiting.fetch_sub(1, Ordering::SeqCst);
             let waker = waker.take();
-            *place = Place::Granted(permit);
+            *place = QueuePosition::Granted(permit);
             if let Some(waker) = waker {
                 waker.wake();
             }
@@ -202,13 +202,13 @@ impl Future for Waiting {
         let this = &mut *self;
         let Some(key) = this.key else { return Poll::Pending };
         let mut queue = lock(&this.line.queue);
-        if let Some(Place::Waits(waker)) = queue.places.get_mut(&key) {
+        if let Some(QueuePosition::Waits(waker)) = queue.places.get_mut(&key) {
             *waker = Some(cx.waker().clone());
             return Poll::Pending;
         }
         this.key = None;
         match queue.places.remove(&key) {
-            Some(Place::Granted(permit)) => Poll::Ready(permit),
+            Some(QueuePosition::Granted(permit)) => Poll::Ready(permit),
             _ => Poll::Pending,
         }
     }
@@ -219,7 +219,7 @@ impl Drop for Waiting {
         let Some(key) = self.key else { return };
         let mut queue = lock(&self.line.queue);
         let place = queue.places.remove(&key);
-        if let Some(Place::Waits(_)) = place {
+        if let Some(QueuePosition::Waits(_)) = place {
             self.line.waiting.fetch_sub(1, Ordering::SeqCst);
         }
         // An unused permit goes to the next one in the line.

@@ -24,7 +24,7 @@ use crate::identity::LeaseWatch;
 pub struct InUse {
     // Before the place, whose drop tells waiting exchanges that it is free.
     connection: Connection,
-    place: Place,
+    place: ConnectionSlot,
 }
 
 impl InUse {
@@ -58,13 +58,13 @@ impl DerefMut for InUse {
 
 /// The room of an exchange among the connections of a node.
 #[derive(Debug)]
-struct Place {
+struct ConnectionSlot {
     node: Rc<Node>,
     /// The shared connection; None for one of its own.
     member: Option<Rc<Member>>,
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         match &self.member {
             None => self.node.demand.fall(),
@@ -198,13 +198,13 @@ impl Node {
         self.kept.borrow_mut().close_beyond(limits.size, deadline::now_ms(), 0) > 0
     }
 
-    fn occupy(self: &Rc<Self>) -> Place {
+    fn occupy(self: &Rc<Self>) -> ConnectionSlot {
         self.demand.rise();
-        Place { node: Rc::clone(self), member: None }
+        ConnectionSlot { node: Rc::clone(self), member: None }
     }
 
     fn placed(self: &Rc<Self>, connection: Connection, member: Rc<Member>) -> InUse {
-        InUse { connection, place: Place { node: Rc::clone(self), member: Some(member) } }
+        InUse { connection, place: ConnectionSlot { node: Rc::clone(self), member: Some(member) } }
     }
 
     fn freed(self: &Rc<Self>, member: &Rc<Member>) {
@@ -367,7 +367,7 @@ impl Kept {
 
 /// A connection that an exchange dials for itself.
 #[derive(Debug)]
-pub(super) struct Dialling(Place);
+pub(super) struct Dialling(ConnectionSlot);
 
 /// A shared connection being opened, in its own task: the exchange that ordered it may leave.
 struct Opening {

@@ -101,7 +101,7 @@ impl SharedPages {
             end: None,
             made: VecDeque::new(),
             first: 0,
-            readers: vec![Some(Place::default())],
+            readers: vec![Some(ReadPosition::default())],
         };
         let page = Arc::new(Page { state: Mutex::new(state), over: Notify::new(), work: self.thread(node) });
         open.waiting.retain(|(of, _)| *of != look);
@@ -179,7 +179,7 @@ struct State {
     made: VecDeque<Arc<[u8]>>,
     first: usize,
     /// By number; None for those who have left or were left behind.
-    readers: Vec<Option<Place>>,
+    readers: Vec<Option<ReadPosition>>,
 }
 
 /// How a page came to be over.
@@ -191,7 +191,7 @@ enum End {
 
 /// How far a reader is.
 #[derive(Default)]
-struct Place {
+struct ReadPosition {
     /// The piece that it takes next.
     next: usize,
     waker: Option<Waker>,
@@ -230,7 +230,7 @@ impl Page {
             return None;
         }
         let number = state.readers.len();
-        state.readers.push(Some(Place::default()));
+        state.readers.push(Some(ReadPosition::default()));
         drop(state);
         Some(Reader { page: self, number, piece: Arc::default(), sent: 0, patience: None })
     }

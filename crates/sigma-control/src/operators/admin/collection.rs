@@ -101,7 +101,7 @@ impl Collection {
 
 /// One resource, or a whole collection where `id` is missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct ResourcePath {
     /// The collection.
     pub(crate) collection: &'static Collection,
     /// The consumer of a credential, the manager of a secret, the service of a decoration.
@@ -112,7 +112,7 @@ pub(crate) struct Place {
     pub(crate) sub_path: Vec<String>,
 }
 
-impl Place {
+impl ResourcePath {
     /// Returns the common prefix of its store keys. Secrets of all managers are listed together.
     pub(crate) fn prefix(&self) -> String {
         match (self.collection.class, &self.parent) {
@@ -156,7 +156,7 @@ pub(crate) enum Target {
     /// `/apisix/admin` itself.
     Root,
     /// Resources.
-    Resource(Place),
+    Resource(ResourcePath),
     /// `schema/{name}`.
     Schema(String),
     /// `schema/plugins/{name}` and `plugins/{name}`.
@@ -286,7 +286,7 @@ fn place(segment: &str, parent: Option<&str>, rest: &[&str]) -> Target {
     let Some(collection) = Collection::of_segment(segment) else {
         return Target::UnknownCollection(segment.to_owned());
     };
-    Target::Resource(Place {
+    Target::Resource(ResourcePath {
         collection,
         parent: parent.map(str::to_owned),
         id: rest.first().map(|id| (*id).to_owned()),

@@ -82,7 +82,7 @@ pub(crate) use collection::ProcessQuery;
 pub use key::{KeyFile, KeyFileError, settle_key};
 
 use call::{Arguments, Call, Preconditions};
-use collection::{Place, Target};
+use collection::{ResourcePath, Target};
 use reply::{Outcome, Refusal, Reply};
 
 /// Warns of a resource by the others that are served. None while a write up to the revision is not known there.
@@ -421,7 +421,7 @@ async fn explain(state: &AdminState, call: &Call) -> Outcome {
 }
 
 /// An operation on resources.
-async fn operate(state: &AdminState, place: &Place, call: &Call) -> Outcome {
+async fn operate(state: &AdminState, place: &ResourcePath, call: &Call) -> Outcome {
     if place.collection.refused.contains(&call.method.as_str()) {
         let message = format!("not supported `{}` method for {}", call.method, place.collection.word);
         return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, message));

@@ -7,14 +7,14 @@ use sigma_config::settings::{AdminApiVersion, AdminRole};
 use sigma_schema::id::Id;
 
 use super::call::Call;
-use super::collection::{Class, Collection, Place};
+use super::collection::{Class, Collection, ResourcePath};
 use super::filter::Filter;
 use super::reply::{self, Outcome, Refusal, Reply, ResourceEntry};
 use super::{AdminState, secrecy};
 use crate::store::Record;
 
 /// `GET` of one resource or of a collection.
-pub(crate) async fn get(state: &AdminState, place: &Place, call: &Call) -> Outcome {
+pub(crate) async fn get(state: &AdminState, place: &ResourcePath, call: &Call) -> Outcome {
     match &place.id {
         Some(id) if place.sub_path.is_empty() => one(state, place, id, call).await,
         Some(id) if place.collection.is(Kind::Proto) && place.sub_path == ["openapi"] => {
@@ -25,7 +25,7 @@ pub(crate) async fn get(state: &AdminState, place: &Place, call: &Call) -> Outco
     }
 }
 
-async fn one(state: &AdminState, place: &Place, id: &str, call: &Call) -> Outcome {
+async fn one(state: &AdminState, place: &ResourcePath, id: &str, call: &Call) -> Outcome {
     let record = state.store.get(&place.key(id)).await?.ok_or_else(Refusal::missing)?;
     let modified = record.modified;
     if call.preconditions.is_current(modified) {
@@ -37,7 +37,7 @@ async fn one(state: &AdminState, place: &Place, id: &str, call: &Call) -> Outcom
 }
 
 /// The document of OpenAPI that a definition is for clients of HTTP.
-async fn described(state: &AdminState, place: &Place, id: &str, call: &Call) -> Outcome {
+async fn described(state: &AdminState, place: &ResourcePath, id: &str, call: &Call) -> Outcome {
     let record = state.store.get(&place.key(id)).await?.ok_or_else(Refusal::missing)?;
     if call.preconditions.is_current(record.modified) {
         return Ok(Reply::empty(StatusCode::NOT_MODIFIED).at(record.modified));
@@ -54,7 +54,7 @@ async fn described(state: &AdminState, place: &Place, id: &str, call: &Call) -> 
     Ok(Reply::json(StatusCode::OK, document).at(record.modified))
 }
 
-async fn list(state: &AdminState, place: &Place, call: &Call) -> Outcome {
+async fn list(state: &AdminState, place: &ResourcePath, call: &Call) -> Outcome {
     let version = state.settings.api_version;
     let filter = match version {
         AdminApiVersion::V3 => Filter::parse(&call.arguments, place.collection)?,

@@ -7,7 +7,7 @@ use sigma_config::stored;
 use sigma_schema::validation::is_secret_reference;
 
 use super::AdminState;
-use super::collection::{Class, Place};
+use super::collection::{Class, ResourcePath};
 use super::credentials;
 use super::read::value_of;
 use super::reply::Refusal;
@@ -35,7 +35,7 @@ pub(crate) fn id_text(value: &Value) -> Option<String> {
 /// Checks the references of a resource; returns the conditions that must still hold when it is written.
 pub(crate) async fn on_write(
     state: &AdminState,
-    place: &Place,
+    place: &ResourcePath,
     key: &str,
     value: &Value,
 ) -> Result<Vec<Condition>, Refusal> {
@@ -71,7 +71,12 @@ fn unchanged(record: &Record) -> Condition {
     Condition::ModifiedAt { key: record.key.clone(), revision: record.modified }
 }
 
-async fn parent(state: &AdminState, place: &Place, kind: Kind, missing: &str) -> Result<Condition, Refusal> {
+async fn parent(
+    state: &AdminState,
+    place: &ResourcePath,
+    kind: Kind,
+    missing: &str,
+) -> Result<Condition, Refusal> {
     let name = place.parent.as_deref().unwrap_or_default();
     let record = state.store.get(&ResourceKey::new(kind, name).to_string()).await;
     let record = record.map_err(|error| {
@@ -271,7 +276,7 @@ async fn equal_groups(state: &AdminState, key: &str, value: &Value) -> Result<()
 
 async fn unique_field_path(
     state: &AdminState,
-    place: &Place,
+    place: &ResourcePath,
     key: &str,
     value: &Value,
 ) -> Result<(), Refusal> {
@@ -396,7 +401,7 @@ fn users(kind: Kind) -> (&'static str, &'static [User]) {
 }
 
 /// Refuses the deletion of what another resource uses.
-pub(crate) async fn on_delete(state: &AdminState, place: &Place, id: &str) -> Result<(), Refusal> {
+pub(crate) async fn on_delete(state: &AdminState, place: &ResourcePath, id: &str) -> Result<(), Refusal> {
     let Some(kind) = place.collection.kind() else { return Ok(()) };
     let (what, users) = users(kind);
     for (user, word, uses) in users {
@@ -423,7 +428,11 @@ fn holds(json: &[u8], id: &str) -> bool {
 }
 
 /// The keys of what disappears together with a resource.
-pub(crate) async fn dependents(state: &AdminState, place: &Place, id: &str) -> Result<Vec<String>, Refusal> {
+pub(crate) async fn dependents(
+    state: &AdminState,
+    place: &ResourcePath,
+    id: &str,
+) -> Result<Vec<String>, Refusal> {
     let below = match place.collection.class {
         Class::Resource(Kind::Consumer) => format!("consumers/{id}/credentials/"),
         Class::Resource(Kind::Service) => format!("services/{id}/{}/", super::collection::DECORATIONS),

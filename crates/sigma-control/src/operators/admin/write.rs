@@ -10,7 +10,7 @@ use sigma_schema::Problem;
 
 use super::AdminState;
 use super::call::Call;
-use super::collection::{Class, Place};
+use super::collection::{Class, ResourcePath};
 use super::read::value_of;
 use super::reply::{self, Outcome, Refusal, Reply};
 use super::rules::{self, id_text};
@@ -32,7 +32,7 @@ struct Draft {
 }
 
 /// `PUT`: the body replaces the resource.
-pub(crate) async fn put(state: &AdminState, place: &Place, call: &Call) -> Outcome {
+pub(crate) async fn put(state: &AdminState, place: &ResourcePath, call: &Call) -> Outcome {
     no_sub_path(place)?;
     let mut value = object(call)?;
     let id = identify(place, &mut value)?;
@@ -58,7 +58,7 @@ pub(crate) async fn put(state: &AdminState, place: &Place, call: &Call) -> Outco
 }
 
 /// `POST`: a new resource, with an id that the store makes.
-pub(crate) async fn post(state: &AdminState, place: &Place, call: &Call) -> Outcome {
+pub(crate) async fn post(state: &AdminState, place: &ResourcePath, call: &Call) -> Outcome {
     let mut value = object(call)?;
     if place.id.is_some() || value.contains_key("id") {
         return Err(Refusal::bad(format_args!("wrong {} id, do not need it", place.collection.word)));
@@ -91,7 +91,7 @@ pub(crate) async fn post(state: &AdminState, place: &Place, call: &Call) -> Outc
 }
 
 /// `PATCH`: the body replaces a part of the resource.
-pub(crate) async fn patch(state: &AdminState, place: &Place, call: &Call) -> Outcome {
+pub(crate) async fn patch(state: &AdminState, place: &ResourcePath, call: &Call) -> Outcome {
     let id = existing_id(place)?;
     let given = call.body.as_ref().ok_or_else(|| Refusal::bad("missing new configuration"))?;
     let is_object = given.is_object() || given.as_array().is_some_and(Vec::is_empty);
@@ -123,7 +123,7 @@ pub(crate) async fn patch(state: &AdminState, place: &Place, call: &Call) -> Out
 
 fn patched(
     state: &AdminState,
-    place: &Place,
+    place: &ResourcePath,
     record: &Record,
     given: &Value,
 ) -> Result<Map<String, Value>, Refusal> {
@@ -164,7 +164,7 @@ fn patched(
 }
 
 /// `DELETE`, with all that is below the resource.
-pub(crate) async fn delete(state: &AdminState, place: &Place, call: &Call) -> Outcome {
+pub(crate) async fn delete(state: &AdminState, place: &ResourcePath, call: &Call) -> Outcome {
     no_sub_path(place)?;
     let id = existing_id(place)?;
     let key = place.key(id);
@@ -210,7 +210,7 @@ async fn turn(state: &AdminState, alone: bool) -> Turn<'_> {
 /// something changed meanwhile.
 async fn store(
     state: &AdminState,
-    place: &Place,
+    place: &ResourcePath,
     call: &Call,
     draft: &Draft,
     value: Map<String, Value>,
@@ -270,7 +270,7 @@ fn object(call: &Call) -> Result<Map<String, Value>, Refusal> {
     Err(Refusal::bad(format_args!("invalid configuration: wrong type: expected object, got {found}")))
 }
 
-fn no_sub_path(place: &Place) -> Result<(), Refusal> {
+fn no_sub_path(place: &ResourcePath) -> Result<(), Refusal> {
     if place.sub_path.is_empty() {
         return Ok(());
     }
@@ -279,7 +279,7 @@ fn no_sub_path(place: &Place) -> Result<(), Refusal> {
 }
 
 /// The id of a resource that should exist.
-fn existing_id(place: &Place) -> Result<&str, Refusal> {
+fn existing_id(place: &ResourcePath) -> Result<&str, Refusal> {
     let missing = || match place.collection.class {
         Class::Resource(Kind::Secret) => Refusal::bad("no secret id"),
         _ => Refusal::bad(format_args!("missing {} id", place.collection.word)),
@@ -288,14 +288,14 @@ fn existing_id(place: &Place) -> Result<&str, Refusal> {
 }
 
 /// The id as the resource itself carries it.
-fn identity(place: &Place, id: &str) -> String {
+fn identity(place: &ResourcePath, id: &str) -> String {
     match (place.collection.class, &place.parent) {
         (Class::Resource(Kind::Secret), Some(manager)) => format!("{manager}/{id}"),
         _ => id.to_owned(),
     }
 }
 
-fn same_id(place: &Place, id: &str, value: &Map<String, Value>) -> Result<(), Refusal> {
+fn same_id(place: &ResourcePath, id: &str, value: &Map<String, Value>) -> Result<(), Refusal> {
     let wrong = || Refusal::bad(format_args!("wrong {} id", place.collection.word));
     match value.get("id") {
         Some(given) if id_text(given).is_some_and(|given| given != id) => Err(wrong()),
@@ -304,7 +304,7 @@ fn same_id(place: &Place, id: &str, value: &Map<String, Value>) -> Result<(), Re
 }
 
 /// Finds the id in path and body, and puts it into the value. Returns the last part of the key.
-fn identify(place: &Place, value: &mut Map<String, Value>) -> Result<String, Refusal> {
+fn identify(place: &ResourcePath, value: &mut Map<String, Value>) -> Result<String, Refusal> {
     match place.collection.class {
         Class::Resource(Kind::Consumer) => {
             let username = value.get("username").and_then(Value::as_str);
@@ -341,7 +341,7 @@ fn identify(place: &Place, value: &mut Map<String, Value>) -> Result<String, Ref
 }
 
 /// A decoration belongs to the service of its path.
-fn own_service(place: &Place, value: &mut Map<String, Value>) -> Result<(), Refusal> {
+fn own_service(place: &ResourcePath, value: &mut Map<String, Value>) -> Result<(), Refusal> {
     if place.collection.class != Class::Decoration {
         return Ok(());
     }
@@ -373,7 +373,7 @@ fn forbid_times(value: &Map<String, Value>) -> Result<(), Refusal> {
 }
 
 /// Adds the server's fields to a resource that is written as a whole.
-fn stamp(place: &Place, value: &mut Map<String, Value>, created: Option<Value>) {
+fn stamp(place: &ResourcePath, value: &mut Map<String, Value>, created: Option<Value>) {
     if place.collection.is(Kind::PluginMetadata) {
         if let Some(name) = &place.id {
             value.insert("id".into(), name.as_str().into());
@@ -387,7 +387,7 @@ fn stamp(place: &Place, value: &mut Map<String, Value>, created: Option<Value>) 
 
 fn checked(
     state: &AdminState,
-    place: &Place,
+    place: &ResourcePath,
     id: &str,
     value: Map<String, Value>,
     call: &Call,
@@ -402,7 +402,7 @@ fn checked(
 }
 
 /// The identity that a draft is tried under.
-fn id_of(place: &Place, value: &Value) -> String {
+fn id_of(place: &ResourcePath, value: &Value) -> String {
     let own = value.get("id").or_else(|| value.get("username")).and_then(id_text);
     match &place.parent {
         Some(consumer) if place.collection.is(Kind::Credential) => {
@@ -415,7 +415,7 @@ fn id_of(place: &Place, value: &Value) -> String {
 /// Checks a resource by itself; returns it with what its writer should know.
 fn check(
     state: &AdminState,
-    place: &Place,
+    place: &ResourcePath,
     value: Map<String, Value>,
 ) -> Result<(Map<String, Value>, Vec<Problem>), Refusal> {
     let mut value = Value::Object(value);

@@ -36,7 +36,7 @@ use self::outbox::Outbox;
 use self::renewal::ProgramFile;
 use super::handover::{self, Channel, Estate, Origin, State};
 use super::log_control::{LIFE, LogControl};
-use super::pid_file::{PidFile, Place};
+use super::pid_file::{PidFile, PidFileLocation};
 use super::program::Program;
 use super::start::{Signals, StartError};
 use super::systemd::Systemd;
@@ -142,8 +142,8 @@ impl Parent {
         if let Some(launcher) = &launcher {
             held.extend(handover::inherit(launcher).await.map_err(StartError::Handover)?.0);
         }
-        let place = Place::of(settings, default_pid_file);
-        let pid_file = place.as_ref().map(Place::write).transpose()?.flatten();
+        let place = PidFileLocation::of(settings, default_pid_file);
+        let pid_file = place.as_ref().map(PidFileLocation::write).transpose()?.flatten();
         let mut parent = Parent {
             program: origin.program.clone(),
             settings: settings.process.clone(),

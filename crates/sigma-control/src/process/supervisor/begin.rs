@@ -20,7 +20,7 @@ use crate::operators::{self, Records};
 use crate::process::handover::Origin;
 use crate::process::log_control::LogControl;
 use crate::process::parent::Link;
-use crate::process::pid_file::{PidFile, Place};
+use crate::process::pid_file::{PidFile, PidFileLocation};
 use crate::process::process_history::{ProcessHistory, Trigger};
 use crate::process::start::{
     Before, Signals, StartError, access_log, endpoints, files, keyring, look_after, must_fit, open_store,
@@ -117,16 +117,16 @@ impl First {
 async fn take_place(
     before: Before,
     gateway: &Gateway,
-    place: Option<&Place>,
+    place: Option<&PidFileLocation>,
 ) -> (Option<Link>, Option<PidFile>) {
     let place = place.filter(|_| before.state.is_some());
     let former = before.state.as_ref().and_then(|state| state.pid_file.clone());
     let parent = before.take_place(gateway).await.parent.map(Link::over);
-    let write = |place: &Place| {
+    let write = |place: &PidFileLocation| {
         place.write().map_err(|error| tracing::error!("{error}; the gateway serves without it")).ok()?
     };
     let pid_file = place.and_then(write);
-    Place::remove_former(place, former.as_deref());
+    PidFileLocation::remove_former(place, former.as_deref());
     (parent, pid_file)
 }
 
@@ -168,10 +168,10 @@ impl Supervisor {
             .await?;
         before.resume_tickets(&current);
         // A parent has one.
-        let place = Place::of(&settings, options.source.default_pid_file.as_deref())
+        let place = PidFileLocation::of(&settings, options.source.default_pid_file.as_deref())
             .filter(|_| before.links.parent.is_none());
         // Before anything accepts traffic, unless another process has it until this one serves.
-        let own_file = place.as_ref().filter(|_| before.state.is_none()).map(Place::write);
+        let own_file = place.as_ref().filter(|_| before.state.is_none()).map(PidFileLocation::write);
         let own_file = own_file.transpose()?.flatten();
         current.residents.prepare(None, &plugins.node);
         let gateway = Gateway::start(Arc::clone(&current), inheritance, pinned, writer, before.receiving())?;

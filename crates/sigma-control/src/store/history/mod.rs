@@ -70,7 +70,7 @@ pub(crate) struct DifferenceLimits {
 
 /// The path of a history, and its subject.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct HistoryLocation {
     /// The file; None for memory.
     pub file: Option<PathBuf>,
     /// Another text drops the present content: for example the etcd prefix.
@@ -101,7 +101,7 @@ impl History {
     ///
     /// # Errors
     /// Returns an error if there is no further thread.
-    pub fn begin(place: Place, limits: Limits) -> std::io::Result<History> {
+    pub fn begin(place: HistoryLocation, limits: Limits) -> std::io::Result<History> {
         let (thread, told) = sync_channel(QUEUE);
         let shared = Arc::<Shared>::default();
         let recorder = Recorder::new(place, limits, Arc::clone(&shared));

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use super::file::{Draft, HistoryFile, Item, Refused};
 use super::version::{Author, By, OBJECTS_NAMED, Outcome, REASON_BYTES, State, Unserved, cleaned};
-use super::{Limits, Place, SETTINGS, Shared};
+use super::{HistoryLocation, Limits, SETTINGS, Shared};
 
 /// How often it is tried to open a file that another process still has.
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
@@ -63,7 +63,7 @@ impl RecorderMessage {
 
 /// Writes versions.
 pub(super) struct Recorder {
-    place: Place,
+    place: HistoryLocation,
     limits: Limits,
     shared: Arc<Shared>,
     /// Authors of revisions that are still to be seen.
@@ -76,7 +76,7 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
-    pub(super) fn new(place: Place, limits: Limits, shared: Arc<Shared>) -> Recorder {
+    pub(super) fn new(place: HistoryLocation, limits: Limits, shared: Arc<Shared>) -> Recorder {
         Recorder {
             place,
             limits,

@@ -218,8 +218,8 @@ fn changed(revision: u64, key: &str, value: Option<&str>) -> Event {
     Event::Changed { revision, changes: vec![change] }
 }
 
-fn place(file: Option<PathBuf>, others: By) -> Place {
-    Place { file, subject: "s".to_owned(), others }
+fn place(file: Option<PathBuf>, others: By) -> HistoryLocation {
+    HistoryLocation { file, subject: "s".to_owned(), others }
 }
 
 /// An author may come before the change is seen or after.

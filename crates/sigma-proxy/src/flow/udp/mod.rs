@@ -34,7 +34,7 @@ pub(crate) use self::passage::go_on;
 pub use self::passage::{Passing, UdpSession};
 use super::Flow;
 use crate::connection::Origin;
-use crate::datagrams::{Complaint, Place, Refusal, SessionLimits};
+use crate::datagrams::{Complaint, Refusal, SessionLimits, SessionSlot};
 use crate::refusals;
 use crate::snapshot::flows::{Approach, FlowRoute};
 use crate::worker::{View, Worker};
@@ -150,8 +150,8 @@ fn open(worker: &Rc<Worker>, hall: &Rc<Hall>, view: &View, way: Way) -> Option<R
     Some(seat)
 }
 
-/// Returns a permit for a session of this client. A rejection is counted, and logged now and then.
-fn enter(worker: &Worker, hall: &Hall, view: &View, peer: SocketAddr) -> Option<Place> {
+/// A place for a session of this client. A refusal is counted, and logged now and then.
+fn enter(worker: &Worker, hall: &Hall, view: &View, peer: SocketAddr) -> Option<SessionSlot> {
     let limits = SessionLimits::of(&view.snapshot.settings.limits);
     let (datagrams, now_ms) = (&worker.datagrams, deadline::now_ms());
     let is_own =

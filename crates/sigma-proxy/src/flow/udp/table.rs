@@ -11,7 +11,7 @@ use sigma_config::settings::Limits;
 use sigma_net::datagram::{DatagramSocket, Way};
 use tokio::sync::Notify;
 
-use crate::datagrams::{Place, Room, Waiting};
+use crate::datagrams::{Room, SessionSlot, Waiting};
 
 /// The sessions over one socket of a listener.
 #[derive(Debug, Default)]
@@ -74,7 +74,7 @@ pub(super) struct Seat {
     pub(super) way: Way,
     /// Notifies the session's task of a change.
     pub(super) changed: Notify,
-    place: Place,
+    place: SessionSlot,
     is_leaving: Cell<bool>,
     is_passed: Cell<bool>,
     state: RefCell<State>,
@@ -98,7 +98,7 @@ struct State {
 }
 
 impl Seat {
-    pub(super) fn new(way: Way, place: Place, rules: StreamUdp, now_ms: u64) -> Seat {
+    pub(super) fn new(way: Way, place: SessionSlot, rules: StreamUdp, now_ms: u64) -> Seat {
         Seat::going_on(way, place, rules, (0, 0), now_ms)
     }
 
@@ -106,7 +106,7 @@ impl Seat {
     /// this time.
     pub(super) fn going_on(
         way: Way,
-        place: Place,
+        place: SessionSlot,
         rules: StreamUdp,
         (asked, answered): (u64, u64),
         active_ms: u64,
@@ -198,8 +198,8 @@ impl Seat {
         self.place.note_reply(now_ms);
     }
 
-    /// Returns its place among the sessions of the worker.
-    pub(super) fn place(&self) -> &Place {
+    /// Its place among the sessions of the worker.
+    pub(super) fn place(&self) -> &SessionSlot {
         &self.place
     }
 
@@ -314,7 +314,7 @@ mod tests {
 
     const BOUNDS: Bounds = Bounds { datagrams: 3, bytes: 10, worker_bytes: 100 };
 
-    fn place() -> Place {
+    fn place() -> SessionSlot {
         let limits = SessionLimits { per_worker: 1, per_network: 0, per_address: 0 };
         Rc::<Admission>::default().enter([192, 0, 2, 1].into(), false, &limits, 0).unwrap().0
     }
