@@ -40,7 +40,7 @@ pub(crate) struct Limit {
 
 /// A gate with the bounds that hold now.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Way<'g> {
+pub(crate) struct BoundedGate<'g> {
     pub(crate) gate: &'g Arc<Gate>,
     pub(crate) bounds: Bounds,
 }
@@ -107,10 +107,10 @@ impl Limit {
         }
     }
 
-    /// Returns the way to the upstream. None without a bound for the whole upstream.
-    pub(crate) fn to_upstream(&self) -> Option<Way<'_>> {
+    /// The way to the upstream; None if it has no bound as a whole.
+    pub(crate) fn to_upstream(&self) -> Option<BoundedGate<'_>> {
         let bounds = Bounds { inside: self.max?, waiting: self.queue_length };
-        Some(Way { gate: &self.gate, bounds })
+        Some(BoundedGate { gate: &self.gate, bounds })
     }
 
     /// Returns true if each node has a bound of its own.
@@ -118,10 +118,10 @@ impl Limit {
         self.per_node.is_some()
     }
 
-    /// Returns the way to one node. None without bounds for nodes.
-    pub(crate) fn to_node<'g>(&self, node: &'g Endpoint) -> Option<Way<'g>> {
+    /// The way to one node; None if nodes have no bound of their own.
+    pub(crate) fn to_node<'g>(&self, node: &'g Endpoint) -> Option<BoundedGate<'g>> {
         let inside = node.health.bounded(self.per_node?);
-        Some(Way { gate: node.health.gate(), bounds: Bounds { inside, waiting: self.queue_length } })
+        Some(BoundedGate { gate: node.health.gate(), bounds: Bounds { inside, waiting: self.queue_length } })
     }
 }
 

@@ -126,8 +126,8 @@ pub(crate) enum Missing {
 
 /// The decision on a node's response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wish {
-    /// Deliver it to the client.
+pub(crate) enum RetryDecision {
+    /// The answer is the client's.
     Deliver,
     /// Make another attempt; after so many milliseconds, if the node asks for a pause.
     Again(Option<u64>),
@@ -181,18 +181,18 @@ impl RetryPolicy {
         self.methods.as_ref().map_or(method.is_idempotent(), |methods| methods.contains(&method))
     }
 
-    /// Decides whether a response goes to the client.
-    pub(crate) fn judge(&self, head: &ResponseHead, method: Method) -> Wish {
-        // All calls of gRPC are POSTs: a condition on one of its codes includes them.
+    /// Whether an answer is the client's.
+    pub(crate) fn judge(&self, head: &ResponseHead, method: Method) -> RetryDecision {
+        // All calls of gRPC are POSTs: who names one of its codes means them.
         let wanted = self.wants_code(head)
             || self.may_repeat(method) && (self.wants_status(head.status) || self.wants_field(head));
         if !wanted {
-            return Wish::Deliver;
+            return RetryDecision::Deliver;
         }
         match asked_pause(head) {
-            Asked::Nothing => Wish::Again(None),
-            Asked::Pause(ms) if ms <= self.retry_after_ms => Wish::Again(Some(ms)),
-            Asked::Pause(_) | Asked::NoRetry => Wish::Deliver,
+            Asked::Nothing => RetryDecision::Again(None),
+            Asked::Pause(ms) if ms <= self.retry_after_ms => RetryDecision::Again(Some(ms)),
+            Asked::Pause(_) | Asked::NoRetry => RetryDecision::Deliver,
         }
     }
 
@@ -326,37 +326,37 @@ mod tests {
 
     #[test]
     fn answers() {
-        let check = |policy: &RetryPolicy, head: ResponseHead, method, want: Wish| {
+        let check = |policy: &RetryPolicy, head: ResponseHead, method, want: RetryDecision| {
             assert_eq!(policy.judge(&head, method), want, "{head:?}");
         };
-        let again = Wish::Again(None);
+        let again = RetryDecision::Again(None);
         let gateway = on(&["gateway-error"]);
         check(&gateway, head(503, &[]), Method::Get, again);
-        check(&gateway, head(503, &[]), Method::Post, Wish::Deliver);
-        check(&gateway, head(500, &[]), Method::Get, Wish::Deliver);
+        check(&gateway, head(503, &[]), Method::Post, RetryDecision::Deliver);
+        check(&gateway, head(500, &[]), Method::Get, RetryDecision::Deliver);
         check(&on(&["5xx"]), head(500, &[]), Method::Get, again);
         check(&on(&["retriable-4xx"]), head(409, &[]), Method::Put, again);
         let listed = policy(json!({ "retriable_status_codes": [429], "retriable_headers": ["X-Again"] }));
         check(&listed, head(429, &[]), Method::Get, again);
         check(&listed, head(200, &[("x-again", "")]), Method::Get, again);
-        check(&listed, head(200, &[]), Method::Get, Wish::Deliver);
+        check(&listed, head(200, &[]), Method::Get, RetryDecision::Deliver);
         let call = on(&["unavailable"]);
         check(&call, head(200, &[("grpc-status", "14")]), Method::Post, again);
-        check(&call, head(200, &[("grpc-status", "1")]), Method::Post, Wish::Deliver);
+        check(&call, head(200, &[("grpc-status", "1")]), Method::Post, RetryDecision::Deliver);
     }
 
     #[test]
     fn nodes_may_say_when() {
         let policy = policy(json!({ "retry_on": ["5xx", "unavailable"], "max_retry_after": 2 }));
-        let check = |fields: &[(&str, &str)], want: Wish| {
+        let check = |fields: &[(&str, &str)], want: RetryDecision| {
             assert_eq!(policy.judge(&head(503, fields), Method::Get), want, "{fields:?}");
         };
-        check(&[("retry-after", "2")], Wish::Again(Some(2000)));
-        check(&[("retry-after", "3")], Wish::Deliver);
-        check(&[("retry-after", "Fri, 31 Dec 1999 23:59:59 GMT")], Wish::Deliver);
-        check(&[("retry-after", "99999999999999999999")], Wish::Deliver);
-        check(&[("grpc-retry-pushback-ms", "150")], Wish::Again(Some(150)));
-        check(&[("grpc-retry-pushback-ms", "-1")], Wish::Deliver);
+        check(&[("retry-after", "2")], RetryDecision::Again(Some(2000)));
+        check(&[("retry-after", "3")], RetryDecision::Deliver);
+        check(&[("retry-after", "Fri, 31 Dec 1999 23:59:59 GMT")], RetryDecision::Deliver);
+        check(&[("retry-after", "99999999999999999999")], RetryDecision::Deliver);
+        check(&[("grpc-retry-pushback-ms", "150")], RetryDecision::Again(Some(150)));
+        check(&[("grpc-retry-pushback-ms", "-1")], RetryDecision::Deliver);
         assert_eq!(policy.pause_ms(1, Some(1000), 0), 1000);
         assert_eq!(policy.pause_ms(1, Some(1000), u64::MAX), 1500);
     }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow};
-use sigma_convert::openapi::import::{self, Wish};
+use sigma_convert::openapi::import::{self, ImportOptions};
 use sigma_schema::document::Document;
 use sigma_schema::openapi::OpenApi;
 
@@ -24,7 +24,10 @@ pub(crate) fn open_api(args: &ImportOpenApi) -> Result<ExitCode> {
     })?;
     let within = |error: String| anyhow!("{name}: {error}");
     let document = OpenApi::of(read.value).map_err(within)?;
-    let wish = Wish { upstream: args.upstream.as_deref(), validate: args.validate.then_some(text.as_str()) };
+    let wish = ImportOptions {
+        upstream: args.upstream.as_deref(),
+        validate: args.validate.then_some(text.as_str()),
+    };
     let imported = import::configuration(&document, wish).map_err(within)?;
     for note in &imported.notes {
         eprintln!("{name}: {note}");

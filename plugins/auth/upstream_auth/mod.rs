@@ -243,12 +243,12 @@ fn warnings(conf: &Value) -> Vec<Problem> {
 struct UpstreamAuth(Arc<Shared>);
 
 struct Shared {
-    way: Way,
+    way: CredentialMethod,
     status_on_error: u16,
 }
 
 /// How nodes are shown who asks.
-enum Way {
+enum CredentialMethod {
     /// A field, and its value.
     Fixed(FieldName, Confidential),
     Own(FieldName, Arc<TokenSource>),
@@ -284,18 +284,18 @@ impl Shared {
             if !value.reveal().bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\t' | 0x80..)) {
                 return Err("header.value: it holds what no field can".to_owned());
             }
-            Way::Fixed(name, value)
+            CredentialMethod::Fixed(name, value)
         } else if let Some(Basic { username, password }) = config.basic {
             let pair = STANDARD.encode(format!("{username}:{}", password.reveal()));
             let value = Confidential::deserialize(Value::String(format!("Basic {pair}")));
-            Way::Fixed(authorization(), value.map_err(|error| error.to_string())?)
+            CredentialMethod::Fixed(authorization(), value.map_err(|error| error.to_string())?)
         } else if let Some(ClientCredentials { server, header }) = config.client_credentials {
-            Way::Own(header, TokenSource::of(server, build.node))
+            CredentialMethod::Own(header, TokenSource::of(server, build.node))
         } else if let Some(exchange) = config.token_exchange {
             let server = TokenServer::new(exchange.server);
             let (rule, bound) = (server.rule(), Bound::of(build)?);
             let TokenExchange { from, header, subject_token_type, requested_token_type, .. } = exchange;
-            Way::Exchanged(Arc::new(Exchange {
+            CredentialMethod::Exchanged(Arc::new(Exchange {
                 server,
                 from,
                 header,
@@ -305,11 +305,11 @@ impl Shared {
                 bound,
             }))
         } else if let Some(relay) = config.token_relay {
-            Way::Relayed(relay)
+            CredentialMethod::Relayed(relay)
         } else if let Some(aws) = config.aws_sigv4 {
-            Way::Aws(aws)
+            CredentialMethod::Aws(aws)
         } else if let Some(signature) = config.message_signature {
-            Way::Signed(Box::new(RequestSigner::new(signature)?))
+            CredentialMethod::Signed(Box::new(RequestSigner::new(signature)?))
         } else {
             // The check above has found one.
             return Err("no way to show who asks".to_owned());
@@ -327,7 +327,7 @@ impl Shared {
     }
 
     fn own(self: &Arc<Self>, ctx: &mut Context, env: &Env<'_>, is_last: bool) -> Step {
-        let Way::Own(header, source) = &self.way else { return self.fail() };
+        let CredentialMethod::Own(header, source) = &self.way else { return self.fail() };
         match source.token(env, is_last) {
             Found::Token(token) => bear(ctx, header, &token),
             Found::Waits(fetch) => {
@@ -391,7 +391,7 @@ impl Shared {
     }
 
     fn signed_for_aws(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
-        let Way::Aws(aws) = &self.way else { return self.fail() };
+        let CredentialMethod::Aws(aws) = &self.way else { return self.fail() };
         let time = sigma_plugin_kit::utc::compact(env.unix_time().as_secs());
         let payload = match aws.payload {
             Payload::Signed => sigv4::sha256(ctx.body.as_deref().unwrap_or_default()),
@@ -442,7 +442,7 @@ impl Shared {
     }
 
     fn signed(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
-        let Way::Signed(signer) = &self.way else { return self.fail() };
+        let CredentialMethod::Signed(signer) = &self.way else { return self.fail() };
         match signer.sign(ctx, env) {
             Ok(()) => Step::Next,
             Err(reason) => {
@@ -493,9 +493,12 @@ impl Plugin for UpstreamAuth {
     /// A node that gets a token made of the client's answers its owner, and a cache has to know before.
     fn access(&self, ctx: &mut Context, _: &Env<'_>) -> Step {
         let from = match &self.0.way {
-            Way::Exchanged(exchange) => &exchange.from,
-            Way::Relayed(relay) => &relay.from,
-            Way::Fixed(..) | Way::Own(..) | Way::Aws(_) | Way::Signed(_) => return Step::Next,
+            CredentialMethod::Exchanged(exchange) => &exchange.from,
+            CredentialMethod::Relayed(relay) => &relay.from,
+            CredentialMethod::Fixed(..)
+            | CredentialMethod::Own(..)
+            | CredentialMethod::Aws(_)
+            | CredentialMethod::Signed(_) => return Step::Next,
         };
         let name = self.subject(ctx, from).map(|token| digest(&SHA256, token.as_bytes()));
         ctx.mark_personal("upstream-auth", name.as_ref().map(AsRef::as_ref));
@@ -504,24 +507,24 @@ impl Plugin for UpstreamAuth {
 
     fn before_proxy(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         match &self.0.way {
-            Way::Fixed(name, value) => {
+            CredentialMethod::Fixed(name, value) => {
                 replace(ctx, name, value.reveal().as_bytes());
                 Step::Next
             }
-            Way::Own(..) => self.0.own(ctx, env, false),
-            Way::Exchanged(exchange) => match self.subject(ctx, &exchange.from) {
+            CredentialMethod::Own(..) => self.0.own(ctx, env, false),
+            CredentialMethod::Exchanged(exchange) => match self.subject(ctx, &exchange.from) {
                 Some(subject) => self.0.exchanged(exchange, subject, ctx, env),
                 None => challenge(""),
             },
-            Way::Relayed(TokenRelay { from, header }) => match self.subject(ctx, from) {
+            CredentialMethod::Relayed(TokenRelay { from, header }) => match self.subject(ctx, from) {
                 Some(token) => {
                     ctx.request.headers.remove_name(from.0.as_bytes());
                     bear(ctx, header, &token)
                 }
                 None => challenge(""),
             },
-            Way::Aws(aws) => self.0.aws(aws, ctx, env),
-            Way::Signed(signer) => self.0.message(signer, ctx, env),
+            CredentialMethod::Aws(aws) => self.0.aws(aws, ctx, env),
+            CredentialMethod::Signed(signer) => self.0.message(signer, ctx, env),
         }
     }
 }

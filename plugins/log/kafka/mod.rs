@@ -257,10 +257,10 @@ fn logger(build: &Build<'_>) -> Result<Logger<Messages>, String> {
 struct Destiny {
     /// A batch is one entry, and no list.
     single: bool,
-    way: Way,
+    way: DeliveryMode,
 }
 
-enum Way {
+enum DeliveryMode {
     /// Batches wait for their brokers.
     Sync(Box<Producer>),
     /// Messages wait, and no batch does.
@@ -289,8 +289,8 @@ impl Destiny {
             linger: batch::seconds(config.producer_time_linger).max(Duration::from_secs(1)),
         };
         let way = match config.producer_type {
-            ProducerType::Sync => Way::Sync(Box::new(producer)),
-            ProducerType::Async => Way::Async(Queue::new(producer, bounds, build.node)),
+            ProducerType::Sync => DeliveryMode::Sync(Box::new(producer)),
+            ProducerType::Async => DeliveryMode::Async(Queue::new(producer, bounds, build.node)),
         };
         Destiny { single: config.batch.is_single(), way }
     }
@@ -301,10 +301,10 @@ impl Destination for Destiny {
         Box::pin(async move {
             let value = log_entry::json_list(entries, self.single);
             match &self.way {
-                Way::Sync(producer) => {
+                DeliveryMode::Sync(producer) => {
                     producer.send(&[&value]).await.map_err(|(_, reason)| Refusal::from(reason))
                 }
-                Way::Async(queue) => {
+                DeliveryMode::Async(queue) => {
                     let message = Message { value, entries: entries.len() as u64 };
                     queue.push(message).map_err(Refusal::from)
                 }

@@ -68,7 +68,7 @@ pub(crate) struct B3Context {
 
 /// Whether a sender wants its request to be sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum SamplingRequest {
     No,
     Yes,
     /// Independent of any sampling rate.
@@ -81,7 +81,7 @@ pub(crate) struct Incoming {
     pub(crate) context: Option<B3Context>,
     /// There are ids, and one of them is invalid.
     pub(crate) is_invalid: bool,
-    pub(crate) wish: Option<Wish>,
+    pub(crate) wish: Option<SamplingRequest>,
 }
 
 /// A `b3` that is neither ids nor a wish.
@@ -108,7 +108,7 @@ impl Incoming {
     /// From the fields that have a value each.
     pub(crate) fn of_fields(headers: &Headers) -> Incoming {
         let field = |name: &str| headers.find(name.as_bytes());
-        let debug = field(FLAGS).filter(|flags| **flags == *b"1").map(|_| Wish::Debug);
+        let debug = field(FLAGS).filter(|flags| **flags == *b"1").map(|_| SamplingRequest::Debug);
         let told = field(SAMPLED).and_then(wish);
         Incoming { wish: told.or(debug), ..Incoming::of_ids(field(TRACE), field(SPAN), field(PARENT)) }
     }
@@ -128,28 +128,28 @@ impl Incoming {
     }
 }
 
-fn wish(text: &[u8]) -> Option<Wish> {
+fn wish(text: &[u8]) -> Option<SamplingRequest> {
     match text {
-        b"0" | b"false" => Some(Wish::No),
-        b"1" | b"true" => Some(Wish::Yes),
-        b"d" => Some(Wish::Debug),
+        b"0" | b"false" => Some(SamplingRequest::No),
+        b"1" | b"true" => Some(SamplingRequest::Yes),
+        b"d" => Some(SamplingRequest::Debug),
         _ => None,
     }
 }
 
-impl Wish {
+impl SamplingRequest {
     /// Whether the request is to be sampled.
     pub(crate) fn is_sampled(self) -> bool {
-        self != Wish::No
+        self != SamplingRequest::No
     }
 }
 
 /// The value of a `b3` for a span.
-pub(crate) fn single(trace: B3Trace, span: SpanId, wish: Wish) -> String {
+pub(crate) fn single(trace: B3Trace, span: SpanId, wish: SamplingRequest) -> String {
     let wish = match wish {
-        Wish::No => '0',
-        Wish::Yes => '1',
-        Wish::Debug => 'd',
+        SamplingRequest::No => '0',
+        SamplingRequest::Yes => '1',
+        SamplingRequest::Debug => 'd',
     };
     format!("{}-{}-{wish}", trace.hex(), super::ids::text(&span.hex()))
 }
@@ -189,20 +189,23 @@ mod tests {
 
     #[test]
     fn one_field_for_all() {
-        let check = |value: &str, expected: Result<(Option<B3Context>, Option<Wish>), NoB3>| {
+        let check = |value: &str, expected: Result<(Option<B3Context>, Option<SamplingRequest>), NoB3>| {
             let found = Incoming::of_single(value.as_bytes());
             assert_eq!(found.map(|found| (found.context, found.wish)), expected, "{value}");
         };
-        check(&format!("{LONG}-{OWN}-1-{PARENTS}"), Ok((context(LONG, OWN, Some(PARENTS)), Some(Wish::Yes))));
-        check(&format!("{SHORT}-{OWN}-d"), Ok((context(SHORT, OWN, None), Some(Wish::Debug))));
+        check(
+            &format!("{LONG}-{OWN}-1-{PARENTS}"),
+            Ok((context(LONG, OWN, Some(PARENTS)), Some(SamplingRequest::Yes))),
+        );
+        check(&format!("{SHORT}-{OWN}-d"), Ok((context(SHORT, OWN, None), Some(SamplingRequest::Debug))));
         check(&format!("{LONG}-{OWN}"), Ok((context(LONG, OWN, None), None)));
-        check("0", Ok((None, Some(Wish::No))));
-        check("1", Ok((None, Some(Wish::Yes))));
-        check("d", Ok((None, Some(Wish::Debug))));
+        check("0", Ok((None, Some(SamplingRequest::No))));
+        check("1", Ok((None, Some(SamplingRequest::Yes))));
+        check("d", Ok((None, Some(SamplingRequest::Debug))));
         check("", Err(NoB3));
         check(LONG, Err(NoB3));
-        check("x-y-0", Ok((None, Some(Wish::No))));
-        check(&format!("{LONG}-{OWN}-1-x"), Ok((None, Some(Wish::Yes))));
+        check("x-y-0", Ok((None, Some(SamplingRequest::No))));
+        check(&format!("{LONG}-{OWN}-1-x"), Ok((None, Some(SamplingRequest::Yes))));
         assert!(Incoming::of_single(b"x-y").unwrap().is_invalid);
     }
 
@@ -217,12 +220,12 @@ mod tests {
         check(&[], Incoming::default());
         check(
             &[(TRACE, LONG), (SPAN, OWN), (SAMPLED, "1")],
-            found(context(LONG, OWN, None), Some(Wish::Yes)),
+            found(context(LONG, OWN, None), Some(SamplingRequest::Yes)),
         );
         check(&[(TRACE, LONG), (SPAN, "1")], Incoming { is_invalid: true, ..Incoming::default() });
-        check(&[(SPAN, OWN), (SAMPLED, "false")], found(None, Some(Wish::No)));
-        check(&[(FLAGS, "1")], found(None, Some(Wish::Debug)));
-        check(&[(FLAGS, "1"), (SAMPLED, "0")], found(None, Some(Wish::No)));
+        check(&[(SPAN, OWN), (SAMPLED, "false")], found(None, Some(SamplingRequest::No)));
+        check(&[(FLAGS, "1")], found(None, Some(SamplingRequest::Debug)));
+        check(&[(FLAGS, "1"), (SAMPLED, "0")], found(None, Some(SamplingRequest::No)));
         check(&[(FLAGS, "0"), (SAMPLED, "maybe")], Incoming::default());
     }
 
@@ -233,14 +236,14 @@ mod tests {
             let trace = B3Trace::parse(hex(if is_short { &long[..8] } else { &long }).as_bytes());
             let span = SpanId::parse(hex(&span).as_bytes());
             prop_assume!(trace.is_some() && span.is_some());
-            let (trace, wish) = (trace.unwrap(), [Wish::No, Wish::Yes, Wish::Debug][wish]);
+            let (trace, wish) = (trace.unwrap(), [SamplingRequest::No, SamplingRequest::Yes, SamplingRequest::Debug][wish]);
             let context = B3Context { trace, span, parent: None };
             let read = Incoming::of_single(single(trace, span.unwrap(), wish).as_bytes()).unwrap();
             prop_assert_eq!(read, Incoming { context: Some(context), wish: Some(wish), is_invalid: false });
             let mut headers = Headers::default();
             set_fields(&mut headers, &context, wish.is_sampled());
             let read = Incoming::of_fields(&headers);
-            prop_assert_eq!((read.context, read.wish.map(Wish::is_sampled)), (Some(context), Some(wish.is_sampled())));
+            prop_assert_eq!((read.context, read.wish.map(SamplingRequest::is_sampled)), (Some(context), Some(wish.is_sampled())));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use sigma_http::Headers;
 
-use super::b3::{self, B3Context, Incoming, Wish};
+use super::b3::{self, B3Context, Incoming, SamplingRequest};
 use super::sw8::{self, Reference};
 use super::w3c::{self, SpanContext};
 
@@ -18,7 +18,7 @@ pub fn trace_headers(input: &[u8]) {
         if let Ok(Incoming { context: Some(B3Context { trace, span: Some(span), .. }), .. }) =
             Incoming::of_single(value)
         {
-            let written = b3::single(trace, span, Wish::Yes);
+            let written = b3::single(trace, span, SamplingRequest::Yes);
             let again = Incoming::of_single(written.as_bytes()).map(|again| again.context);
             assert_eq!(again, Ok(Some(B3Context { trace, span: Some(span), parent: None })), "{written}");
         }
@@ -37,7 +37,7 @@ pub fn trace_headers(input: &[u8]) {
     }
     if let Incoming { context: Some(context), wish, .. } = Incoming::of_fields(&headers) {
         let mut written = Headers::default();
-        b3::set_fields(&mut written, &context, wish.is_some_and(Wish::is_sampled));
+        b3::set_fields(&mut written, &context, wish.is_some_and(SamplingRequest::is_sampled));
         assert_eq!(Incoming::of_fields(&written).context, Some(context));
     }
 }

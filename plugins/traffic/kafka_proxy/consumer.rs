@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use super::pubsub::Message;
 use sigma_plugin_kit::kafka::cluster::{Broker, Cluster, Failure, LONGEST_ANSWER, Settings};
 use sigma_plugin_kit::kafka::sasl::Sasl;
-use sigma_plugin_kit::kafka::wire::{self, Absent, Answer, Wish};
+use sigma_plugin_kit::kafka::wire::{self, Absent, Answer, FetchBounds};
 use sigma_plugin_kit::kafka::{is_topic, records};
 use sigma_plugin_kit::server::{Host, Security};
 
@@ -22,7 +22,7 @@ const REFRESH: Duration = Duration::from_secs(30 * 60);
 const PAUSES_MS: [u64; 3] = [100, 200, 400];
 
 /// Parameters of a fetch: how long a broker waits for messages, and how many bytes it sends.
-const WISH: Wish = Wish { wait_ms: 100, bytes: 1 << 20 };
+const WISH: FetchBounds = FetchBounds { wait_ms: 100, bytes: 1 << 20 };
 
 /// Bytes of an answer with messages: one batch comes whole however large it is.
 const LONGEST_FETCH: usize = 8 << 20;

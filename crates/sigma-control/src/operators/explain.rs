@@ -33,12 +33,12 @@ pub(crate) struct Explainer(Arc<Publisher>);
 
 /// What is asked.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Wish(Vec<(String, String)>);
+pub(crate) struct ExplainQuery(Vec<(String, String)>);
 
-impl Wish {
+impl ExplainQuery {
     /// The arguments of a query.
-    pub(crate) fn read(arguments: Vec<(String, String)>) -> Wish {
-        Wish(arguments)
+    pub(crate) fn read(arguments: Vec<(String, String)>) -> ExplainQuery {
+        ExplainQuery(arguments)
     }
 
     fn get(&self, name: &str) -> Option<&str> {
@@ -111,7 +111,7 @@ impl Explainer {
     ///
     /// # Errors
     /// Returns an error if it is invalid, or the consumer or listener that it names does not exist.
-    pub(crate) async fn explain(&self, wish: Wish) -> Result<Value, Refused> {
+    pub(crate) async fn explain(&self, wish: ExplainQuery) -> Result<Value, Refused> {
         let bad = |reason: String| (StatusCode::BAD_REQUEST, reason);
         let question = wish.question().map_err(bad)?;
         let (snapshot, config, is_known) = {
@@ -320,7 +320,7 @@ mod tests {
     use super::*;
 
     fn wish(query: &str) -> Result<ExplainedRequest, String> {
-        Wish::read(form_urlencoded::parse(query.as_bytes()).into_owned().collect()).question()
+        ExplainQuery::read(form_urlencoded::parse(query.as_bytes()).into_owned().collect()).question()
     }
 
     #[test]

@@ -11,8 +11,8 @@ use sigma_schema::openapi::{OpenApi, Operation};
 
 /// Options of the import.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Wish<'w> {
-    /// The URL of the node; replaces the document's server.
+pub struct ImportOptions<'w> {
+    /// The URL of the node, in place of what the document says.
     pub upstream: Option<&'w str>,
     /// The text of the document, if requests are to be validated against it.
     pub validate: Option<&'w str>,
@@ -39,8 +39,8 @@ const SHARED: &str = "openapi";
 /// Makes a configuration of a document.
 ///
 /// # Errors
-/// Returns a sentence if a part of the document cannot be translated.
-pub fn configuration(document: &OpenApi, wish: Wish<'_>) -> Result<Imported, String> {
+/// Returns an error, which is a sentence, if something in the document has no place in one.
+pub fn configuration(document: &OpenApi, wish: ImportOptions<'_>) -> Result<Imported, String> {
     let operations = document.operations()?;
     if operations.is_empty() {
         return Err("the document has no operation".to_owned());
@@ -73,7 +73,7 @@ fn route(
     operation: &Operation<'_>,
     ids: &mut HashSet<String>,
     is_with_parameters: &mut bool,
-    wish: Wish<'_>,
+    wish: ImportOptions<'_>,
 ) -> Result<Value, String> {
     let template = Template::parse(operation.path)?;
     let id = id_of(operation, ids);
@@ -224,8 +224,12 @@ fn hosts(operation: &Operation<'_>) -> Vec<String> {
     names
 }
 
-/// Returns the upstream: the option's URL, or the first server.
-fn upstream(operations: &[Operation<'_>], wish: Wish<'_>, notes: &mut Vec<String>) -> Result<Value, String> {
+/// The upstream: what is wished, or the first server.
+fn upstream(
+    operations: &[Operation<'_>],
+    wish: ImportOptions<'_>,
+    notes: &mut Vec<String>,
+) -> Result<Value, String> {
     let mut servers: Vec<&str> =
         operations.iter().flat_map(|operation| &operation.servers).map(String::as_str).collect();
     servers.retain(|url| authority(url).is_some());
@@ -289,7 +293,7 @@ mod tests {
     }
 
     fn made(paths: Value, servers: Value) -> Value {
-        configuration(&document(paths, servers), Wish::default()).unwrap().configuration
+        configuration(&document(paths, servers), ImportOptions::default()).unwrap().configuration
     }
 
     #[test]
@@ -367,9 +371,11 @@ mod tests {
     fn notes_and_refusals() {
         let root = json!({"openapi": "3.1.0", "paths": {"/a": {"get": {}}}, "webhooks": {},
             "components": {"securitySchemes": {"key": {}, "login": {}}}});
-        let imported =
-            configuration(&OpenApi::of(root).unwrap(), Wish { upstream: None, validate: Some("{}${{A}}") })
-                .unwrap();
+        let imported = configuration(
+            &OpenApi::of(root).unwrap(),
+            ImportOptions { upstream: None, validate: Some("{}${{A}}") },
+        )
+        .unwrap();
         assert_eq!(
             imported.notes,
             [
@@ -381,7 +387,7 @@ mod tests {
         let plugins = &imported.configuration["plugin_configs"][0]["plugins"];
         assert_eq!(plugins["oas-validator"]["spec"], "{}$\\u007b{A}}");
         let refused = |paths: Value, upstream: Option<&str>, expected: &str| {
-            let wish = Wish { upstream, validate: None };
+            let wish = ImportOptions { upstream, validate: None };
             assert_eq!(configuration(&document(paths, json!([])), wish).unwrap_err(), expected);
         };
         refused(json!({}), None, "the document has no operation");

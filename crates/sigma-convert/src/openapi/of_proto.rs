@@ -399,7 +399,7 @@ mod tests {
     use sigma_schema::validation::{Reading, Sender};
 
     use super::*;
-    use crate::openapi::import::{Wish, configuration};
+    use crate::openapi::import::{ImportOptions, configuration};
 
     const HEAD: &str = "syntax = \"proto3\"; package p; import \"google/api/annotations.proto\"; \
         import \"google/protobuf/timestamp.proto\"; ";
@@ -526,7 +526,7 @@ mod tests {
         let document =
             of_methods(&format!("rpc A(M) returns (M) {{ option (google.api.http) = {{ {rules} }}; }}"));
         let text = document.to_string();
-        let wish = Wish { upstream: Some("http://127.0.0.1:50051"), validate: Some(&text) };
+        let wish = ImportOptions { upstream: Some("http://127.0.0.1:50051"), validate: Some(&text) };
         let imported = configuration(&OpenApi::of(document).unwrap(), wish).unwrap();
         let routes = imported.configuration["routes"].as_array().unwrap();
         let uris: Vec<&Value> = routes.iter().map(|route| &route["uris"][0]).collect();

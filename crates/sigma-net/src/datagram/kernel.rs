@@ -10,7 +10,7 @@ use std::ptr;
 use libc::{c_int, c_void, cmsghdr, iovec, mmsghdr, msghdr, sockaddr_storage, socklen_t};
 use socket2::{SockAddr, SockAddrStorage, Socket};
 
-use super::{BATCH, Received, Way};
+use super::{BATCH, DatagramAddresses, Received};
 
 /// The buffer for the only control message: the local address of a datagram.
 const CONTROL_BYTES: usize = 64;
@@ -215,7 +215,7 @@ fn write_local(control: &mut Control, local: IpAddr) -> usize {
 /// See [`super::DatagramSocket::send`].
 pub(super) fn send<'d>(
     socket: BorrowedFd<'_>,
-    way: Option<Way>,
+    way: Option<DatagramAddresses>,
     datagrams: impl IntoIterator<Item = &'d [u8]>,
 ) -> io::Result<usize> {
     let name = way.map(|way| SockAddr::from(way.peer));

@@ -38,7 +38,7 @@ pub struct Received<'b> {
 
 /// The addresses of a datagram on an unconnected socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Way {
+pub struct DatagramAddresses {
     /// The other end.
     pub peer: SocketAddr,
     /// The local address, if the socket has several.
@@ -128,7 +128,7 @@ impl DatagramSocket {
     /// Returns the error of the operating system for the first one.
     pub fn send<'d>(
         &self,
-        way: Option<Way>,
+        way: Option<DatagramAddresses>,
         datagrams: impl IntoIterator<Item = &'d [u8]>,
     ) -> io::Result<usize> {
         kernel::send(self.as_fd(), way, datagrams)
@@ -193,7 +193,7 @@ mod tests {
                 sent.iter().map(|sent| (sent[..sent.len().min(16)].to_vec(), sent.len() > 16)).collect();
             assert_eq!(seen, expected);
             // More than one call sends, and one datagram is empty.
-            let way = Way { peer: client.local_addr().unwrap(), local: None };
+            let way = DatagramAddresses { peer: client.local_addr().unwrap(), local: None };
             assert_eq!(socket.send(Some(way), sent.iter().map(Vec::as_slice)).unwrap(), sent.len());
             for sent in &sent {
                 let mut bytes = [0; 64];
@@ -219,7 +219,7 @@ mod tests {
                 let batch = batch.borrow();
                 let received = batch.iter().next().unwrap();
                 assert_eq!((received.bytes, received.to), (&b"who?"[..], Some(asked)));
-                let way = Way { peer: received.from.unwrap(), local: received.to };
+                let way = DatagramAddresses { peer: received.from.unwrap(), local: received.to };
                 assert_eq!(socket.send(Some(way), [&b"me"[..]]).unwrap(), 1);
                 let mut bytes = [0; 8];
                 // It is connected: the kernel drops datagrams from elsewhere.

@@ -124,7 +124,7 @@ pub fn list_offsets((topic, partition): (&str, i32), timestamp: i64) -> Vec<u8> 
 
 /// How long a broker may wait for records, and how many bytes of them it may send; one batch in any case.
 #[derive(Debug, Clone, Copy)]
-pub struct Wish {
+pub struct FetchBounds {
     /// Milliseconds that the broker may wait for records.
     pub wait_ms: i32,
     /// Bytes that the response may have.
@@ -132,7 +132,7 @@ pub struct Wish {
 }
 
 /// Asks for records from an offset on, committed or not.
-pub fn fetch((topic, partition): (&str, i32), offset: i64, wish: Wish) -> Vec<u8> {
+pub fn fetch((topic, partition): (&str, i32), offset: i64, wish: FetchBounds) -> Vec<u8> {
     let mut out = question(Api::Fetch);
     out.put_i32(NO_REPLICA);
     out.put_i32(wish.wait_ms);
@@ -446,7 +446,7 @@ mod tests {
         let wish = [&100_i32.to_be_bytes()[..], &1_i32.to_be_bytes(), &4096_i32.to_be_bytes(), &[0]].concat();
         let expected =
             [&head(1, 4)[..], &[0xff; 4], &wish, &place, &7_i64.to_be_bytes(), &4096_i32.to_be_bytes()];
-        assert_eq!(fetch(("t", 2), 7, Wish { wait_ms: 100, bytes: 4096 }), expected.concat());
+        assert_eq!(fetch(("t", 2), 7, FetchBounds { wait_ms: 100, bytes: 4096 }), expected.concat());
         let topic = [&head(3, 4)[..], &[0, 0, 0, 1, 0, 1, b't']].concat();
         assert_eq!(metadata("t", Absent::Made), [&topic[..], &[1]].concat());
         assert_eq!(metadata("t", Absent::Missing), [&topic[..], &[0]].concat());

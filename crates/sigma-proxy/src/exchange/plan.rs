@@ -16,7 +16,7 @@ use super::remainder::Remainder;
 use super::transfer::Upload;
 use crate::attempts::{Attempts, Decision, Picked};
 use crate::drain::Drain;
-use crate::retry::{RetryPolicy, Wish};
+use crate::retry::{RetryDecision, RetryPolicy};
 use crate::snapshot::{Timeouts, Upstream};
 use crate::time_limit::TimeLeft;
 use crate::withdrawal::Withdrawal;
@@ -194,7 +194,7 @@ impl<'p> State<'p> {
         attempts: &Attempts<'_>,
     ) -> bool {
         let Some(own) = self.own_rules.as_deref_mut() else { return false };
-        let Some(Wish::Again(asked_ms)) = own.policy.map(|policy| policy.judge(head, method)) else {
+        let Some(RetryDecision::Again(asked_ms)) = own.policy.map(|policy| policy.judge(head, method)) else {
             return false;
         };
         let claimed = attempts.claims_another();

@@ -31,16 +31,16 @@ pub(super) enum Broken {
 pub(super) struct Relay {
     down: Stream,
     up: Stream,
-    to_up: Way,
-    to_down: Way,
-    /// The rate limits.
+    to_up: RelayDirection,
+    to_down: RelayDirection,
+    /// What slows them down.
     paces: Option<Box<Paces>>,
 }
 
 /// One direction.
 #[derive(Default)]
-struct Way {
-    /// Bytes that were read and not yet written, in memory.
+struct RelayDirection {
+    /// Read and not yet written, if it is in memory.
     chunk: Chunk,
     /// The same, in a pipe.
     pipe: Option<Pipe>,
@@ -63,7 +63,13 @@ type Slowed<'s> = Option<(&'s mut Paces, Direction)>;
 impl Relay {
     /// Returns a relay between a client, of which `early` was read, and a node.
     pub(super) fn new(down: Stream, up: Stream, early: Chunk, paces: Option<Box<Paces>>) -> Relay {
-        Relay { down, up, to_up: Way { chunk: early, ..Way::default() }, to_down: Way::default(), paces }
+        Relay {
+            down,
+            up,
+            to_up: RelayDirection { chunk: early, ..RelayDirection::default() },
+            to_down: RelayDirection::default(),
+            paces,
+        }
     }
 
     /// Returns true if bytes wait for a rate limit, and not for either side.
@@ -121,8 +127,8 @@ impl Relay {
     }
 }
 
-impl Way {
-    /// Returns true if the source has ended, and the other side has all of it.
+impl RelayDirection {
+    /// Whether the side that it comes from has said all, and the other one has it.
     fn is_over(&self) -> bool {
         self.closed && !self.leaving && self.ended
     }

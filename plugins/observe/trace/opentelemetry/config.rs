@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use sigma_plugin::Configuration;
 
-use super::export::Way;
+use super::export::ExportProtocol;
 use crate::trace::call::Callee;
 use crate::trace::otlp::{self, Protocol, Resource};
 use crate::trace::post::{self, Collector};
@@ -232,7 +232,7 @@ impl Metadata {
     ///
     /// # Errors
     /// Returns an error if its address or a field is invalid.
-    pub(super) fn way(&self) -> Result<Way, String> {
+    pub(super) fn way(&self) -> Result<ExportProtocol, String> {
         let CollectorConfig { address, request_timeout, request_headers, protocol } = &self.collector;
         let wrong = |reason: &str| format!("collector.address: `{address}` {reason}");
         let text = if address.contains("://") { address.clone() } else { format!("http://{address}") };
@@ -249,13 +249,13 @@ impl Metadata {
                 if matches!(url.path(), "" | "/") {
                     url.set_path("/v1/traces");
                 }
-                Ok(Way::Http(Collector::new(headers, timeout), url))
+                Ok(ExportProtocol::Http(Collector::new(headers, timeout), url))
             }
             Protocol::Grpc => {
                 let callee = Callee::new(&url, headers, timeout);
                 let callee =
                     callee.ok_or_else(|| wrong("has a path, which gRPC has no use for; remove it"))?;
-                Ok(Way::Grpc(callee))
+                Ok(ExportProtocol::Grpc(callee))
             }
         }
     }

@@ -21,14 +21,14 @@ const FAILURES: u64 = 5;
 const LEFT_ALONE: Duration = Duration::from_secs(5);
 
 /// The protocol of a collector.
-pub(super) enum Way {
+pub(super) enum ExportProtocol {
     Http(Collector, Url),
     Grpc(Callee),
 }
 
 /// A collector.
 pub(super) struct Exporter {
-    way: Way,
+    way: ExportProtocol,
     resource: Resource,
     breaker: Breaker,
 }
@@ -49,7 +49,7 @@ impl From<String> for Failure {
 }
 
 impl Exporter {
-    pub(super) fn new(way: Way, resource: Resource) -> Exporter {
+    pub(super) fn new(way: ExportProtocol, resource: Resource) -> Exporter {
         Exporter { way, resource, breaker: Breaker::default() }
     }
 
@@ -83,11 +83,9 @@ impl Exporter {
 
     async fn send(&self, request: ExportRequest) -> Result<ExportResponse, Failure> {
         match &self.way {
-            Way::Http(collector, url) => over_http(collector, url, &request).await,
-            Way::Grpc(callee) => callee.call(otlp::EXPORT, request).await.map_err(|refused| Failure {
-                reason: refused.reason,
-                is_passing: refused.is_passing,
-                retry_after: None,
+            ExportProtocol::Http(collector, url) => over_http(collector, url, &request).await,
+            ExportProtocol::Grpc(callee) => callee.call(otlp::EXPORT, request).await.map_err(|refused| {
+                Failure { reason: refused.reason, is_passing: refused.is_passing, retry_after: None }
             }),
         }
     }

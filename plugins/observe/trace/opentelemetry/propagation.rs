@@ -3,7 +3,7 @@
 use sigma_http::{HeaderId, Headers};
 
 use super::config::Propagator;
-use crate::trace::b3::{self, B3Context, Incoming, Wish};
+use crate::trace::b3::{self, B3Context, Incoming, SamplingRequest};
 use crate::trace::w3c::{self, SpanContext};
 
 /// Takes the parent from a request.
@@ -19,7 +19,7 @@ pub(super) fn extract(propagators: &[Propagator], headers: &Headers) -> Option<S
 fn of_b3(incoming: Incoming) -> Option<SpanContext> {
     let B3Context { trace, span, .. } = incoming.context?;
     // A sender that leaves the decision to others has not sampled it itself.
-    let is_sampled = incoming.wish.is_some_and(Wish::is_sampled);
+    let is_sampled = incoming.wish.is_some_and(SamplingRequest::is_sampled);
     Some(SpanContext { trace: trace.id(), span: span?, is_sampled })
 }
 
@@ -55,7 +55,7 @@ pub(super) fn tell(propagators: &[Propagator], headers: &mut Headers, own: &Span
             Propagator::TraceContext => headers.set_sound(HeaderId::Traceparent, &own.write()),
             Propagator::Baggage => {}
             Propagator::B3 => {
-                let wish = if own.is_sampled { Wish::Yes } else { Wish::No };
+                let wish = if own.is_sampled { SamplingRequest::Yes } else { SamplingRequest::No };
                 headers.replace(b3::SINGLE, b3::single(own.trace.into(), own.span, wish).as_bytes());
             }
             Propagator::B3Multi => {

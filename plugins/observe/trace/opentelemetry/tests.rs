@@ -384,7 +384,7 @@ fn addresses_become_urls() {
         let mut metadata = usual();
         metadata["collector"]["address"] = address.into();
         let metadata: Metadata = serde_json::from_value(metadata).unwrap();
-        let Ok(export::Way::Http(_, url)) = metadata.way() else { panic!("{address}") };
+        let Ok(export::ExportProtocol::Http(_, url)) = metadata.way() else { panic!("{address}") };
         assert_eq!(url.as_str(), expected);
     };
     check("127.0.0.1:4318", "http://127.0.0.1:4318/v1/traces");

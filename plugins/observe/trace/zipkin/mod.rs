@@ -18,7 +18,7 @@ use sigma_plugin::{
 };
 use sigma_schema::described::schema_of;
 
-use super::b3::{self, B3Context, B3Trace, Incoming, Wish};
+use super::b3::{self, B3Context, B3Trace, Incoming, SamplingRequest};
 use super::finished_exchange::{AttemptResult, FinishedExchange, Nanos, target};
 use super::ids::{SpanId, TraceId, happens, text};
 use super::post::Collector;
@@ -195,10 +195,10 @@ impl Zipkin {
             }
             return None;
         };
-        if incoming.wish == Some(Wish::Debug) {
+        if incoming.wish == Some(SamplingRequest::Debug) {
             headers.replace(b3::FLAGS, b"1");
         }
-        incoming.wish = incoming.wish.or(debug.then_some(Wish::Debug));
+        incoming.wish = incoming.wish.or(debug.then_some(SamplingRequest::Debug));
         Some(incoming)
     }
 }

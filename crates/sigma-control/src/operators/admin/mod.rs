@@ -67,7 +67,7 @@ use tokio::sync::RwLock;
 
 use crate::operators::audit::{KeyOf, Made};
 use crate::operators::caller::Trusted;
-use crate::operators::explain::{Explainer, Wish};
+use crate::operators::explain::{ExplainQuery, Explainer};
 use crate::operators::history::HistoryReader;
 use crate::operators::identity::CertificateOf;
 use crate::operators::members::Listing;
@@ -416,7 +416,7 @@ async fn admitted(state: &AdminState, peer: SocketAddr, request: Request, seen: 
 async fn explain(state: &AdminState, call: &Call) -> Outcome {
     let explainer = state.explainer.as_ref().filter(|_| call.method == Method::GET);
     let Some(explainer) = explainer else { return Err(Refusal::new(StatusCode::NOT_FOUND, "not found")) };
-    let explained = explainer.explain(Wish::read(call.arguments.pairs())).await?;
+    let explained = explainer.explain(ExplainQuery::read(call.arguments.pairs())).await?;
     Ok(Reply::json(StatusCode::OK, explained))
 }
 

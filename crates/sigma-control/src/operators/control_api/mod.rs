@@ -30,7 +30,7 @@ use sigma_schema::plugins::{PluginSchemas, PluginScope};
 use sigma_upstream::health::NodeState;
 
 use crate::operators::admin::{plugin_attributes, resource_schemas};
-use crate::operators::explain::{Explainer, Wish};
+use crate::operators::explain::{ExplainQuery, Explainer};
 use crate::operators::history::HistoryReader;
 use crate::operators::nodes::UpstreamNodes;
 use crate::operators::profile::Profiling;
@@ -462,7 +462,7 @@ async fn explain(State(state): Control, RawQuery(query): RawQuery) -> Response {
     let Some(explainer) = &state.explainer else { return refusal(StatusCode::NOT_FOUND, "not found") };
     let query = query.unwrap_or_default();
     let arguments = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
-    match explainer.explain(Wish::read(arguments)).await {
+    match explainer.explain(ExplainQuery::read(arguments)).await {
         Ok(explained) => found(&explained),
         Err((status, message)) => refusal(status, message),
     }

@@ -35,15 +35,15 @@ pub(super) fn refused(error: io::Error) -> Refused {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Wish {
+pub(super) struct CpuProfileRequest {
     seconds: u32,
     hz: u32,
     pub(super) form: Form,
 }
 
-impl Wish {
-    pub(super) fn read(arguments: &[(String, String)]) -> Result<Wish, String> {
-        let mut wish = Wish { seconds: 10, hz: 99, form: Form::Pprof };
+impl CpuProfileRequest {
+    pub(super) fn read(arguments: &[(String, String)]) -> Result<CpuProfileRequest, String> {
+        let mut wish = CpuProfileRequest { seconds: 10, hz: 99, form: Form::Pprof };
         for (name, value) in arguments {
             match name.as_str() {
                 "seconds" => wish.seconds = number(name, value, 1..=MOST_SECONDS)?,
@@ -61,7 +61,7 @@ impl Wish {
 }
 
 /// Takes a profile, on a dedicated thread.
-pub(super) fn take(wish: Wish, goes_on: &AtomicBool) -> io::Result<Vec<u8>> {
+pub(super) fn take(wish: CpuProfileRequest, goes_on: &AtomicBool) -> io::Result<Vec<u8>> {
     let modules = Modules::of_this_process()?;
     let mut sampler = Sampler::start(wish.hz)?;
     let mut stacks = Stacks { with_kernel: sampler.with_kernel(), ..Stacks::default() };
@@ -111,7 +111,7 @@ impl Stacks {
         *self.seen.entry(key).or_default() += 1;
     }
 
-    fn report(&self, wish: Wish, took: Duration) -> Report {
+    fn report(&self, wish: CpuProfileRequest, took: Duration) -> Report {
         let period = 1_000_000_000 / i64::from(wish.hz);
         let stack = |((thread, calls), count): (&(u32, Box<[u64]>), &u64)| {
             let count = i64::try_from(*count).unwrap_or(i64::MAX);
@@ -171,7 +171,8 @@ mod tests {
     #[test]
     fn a_wish_is_read_within_its_bounds() {
         let check = |query: &str, expected: Result<(u32, u32, Form), &str>| {
-            let read = Wish::read(&arguments(query)).map(|wish| (wish.seconds, wish.hz, wish.form));
+            let read =
+                CpuProfileRequest::read(&arguments(query)).map(|wish| (wish.seconds, wish.hz, wish.form));
             assert_eq!(read, expected.map_err(str::to_owned), "{query}");
         };
         check("", Ok((10, 99, Form::Pprof)));
@@ -190,7 +191,7 @@ mod tests {
         let stacks = Stacks { with_kernel: false, lost: 2, untold: 3, ..Stacks::default() };
         assert_eq!(stacks.notes().len(), 3);
         let modules = Modules::of_this_process().unwrap();
-        let wish = Wish { seconds: 1, hz: 99, form: Form::Svg };
+        let wish = CpuProfileRequest { seconds: 1, hz: 99, form: Form::Svg };
         let picture =
             String::from_utf8(stacks.report(wish, Duration::from_secs(1)).told(&modules, wish.form)).unwrap();
         assert!(

@@ -33,17 +33,17 @@ pub(super) enum Of {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Wish {
+pub(super) struct HeapProfileRequest {
     seconds: u32,
     bytes: u32,
     of: Of,
     pub(super) form: Form,
 }
 
-impl Wish {
+impl HeapProfileRequest {
     /// None if figures are asked for: by name, or by asking for nothing, as it was before there were profiles.
-    pub(super) fn read(arguments: &[(String, String)]) -> Result<Option<Wish>, String> {
-        let mut wish = Wish { seconds: 10, bytes: DISTANCE, of: Of::InUse, form: Form::Pprof };
+    pub(super) fn read(arguments: &[(String, String)]) -> Result<Option<HeapProfileRequest>, String> {
+        let mut wish = HeapProfileRequest { seconds: 10, bytes: DISTANCE, of: Of::InUse, form: Form::Pprof };
         let mut is_figures = arguments.is_empty();
         for (name, value) in arguments {
             match (name.as_str(), value.as_str()) {
@@ -91,7 +91,7 @@ pub(super) fn refused(error: io::Error) -> Refused {
 }
 
 /// Takes a profile, on a dedicated thread.
-pub(super) fn take(wish: Wish, goes_on: &AtomicBool) -> io::Result<Vec<u8>> {
+pub(super) fn take(wish: HeapProfileRequest, goes_on: &AtomicBool) -> io::Result<Vec<u8>> {
     let sampler = Sampler::start(wish.bytes, fastrand::u64(..))?;
     let (begun, time) = (Instant::now(), Duration::from_secs(wish.seconds.into()));
     while goes_on.load(Ordering::Relaxed) && begun.elapsed() < time {
@@ -104,7 +104,7 @@ pub(super) fn take(wish: Wish, goes_on: &AtomicBool) -> io::Result<Vec<u8>> {
     Ok(report(&found, &modules, wish, took).told(&modules, wish.form))
 }
 
-fn report(found: &Allocations, modules: &Modules, wish: Wish, took: Duration) -> Report {
+fn report(found: &Allocations, modules: &Modules, wish: HeapProfileRequest, took: Duration) -> Report {
     let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let values = |amount: Amount| [whole(amount.objects), whole(amount.bytes)];
     let stack = |stack: &sigma_net::allocations::Stack| {
@@ -174,21 +174,26 @@ mod tests {
     use super::super::tests::arguments;
     use super::*;
 
-    const USUAL: Wish = Wish { seconds: 10, bytes: DISTANCE, of: Of::InUse, form: Form::Pprof };
+    const USUAL: HeapProfileRequest =
+        HeapProfileRequest { seconds: 10, bytes: DISTANCE, of: Of::InUse, form: Form::Pprof };
 
     #[test]
     fn a_wish_is_read_within_its_bounds() {
-        let check = |query: &str, expected: Result<Option<Wish>, &str>| {
-            assert_eq!(Wish::read(&arguments(query)), expected.map_err(str::to_owned), "{query}");
+        let check = |query: &str, expected: Result<Option<HeapProfileRequest>, &str>| {
+            assert_eq!(
+                HeapProfileRequest::read(&arguments(query)),
+                expected.map_err(str::to_owned),
+                "{query}"
+            );
         };
         check("", Ok(None));
         check("format=figures", Ok(None));
         check("seconds=10", Ok(Some(USUAL)));
         check("format=pprof", Ok(Some(USUAL)));
-        let other = Wish { seconds: 120, bytes: 64 << 20, of: Of::Allocated, form: Form::Svg };
+        let other = HeapProfileRequest { seconds: 120, bytes: 64 << 20, of: Of::Allocated, form: Form::Svg };
         check("seconds=120&bytes=67108864&of=allocated&format=svg", Ok(Some(other)));
-        check("of=in_use&bytes=16384", Ok(Some(Wish { bytes: 16 << 10, ..USUAL })));
-        check("format=folded", Ok(Some(Wish { form: Form::Folded, ..USUAL })));
+        check("of=in_use&bytes=16384", Ok(Some(HeapProfileRequest { bytes: 16 << 10, ..USUAL })));
+        check("format=folded", Ok(Some(HeapProfileRequest { form: Form::Folded, ..USUAL })));
         check("seconds=0", Err("invalid argument seconds: 0 is no number from 1 to 120"));
         check("seconds=121", Err("invalid argument seconds: 121 is no number from 1 to 120"));
         check("bytes=16383", Err("invalid argument bytes: 16383 is no number from 16384 to 67108864"));
@@ -211,7 +216,7 @@ mod tests {
         });
     }
 
-    fn told(found: &Allocations, wish: Wish) -> Vec<u8> {
+    fn told(found: &Allocations, wish: HeapProfileRequest) -> Vec<u8> {
         let modules = Modules::of_this_process().unwrap();
         report(found, &modules, wish, Duration::from_secs(2)).told(&modules, wish.form)
     }
@@ -222,13 +227,13 @@ mod tests {
         keeper(&mut found, 2);
         keeper(&mut found, 0);
         let text = |wish| String::from_utf8(told(&found, wish)).unwrap();
-        let folded = Wish { form: Form::Folded, ..USUAL };
+        let folded = HeapProfileRequest { form: Form::Folded, ..USUAL };
         let in_use = text(folded);
         assert!(in_use.starts_with("[unknown];") && in_use.ends_with("::keeper 2000\n"), "{in_use}");
         assert_eq!(in_use.lines().count(), 1);
-        let allocated = text(Wish { of: Of::Allocated, ..folded });
+        let allocated = text(HeapProfileRequest { of: Of::Allocated, ..folded });
         assert!(allocated.ends_with("::keeper 6000\n"), "{allocated}");
-        let picture = text(Wish { form: Form::Svg, ..USUAL });
+        let picture = text(HeapProfileRequest { form: Form::Svg, ..USUAL });
         for expected in
             ["Bytes in use: 2 seconds, a sample in 524288 bytes. in use is", "keeper (2000 bytes, 100.0 %)"]
         {

@@ -70,7 +70,8 @@ impl Profiling {
         &self,
         arguments: &[(String, String)],
     ) -> Result<(&'static str, Vec<u8>), Refused> {
-        let wish = cpu::Wish::read(arguments).map_err(|message| (StatusCode::BAD_REQUEST, message))?;
+        let wish =
+            cpu::CpuProfileRequest::read(arguments).map_err(|message| (StatusCode::BAD_REQUEST, message))?;
         tracing::info!(?wish, "an operator asks for a profile");
         let told = self.taken(move |goes_on| cpu::take(wish, goes_on)).await?;
         Ok((wish.form.media_type(), told.map_err(cpu::refused)?))
@@ -82,7 +83,8 @@ impl Profiling {
     /// # Errors
     /// Returns an error as [`Profiling::cpu`] does.
     pub(crate) async fn heap(&self, arguments: &[(String, String)]) -> Result<Heap, Refused> {
-        let wish = heap::Wish::read(arguments).map_err(|message| (StatusCode::BAD_REQUEST, message))?;
+        let wish = heap::HeapProfileRequest::read(arguments)
+            .map_err(|message| (StatusCode::BAD_REQUEST, message))?;
         let Some(wish) = wish else { return heap::figures() };
         tracing::info!(?wish, "an operator asks for a profile");
         let told = self.taken(move |goes_on| heap::take(wish, goes_on)).await?;

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use sigma_config::settings::ListenPlace;
 use sigma_http::{Fault, FaultKind};
-use sigma_net::datagram::{BATCH, DatagramSocket, Way};
+use sigma_net::datagram::{BATCH, DatagramAddresses, DatagramSocket};
 use sigma_net::{Peer, deadline};
 use sigma_observe::counters::Counter;
 use sigma_plugin::flow::Transport;
@@ -107,8 +107,8 @@ fn deliver(worker: &Rc<Worker>, hall: &Rc<Hall>) {
             dropped += 1;
             continue;
         };
-        let way = Way { peer, local: received.to };
-        // An evicted session accepts nothing more, though its task has not run yet.
+        let way = DatagramAddresses { peer, local: received.to };
+        // One that has just given way takes no more, though its task has not run yet.
         let known = hall.table.borrow().find(&way).filter(|seat| !seat.place().is_evicted());
         let seat = known.or_else(|| open(worker, hall, &view, way));
         let Some(seat) = seat else { continue };
@@ -130,8 +130,8 @@ fn deliver(worker: &Rc<Worker>, hall: &Rc<Hall>) {
     worker.counters.add(Counter::StreamDatagramsDropped, dropped);
 }
 
-/// Begins a session, if there are a permit and a route for it.
-fn open(worker: &Rc<Worker>, hall: &Rc<Hall>, view: &View, way: Way) -> Option<Rc<Seat>> {
+/// Begins a session, if there is a place and a route for it.
+fn open(worker: &Rc<Worker>, hall: &Rc<Hall>, view: &View, way: DatagramAddresses) -> Option<Rc<Seat>> {
     let place = enter(worker, hall, view, way.peer)?;
     worker.counters.add(Counter::StreamSessions, 1);
     let (origin, client, route) = introduced(worker, hall, view, way);
@@ -207,7 +207,7 @@ fn introduced(
     worker: &Worker,
     hall: &Hall,
     view: &View,
-    way: Way,
+    way: DatagramAddresses,
 ) -> (Origin, Client, Option<Arc<FlowRoute>>) {
     let local = SocketAddr::new(way.local.unwrap_or(hall.bound.ip()), hall.bound.port());
     let (peer, connection) = (Peer::from_tcp(way.peer), worker.next_connection());

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use sigma_net::datagram::{DatagramSocket, Way};
+use sigma_net::datagram::{DatagramAddresses, DatagramSocket};
 use sigma_net::deadline;
 use sigma_plugin::Session;
 use sigma_plugin::flow::Transport;
@@ -62,7 +62,7 @@ impl Hall {
             let Some((node, (asked, answered))) = seat.standing() else { continue };
             // It stays if there is no descriptor for it.
             let Ok(socket) = node.socket.another_handle() else { continue };
-            let Way { peer, local } = seat.way;
+            let DatagramAddresses { peer, local } = seat.way;
             let quiet_ms = seat.quiet_ms(now_ms);
             let session = UdpSession { listening, peer, local, node: node.addr, asked, answered, quiet_ms };
             passing.push(Passing { session, socket });
@@ -75,7 +75,7 @@ impl Hall {
 pub(crate) fn go_on(worker: &Rc<Worker>, hall: &Rc<Hall>, Passing { session, socket }: Passing) {
     let view = worker.view();
     let UdpSession { peer, local, node: addr, asked, answered, quiet_ms, .. } = session;
-    let way = Way { peer, local };
+    let way = DatagramAddresses { peer, local };
     let socket = DatagramSocket::connected(socket, addr);
     let (Ok(socket), None) = (socket, hall.table.borrow().find(&way)) else { return };
     let Some(place) = enter(worker, hall, &view, peer) else { return };

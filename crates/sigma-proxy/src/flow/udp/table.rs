@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use sigma_config::resources::StreamUdp;
 use sigma_config::settings::Limits;
-use sigma_net::datagram::{DatagramSocket, Way};
+use sigma_net::datagram::{DatagramAddresses, DatagramSocket};
 use tokio::sync::Notify;
 
 use crate::datagrams::{Room, SessionSlot, Waiting};
@@ -16,12 +16,12 @@ use crate::datagrams::{Room, SessionSlot, Waiting};
 /// The sessions over one socket of a listener.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    seats: HashMap<Way, Rc<Seat>>,
+    seats: HashMap<DatagramAddresses, Rc<Seat>>,
 }
 
 impl Table {
-    /// Returns the session that a datagram belongs to.
-    pub(super) fn find(&self, way: &Way) -> Option<Rc<Seat>> {
+    /// The session that a datagram belongs to.
+    pub(super) fn find(&self, way: &DatagramAddresses) -> Option<Rc<Seat>> {
         self.seats.get(way).cloned()
     }
 
@@ -71,8 +71,8 @@ pub(super) struct Reached {
 /// One session, shared by the receiving and the replying side.
 #[derive(Debug)]
 pub(super) struct Seat {
-    pub(super) way: Way,
-    /// Notifies the session's task of a change.
+    pub(super) way: DatagramAddresses,
+    /// Something has happened that the session's task has to look at.
     pub(super) changed: Notify,
     place: SessionSlot,
     is_leaving: Cell<bool>,
@@ -98,14 +98,14 @@ struct State {
 }
 
 impl Seat {
-    pub(super) fn new(way: Way, place: SessionSlot, rules: StreamUdp, now_ms: u64) -> Seat {
+    pub(super) fn new(way: DatagramAddresses, place: SessionSlot, rules: StreamUdp, now_ms: u64) -> Seat {
         Seat::going_on(way, place, rules, (0, 0), now_ms)
     }
 
     /// Returns a session of which so many datagrams of the client and of the node have passed, the last of them at
     /// this time.
     pub(super) fn going_on(
-        way: Way,
+        way: DatagramAddresses,
         place: SessionSlot,
         rules: StreamUdp,
         (asked, answered): (u64, u64),
@@ -320,7 +320,7 @@ mod tests {
     }
 
     fn seat(responses: Option<u32>, requests: Option<u32>) -> Rc<Seat> {
-        let way = Way { peer: ([192, 0, 2, 1], 5_000).into(), local: None };
+        let way = DatagramAddresses { peer: ([192, 0, 2, 1], 5_000).into(), local: None };
         Rc::new(Seat::new(way, place(), StreamUdp { responses, requests }, 0))
     }
 

@@ -41,7 +41,7 @@ const PLAIN: Look = Look { form: Form::Text, coding: Coding::Identity };
 struct Begun;
 
 /// The protocol of a collector.
-enum Way {
+enum PushProtocol {
     Http(Collector, Url),
     Grpc(Callee),
 }
@@ -63,7 +63,7 @@ pub(super) fn begin(node: &Arc<Node>, registry: &Arc<Registry>) {
 }
 
 struct Push {
-    way: Way,
+    way: PushProtocol,
     resource: Resource,
     node: Arc<Node>,
     registry: Arc<Registry>,
@@ -164,8 +164,8 @@ impl Push {
 
     async fn send(&self, request: ExportRequest) -> Result<(), String> {
         let (place, answer) = match &self.way {
-            Way::Http(collector, url) => (url.as_str(), over_http(collector, url, &request).await?),
-            Way::Grpc(callee) => {
+            PushProtocol::Http(collector, url) => (url.as_str(), over_http(collector, url, &request).await?),
+            PushProtocol::Grpc(callee) => {
                 let answer = callee.call(messages::EXPORT, request).await;
                 (callee.endpoint(), answer.map_err(|refused| refused.reason)?)
             }

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::Way;
+use super::PushProtocol;
 use crate::trace::call::Callee;
 use crate::trace::otlp::Protocol;
 use crate::trace::post::{self, Collector};
@@ -66,7 +66,7 @@ impl PushSettings {
     ///
     /// # Errors
     /// Returns an error if the collector cannot be reached so.
-    pub(super) fn way(&self) -> Result<Way, String> {
+    pub(super) fn way(&self) -> Result<PushProtocol, String> {
         let url = Url::parse(&self.endpoint).map_err(|error| format!("endpoint: {error}"))?;
         if !url.username().is_empty() || url.password().is_some() {
             return Err("endpoint: a user in it is not sent; set `headers`".to_owned());
@@ -77,9 +77,9 @@ impl PushSettings {
         }
         let timeout = seconds(self.timeout);
         match self.protocol {
-            Protocol::Http => Ok(Way::Http(Collector::new(headers, timeout), asked_at(url))),
+            Protocol::Http => Ok(PushProtocol::Http(Collector::new(headers, timeout), asked_at(url))),
             Protocol::Grpc => Callee::new(&url, headers, timeout)
-                .map(Way::Grpc)
+                .map(PushProtocol::Grpc)
                 .ok_or_else(|| "endpoint: it has a path, which gRPC has no use for; remove it".to_owned()),
         }
     }
@@ -105,8 +105,8 @@ mod tests {
             let read: PushSettings = serde_json::from_value(settings.clone()).unwrap();
             assert_eq!((read.interval, read.timeout, read.last_timeout), (60, 10, 2));
             match (read.way(), expected) {
-                (Ok(Way::Http(_, url)), Ok(expected)) => assert_eq!(url.as_str(), expected),
-                (Ok(Way::Grpc(callee)), Ok(expected)) => assert_eq!(callee.endpoint(), expected),
+                (Ok(PushProtocol::Http(_, url)), Ok(expected)) => assert_eq!(url.as_str(), expected),
+                (Ok(PushProtocol::Grpc(callee)), Ok(expected)) => assert_eq!(callee.endpoint(), expected),
                 (Err(told), Err(expected)) => assert!(told.contains(expected), "{told}"),
                 _ => panic!("{settings}"),
             }
