@@ -46,8 +46,7 @@ struct ForwardClientCert {
     client_cert_chain: bool,
 }
 
-/// Treatment of `X-Forwarded-Client-Cert`. A client without a verified certificate is no proxy: what it sends is
-/// removed in any case but the last one.
+/// Treatment of `X-Forwarded-Client-Cert`. A client without a verified certificate is not a proxy: its field is removed in all cases but the last one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum Details {

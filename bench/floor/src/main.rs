@@ -2,8 +2,7 @@
 //!
 //! The least that a forwarding HTTP/1.1 proxy on tokio can do and still be one: parse both heads, drop the
 //! hop-by-hop header, add the five forwarding fields that Sigma adds, keep upstream connections, copy bodies framed
-//! by `Content-Length`. It has no routes, no timeouts, no limits, no log and no chunked coding: what a real gateway
-//! costs above it is the price of those. It is a measure, not a proxy to run.
+//! by `Content-Length`. It has no routes, no timeouts, no limits, no log and no chunked coding: the cost of a real gateway above it is the price of these. It is a measure, not a proxy to run.
 //!
 //! With `bytes` it forwards connections and not requests: the same for gateways of TCP.
 
@@ -17,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::LocalSet;
 
 const HEAD_LIMIT: usize = 16 * 1024;
-/// Bytes copied at once when a body does not fit beside its head.
+/// Bytes copied at once when a body does not fit in the buffer of its head.
 const COPY_SIZE: usize = 128 * 1024;
 const MAX_HEADERS: usize = 64;
 /// Bytes of either direction that are copied at once where nothing is read of them.
@@ -118,7 +117,7 @@ fn malformed() -> io::Error {
     io::ErrorKind::InvalidData.into()
 }
 
-/// What a message's headers say about it.
+/// The framing that the headers of a message announce.
 struct Meaning<'h> {
     /// The length of the body.
     body: usize,
@@ -126,7 +125,7 @@ struct Meaning<'h> {
     host: &'h [u8],
 }
 
-/// Copies end-to-end headers to `out` and reads the framing from them; refuses what the floor does not speak.
+/// Copies end-to-end headers to `out` and reads the framing from them; refuses unsupported messages.
 fn copy_headers<'h>(headers: &[httparse::Header<'h>], out: &mut Vec<u8>) -> io::Result<Meaning<'h>> {
     let mut meaning = Meaning { body: 0, keep: true, host: b"" };
     for header in headers {
@@ -219,7 +218,7 @@ async fn converse(mut client: TcpStream, forwarding: String, pool: Rc<Pool>) -> 
     }
 }
 
-/// Forwards what comes on one client connection, whatever it is.
+/// Forwards the requests of one client connection.
 async fn relay(mut client: TcpStream, origin: SocketAddr) -> io::Result<()> {
     let mut upstream = TcpStream::connect(origin).await?;
     upstream.set_nodelay(true)?;

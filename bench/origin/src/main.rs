@@ -50,7 +50,7 @@ impl Answers {
     }
 }
 
-/// What the origin needs to know of one request head.
+/// The fields of a request head that the origin uses.
 struct Head {
     /// Bytes up to and with the empty line.
     length: usize,

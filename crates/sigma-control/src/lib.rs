@@ -6,7 +6,7 @@
 //! | folder | question |
 //! |---|---|
 //! | `process` | how the process starts, follows signals and ends |
-//! | `operators` | what operators may ask and change |
+//! | `operators` | the queries and changes of operators |
 //! | `serving` | what is served: desired, compiled, published |
 //! | `store` | where the resources are kept |
 //!

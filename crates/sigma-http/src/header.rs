@@ -438,7 +438,7 @@ impl Headers {
     }
 
     /// Removes the fields for which `unwanted` says so among those whose names have characters that some servers take
-    /// for `-`, such as `_`. It gets the name, and the name with `-` in place of these characters.
+    /// for `-`, such as `_`. It gets the name, and the name with `-` for each of these characters.
     pub fn remove_varied(&mut self, unwanted: impl Fn(&[u8], &[u8]) -> bool) {
         if !self.varied {
             return;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -178,6 +178,12 @@ impl Stream {
             Stream::Simulated(s) => Pin::new(s).poll_write(cx, buf),
             Stream::Tls(s) => s.poll_write(cx, buf),
         }
+    }
+
+    /// Sends as many bytes as the socket takes without waiting, and ignores errors: the last words of a connection that
+    /// ends.
+    pub(crate) fn send_now(&mut self, bytes: &[u8]) {
+        let _ = self.poll_write(&mut Context::from_waker(Waker::noop()), bytes);
     }
 
     /// Writes some of `bufs`, in order.

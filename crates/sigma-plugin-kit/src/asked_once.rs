@@ -13,7 +13,7 @@ pub type Read<V> = Box<dyn FnOnce(Result<Answer, CallError>) -> (V, Option<u64>)
 
 /// The question.
 pub struct CachedCall<V, C> {
-    /// What the answer is known by; all that it depends on is part of it.
+    /// The key of the response; it includes every input of the response.
     pub key: Key,
     /// Makes the call.
     pub call: C,
@@ -22,7 +22,7 @@ pub struct CachedCall<V, C> {
 }
 
 impl<V: 'static, C: FnOnce(&Context, &Env<'_>) -> Call + 'static> CachedCall<V, C> {
-    /// Goes on with what this worker knows, what another request is being told, or what the service says.
+    /// Continues with the response in this worker's memory, the response to another request, or a new response of the service.
     pub fn ask(
         self,
         ctx: &mut Context,

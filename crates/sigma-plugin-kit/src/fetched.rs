@@ -16,7 +16,7 @@ use crate::web::beside;
 
 /// A document and its fetch.
 pub trait Document: Send + Sync + Sized + 'static {
-    /// The holder of the cell, which knows the place of the document.
+    /// The holder of the cell, which knows the location of the document.
     type Holder: Send + Sync + 'static;
 
     /// The name of the document, for the log.

@@ -43,7 +43,7 @@ pub const VARIABLES: [VariableField; 4] = [
 /// Bytes of a body that an entry shows where its plugin has no setting for it.
 const MAX_BODY_BYTES: usize = 512 << 10;
 
-/// What entries say, in a configuration or its metadata.
+/// The fields of entries, in a configuration or its metadata.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 pub struct Formats {
     /// Members of an entry, instead of the default ones. A value that begins with `$` is a variable.

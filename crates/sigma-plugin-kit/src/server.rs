@@ -172,7 +172,7 @@ pub struct TcpServer {
 }
 
 impl TcpServer {
-    /// A server that is connected to anew for each batch.
+    /// A server with a new connection for each batch.
     pub fn new(place: ServerLocation, security: Security) -> TcpServer {
         if security == Security::Cleartext {
             place.warn_of_cleartext();
@@ -180,7 +180,7 @@ impl TcpServer {
         TcpServer::quiet(place, security)
     }
 
-    /// The same, of which nobody is warned.
+    /// The same, without a warning.
     pub fn quiet(place: ServerLocation, security: Security) -> TcpServer {
         let server_name = place.host.0.clone();
         let (tls, waiting) = (OnceCell::new(), Mutex::default());
@@ -313,7 +313,7 @@ fn lock<T>(waiting: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A server that takes datagrams.
 pub struct UdpServer {
     place: ServerLocation,
-    /// Told what is lost.
+    /// Gets the lost batch.
     node: Arc<Node>,
     complaint: LogThrottle,
 }

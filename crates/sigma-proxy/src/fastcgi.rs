@@ -36,7 +36,7 @@ struct Found {
     info: Vec<u8>,
 }
 
-/// The variables of a request, with those of its script.
+/// The variables of a request and of its script.
 struct ScriptVariables<'t> {
     request: &'t Context,
     root: &'t str,
@@ -188,7 +188,7 @@ impl FastCgi {
     }
 }
 
-/// Returns true if a name is that of a possible file.
+/// Returns true if a name is a possible file name.
 fn is_in_file(name: &[u8]) -> bool {
     let folders = name.iter().rposition(|byte| *byte == b'/').map_or(&b""[..], |at| &name[..at]);
     folders.contains(&b'.')

@@ -464,7 +464,7 @@ fn pass(accepting: &Accepting, passing: &mpsc::Sender<Vec<Passing>>) {
     let _ = passing.try_send(sessions);
 }
 
-/// Handles the ticks that have passed. Returns how many more may pass at once in an idle worker.
+/// Handles the ticks that have passed. Returns how many more connections an idle worker can accept at once.
 fn on_tick(worker: &Worker, ticks: Range<u64>, late_ms: u64) -> u64 {
     let is_due = |each: u64| ticks.start / each != ticks.end / each;
     worker.tick(late_ms);

@@ -295,7 +295,7 @@ impl Inheritance {
         self.listening.iter_mut().filter_map(|held| held.file.take()).for_each(SocketFile::leave);
     }
 
-    /// Closes its own handles of the sockets: those of the workers are the last ones.
+    /// Closes its own handles of the sockets: the workers' handles are the last ones.
     pub(crate) fn release_sockets(&mut self) {
         self.listening.iter_mut().for_each(|held| held.sockets.clear());
     }

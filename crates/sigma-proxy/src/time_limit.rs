@@ -1,5 +1,4 @@
-//! The time of a whole exchange: the limit of a route or an upstream, the limit of the client, and the rest that a
-//! node is told.
+//! The time of a whole exchange: the limit of a route or an upstream, the limit of the client, and the rest that a node gets in a field.
 
 use std::future::Future;
 use std::task::{Context, Waker};

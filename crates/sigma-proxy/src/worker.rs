@@ -257,8 +257,7 @@ impl Worker {
         Rc::clone(&self.handshakes.borrow())
     }
 
-    /// What this worker keeps of the upstream with this number. One whose configuration changed takes
-    /// over what is known of its nodes.
+    /// Returns this worker's state of the upstream with this number. After a change of the configuration the new state takes over the known facts about its nodes.
     pub(crate) fn upstream_state(&self, number: u32, upstream: &Arc<Upstream>) -> Rc<UpstreamState> {
         let mut upstreams = self.upstreams.borrow_mut();
         let number = number as usize;

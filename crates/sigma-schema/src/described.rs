@@ -17,8 +17,8 @@
 //! | `#[schemars(extend("own_default" = true))]` | the mark of a default that APISIX does not have, see
 //! [`take_own_defaults`] |
 //!
-//! A default that stands in the schema only is enough where values are filled by it before they are
-//! parsed, as those of plugins are ([`crate::validation::Schema::filled`]).
+//! A default in the schema alone is enough where the schema fills values before they are parsed, as for
+//! plugins ([`crate::validation::Schema::filled`]).
 
 use std::borrow::Cow;
 use std::convert::Infallible;

@@ -87,7 +87,7 @@ pub fn of_format(name: &str) -> Option<&'static Form> {
     FORMS.iter().find(|form| matches!(form.said, FormRule::Format(word, _) if word == name))
 }
 
-/// Returns the form that a pattern stands for, if it has a name.
+/// Returns the form with this pattern, if there is one.
 pub fn of_pattern(source: &str) -> Option<&'static Form> {
     FORMS.iter().find(|form| matches!(form.said, FormRule::Pattern(pattern) if pattern == source))
 }

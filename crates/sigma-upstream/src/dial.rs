@@ -195,7 +195,7 @@ fn refused(addr: &Address, error: &io::Error) -> Fault {
     Fault::new(FaultKind::ConnectRefused, "the node refused the connection or cannot be reached")
 }
 
-/// How often a worker logs what is wrong with a node's TLS: each connection would say the same.
+/// How often a worker logs a TLS fault of a node: each connection would log the same fault.
 const COMPLAINT_MS: u64 = 10_000;
 
 /// The number of nodes with such an interval. Others are logged without a limit.

@@ -6,7 +6,7 @@ use axum::extract::{Request, State};
 use axum::response::IntoResponse;
 use serde_json::{Map, Value, json};
 
-/// Answers every request with what it received, as JSON.
+/// Responds to every request with the received request, as JSON.
 pub(crate) async fn start(address: SocketAddr) -> std::io::Result<()> {
     let listener = tokio::net::TcpListener::bind(address).await?;
     let router = axum::Router::new().fallback(echo).with_state(listener.local_addr()?);

@@ -561,7 +561,7 @@ fn subject_of(ctx: &Context, FieldName(name): &FieldName) -> Option<String> {
     let mut values = headers.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name.as_bytes()));
     let (Some((_, value)), None) = (values.next(), values.next()) else { return None };
     let token = after_bearer(value).unwrap_or(value).trim_ascii();
-    // What is no token may be a password; the scheme alone is none either.
+    // A text that is not a token may be a password; the scheme alone is not a token.
     (is_token(token) && !token.eq_ignore_ascii_case(b"Bearer"))
         .then(|| String::from_utf8_lossy(token).into_owned())
 }

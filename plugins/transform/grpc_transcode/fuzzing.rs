@@ -61,7 +61,7 @@ const FORM: Form =
 pub(super) fn fuzzed() -> &'static MessageDescriptor {
     static ALL: OnceLock<MessageDescriptor> = OnceLock::new();
     ALL.get_or_init(|| {
-        let pool = sigma_schema::proto::pool(DEFINITION).expect("the definition stands above");
+        let pool = sigma_schema::proto::pool(DEFINITION).expect("the definition is a constant");
         pool.get_message_by_name("p.All").expect("and has this message")
     })
 }

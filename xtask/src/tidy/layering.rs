@@ -60,7 +60,7 @@ const MEMBERS: &[Member] = &[
         layer: 2,
         without: &["sigma-net", "sigma-http", "tokio", "rustix", "socket2", "mio"],
         unnamed: &["std::fs", "std::net::Tcp", "std::net::Udp", "std::process", "std::thread"],
-        forbids: "it forbids I/O and runtime state in what an operator may write",
+        forbids: "it forbids I/O and runtime state in the configuration types",
     },
     Member {
         name: "sigma-observe",

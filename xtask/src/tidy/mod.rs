@@ -9,6 +9,7 @@ mod duplicates;
 mod layering;
 mod lock;
 mod plane;
+mod prose;
 mod size;
 mod source;
 mod style;
@@ -94,6 +95,7 @@ fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
         findings.extend(style::check(source));
     }
     findings.extend(docs::check(&repository)?);
+    findings.extend(prose::check(&repository)?);
     findings.extend(lock::check(&repository)?);
     Ok(findings)
 }

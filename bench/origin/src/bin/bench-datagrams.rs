@@ -1,6 +1,6 @@
 //! Sends datagrams through a gateway to a node of its own: `bench-datagrams PORT NODE COUNT`.
 //!
-//! The node, at the port NODE, sends back what comes. Each of the clients has a few datagrams on their way at a time,
+//! The node, at the port NODE, echoes datagrams. Each of the clients has a few datagrams on their way at a time,
 //! so that the gateway always has something to do. `done LOST MICROSECONDS` is printed when COUNT of them were
 //! answered or lost.
 
@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 const CLIENTS: usize = 32;
 const ON_THE_WAY: usize = 4;
 
-/// What a datagram carries: a question to a name server, or a line of a log.
+/// The payload of a datagram: a DNS query, or a log line.
 const BYTES: usize = 100;
 
-/// What has not come back by then is lost.
+/// A datagram without a response by then counts as lost.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 fn serve(node: &UdpSocket) {

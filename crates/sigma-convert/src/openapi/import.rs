@@ -12,7 +12,7 @@ use sigma_schema::openapi::{OpenApi, Operation};
 /// Options of the import.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ImportOptions<'w> {
-    /// The URL of the node, in place of what the document says.
+    /// The URL of the node; unset: the first server of the document.
     pub upstream: Option<&'w str>,
     /// The text of the document, if requests are to be validated against it.
     pub validate: Option<&'w str>,
@@ -224,7 +224,7 @@ fn hosts(operation: &Operation<'_>) -> Vec<String> {
     names
 }
 
-/// The upstream: what is wished, or the first server.
+/// Returns the upstream: the URL of the options, or the first server.
 fn upstream(
     operations: &[Operation<'_>],
     wish: ImportOptions<'_>,

@@ -25,7 +25,7 @@ const FILES_MIN: u64 = 64;
 /// Maximum accepted number of milliseconds.
 const MAX_MS: u64 = u32::MAX as u64;
 
-/// Translates the document; what comes back is only used if the report has no errors.
+/// Translates the document; the result is only used if the report has no errors.
 pub(super) fn translate(root: &SourceValue<'_>, report: &mut Report<'_>) -> Map<String, Value> {
     let known = [
         "version",
@@ -288,7 +288,7 @@ fn read_app(app: &SourceValue<'_>, index: usize, report: &mut Report<'_>) -> Opt
     })
 }
 
-/// The configuration of the plugin that leaves fields alone; none if the node is told both.
+/// The configuration of the plugin that leaves fields alone; None if the node gets both.
 fn forwarding_headers(app: &SourceValue<'_>, report: &mut Report<'_>) -> Option<Value> {
     let told = [("x-forwarded-for", "x_forwarded_for"), ("x-real-ip", "x_real_ip")];
     let off = told.into_iter().filter(|(key, _)| !report.flag(app, key, true));

@@ -90,7 +90,7 @@ pub(super) fn protocol(app: &SourceValue<'_>, report: &mut Report<'_>) -> Option
     Some(if word == "tcp" { Protocol::Tcp } else { Protocol::Http })
 }
 
-/// The version of the PROXY protocol in which backends of sessions are told who the client is.
+/// The version of the PROXY protocol that sends the client's address to the backends of sessions.
 pub(super) fn proxy_protocol(app: &SourceValue<'_>, report: &mut Report<'_>) -> Option<String> {
     let word = report.text(app, "proxy_protocol").filter(|word| !word.is_empty())?;
     if !["v1", "v2"].contains(&word.as_str()) {

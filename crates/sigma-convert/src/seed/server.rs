@@ -45,7 +45,7 @@ impl Listener {
     }
 }
 
-/// The listeners, that of `http` first.
+/// The listeners, the one of `http` first.
 pub(super) fn listeners(root: &SourceValue<'_>, redirects: bool, report: &mut Report<'_>) -> Vec<Listener> {
     let Some(server) = report.object(root, "proxy-server") else { return Vec::new() };
     report.unknown(&server, &["http", "https"], Unknown::Refused);

@@ -54,7 +54,7 @@ const OPTIONS: [&str; 25] = [
     "clusterHost",
 ];
 
-/// Translates the document; what comes back is only used if the report has no errors.
+/// Translates the document; the result is only used if the report has no errors.
 pub(super) fn translate(root: &SourceValue<'_>, report: &mut Report<'_>) -> Map<String, Value> {
     let known = ["proxy-server", "proxy-client", "router", "proxy-pass", "upstream", "plugins"];
     report.unknown(root, &known, Unknown::Refused);

@@ -111,6 +111,20 @@ fn formats_are_detected_by_content() {
     check(r#"{"routes": []}"#, None);
 }
 
+#[test]
+fn files_of_other_programs_are_recognised() {
+    let check = |text: &str, name: &str| {
+        let options = ParseOptions { formats: &Seeds::default(), ..ParseOptions::default() };
+        let problems = parse(text, &options).expect_err(text);
+        assert_eq!(problems.len(), 1, "{text}");
+        assert!(problems[0].message.contains(name) && problems[0].hint.is_some(), "{}", problems[0]);
+    };
+    check("apisix:\n  node_listen: 9080\ndeployment:\n  role: data_plane\n", "config.yaml of APISIX");
+    check("entryPoints:\n  web:\n    address: \":80\"\n", "static configuration of Traefik");
+    check("http:\n  routers:\n    a: { rule: \"Path(`/a`)\" }\n", "dynamic configuration of Traefik");
+    check("_format_version: \"3.0\"\nservices: {}\n", "Kong");
+}
+
 /// Replaces `from` by `to` in a published example and expects exactly these errors, in part.
 fn check_errors(example: &str, edits: &[(&str, &str)], expected: &[&str]) {
     let mut text = example.to_owned();

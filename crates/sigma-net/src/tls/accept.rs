@@ -44,9 +44,9 @@ pub struct AcceptOptions {
     pub hello_bytes: usize,
     /// Time for the whole handshake, a request for TLS in cleartext included.
     pub timeout_ms: u64,
-    /// Whether clients may ask for TLS in cleartext, as those of PostgreSQL do.
+    /// Whether clients may request TLS in cleartext, as PostgreSQL clients do.
     pub takes_requests: bool,
-    /// Who is shown to an authority that asks for a proof of a name; None where nothing is proved.
+    /// The identity for an authority that validates a name; None where nothing is proved.
     pub proofs: Option<Arc<Proofs>>,
     /// The issuer of certificates for names without one; None if such names are rejected.
     pub issuer: Option<Arc<dyn Issuer>>,
@@ -411,7 +411,7 @@ async fn read_hello(socket: &mut Stream, mut hello: Buffer, limit: usize) -> Res
                         let mut bytes = Vec::new();
                         // To memory; it cannot fail.
                         let _ = alert.write_all(&mut bytes);
-                        send_now(socket, &bytes);
+                        socket.send_now(&bytes);
                         let is_record = hello.filled().first() == Some(&HANDSHAKE);
                         return Poll::Ready(Err(match is_record {
                             true => HandshakeError::Protocol(error),
@@ -471,11 +471,5 @@ fn judged(
 
 /// Sends a fatal alert before there are keys.
 fn alert(socket: &mut Stream, description: u8) {
-    send_now(socket, &[21, 3, 3, 0, 2, 2, description]);
-}
-
-/// Sends as much as goes without waiting. The connection is over; that its end is understood is
-/// a courtesy.
-pub(super) fn send_now(socket: &mut Stream, bytes: &[u8]) {
-    let _ = socket.poll_write(&mut Context::from_waker(Waker::noop()), bytes);
+    socket.send_now(&[21, 3, 3, 0, 2, 2, description]);
 }

@@ -130,7 +130,7 @@ pub struct ClientSettings {
     pub versions: Versions,
     /// The offered ciphers and groups.
     pub offer: Offer,
-    /// Whether servers are asked for TLS in cleartext before, as those of PostgreSQL are.
+    /// Whether TLS is first requested in cleartext, as PostgreSQL servers expect it.
     pub requests_tls: bool,
 }
 

@@ -10,7 +10,6 @@ use std::task::Poll;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::HandshakeError;
-use super::accept::send_now;
 use super::buffer::Buffer;
 use super::session::RECORD_BYTES;
 use crate::stream::Stream;
@@ -78,7 +77,7 @@ pub(super) async fn respond(socket: &mut Stream, input: &mut Buffer) -> Result<b
             }
             Opening::Gss => return Err(HandshakeError::Cleartext(None)),
             Opening::Cleartext => {
-                send_now(socket, &refusal());
+                socket.send_now(&refusal());
                 return Err(HandshakeError::Cleartext(None));
             }
         }

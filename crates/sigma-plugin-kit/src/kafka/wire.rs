@@ -136,7 +136,7 @@ pub fn fetch((topic, partition): (&str, i32), offset: i64, wish: FetchBounds) ->
     let mut out = question(Api::Fetch);
     out.put_i32(NO_REPLICA);
     out.put_i32(wish.wait_ms);
-    // The broker waits if there is none.
+    // The broker waits for records if it has no record yet.
     out.put_i32(1);
     out.put_i32(wish.bytes);
     out.put_u8(0);

@@ -11,7 +11,7 @@ use sigma_schema::described::schema_of;
 
 use super::target::{Deployment, Encryption, Login, Place, Role, Target};
 
-/// The place of counters: the value of `policy`, with the fields that belong to it. The schema of a plugin has them
+/// The storage of counters: the value of `policy`, with the fields that belong to it. The schema of a plugin has them
 /// from [`policies`].
 #[derive(Deserialize)]
 #[serde(tag = "policy", rename_all = "kebab-case")]

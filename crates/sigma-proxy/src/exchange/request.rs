@@ -118,7 +118,7 @@ impl<'r> RequestView<'r> {
         operation??.get(name)
     }
 
-    /// The same, from the client whose address is told.
+    /// The same, from the client with the forwarded address.
     pub(super) fn told(self, told: Option<ForwardedAddress>) -> RequestView<'r> {
         RequestView { told, ..self }
     }
@@ -141,7 +141,7 @@ impl<'r> RequestView<'r> {
         RequestView { tls, ..self }
     }
 
-    /// Adds the databases that know the place of the client's address.
+    /// Adds the databases of geographic locations.
     pub(super) fn located(self, geography: Option<&'r Geography>) -> RequestView<'r> {
         RequestView { geography, ..self }
     }

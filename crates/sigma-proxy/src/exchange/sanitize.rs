@@ -15,7 +15,7 @@ use super::stage::{Stage, chains};
 use super::{Exchange, upgrade};
 use crate::snapshot::Snapshot;
 
-/// Fields that the gateway or its plugins set for nodes, in lower case, in addition to those of [`is_forwarding`].
+/// Fields that the gateway or its plugins set for nodes, in lower case, in addition to the fields of [`is_forwarding`].
 const OWNED: [&str; 6] = [
     "x-authenticated-groups",
     "x-consumer-username",

@@ -131,7 +131,7 @@ impl Explained {
     }
 }
 
-/// Explains a request; `config` is what the snapshot was compiled from. Time is linear in the number of routes.
+/// Explains a request; The snapshot was compiled from `config`. Time is linear in the number of routes.
 ///
 /// # Errors
 /// Returns an error, which is the broken rule, if the request breaks one.

@@ -80,7 +80,7 @@ impl Flow<'_> {
         Ok((stream, route))
     }
 
-    /// Assigns the route to the session, with those of its plugins that take part.
+    /// Assigns the route to the session, with its participating plugins.
     pub(super) fn enter_route(&mut self, route: &FlowRoute) {
         self.session.route = Arc::clone(&route.facts);
         self.plugins = route.chain.entries().to_vec();
@@ -114,7 +114,7 @@ impl Flow<'_> {
                 && facts.client_certificate != ClientCertificate::Verified
         };
         if stream.tls().is_some_and(asks) {
-            // Paths that need no certificate are paths of requests: a session has none.
+            // Paths that need no certificate are paths of requests: a session has no path.
             return Err(untrusted(false).into());
         }
         if let Some(session) = TlsSession::of(&stream) {

@@ -33,7 +33,7 @@ pub(super) struct Relay {
     up: Stream,
     to_up: RelayDirection,
     to_down: RelayDirection,
-    /// What slows them down.
+    /// The rate limits of the bytes.
     paces: Option<Box<Paces>>,
 }
 

@@ -21,7 +21,7 @@ use super::{Router, UriTree};
 pub struct RouteInput<'a> {
     /// Path patterns.
     pub uris: Vec<&'a str>,
-    /// Host patterns: the route's, or those of its service; empty for all hosts.
+    /// Host patterns of the route, or of its service; empty for all hosts.
     pub hosts: Vec<&'a str>,
     /// Methods.
     pub methods: MethodSet,

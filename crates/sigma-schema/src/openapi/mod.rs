@@ -1,8 +1,8 @@
 //! OpenAPI 3.0 and 3.1 documents: the requests of an API, and their schemas.
 //!
-//! A document is looked at in itself: what it refers to stands in it, and nothing is fetched. [`template`] has its
-//! paths, [`server`] where they begin, and [`import`] makes a configuration of it. What requests have to be like is
-//! checked by the plugin `oas-validator`, with [`crate::validation`].
+//! References lead into the document only; nothing is fetched. [`template`] has its paths, and [`server`] their
+//! prefixes. The crate `sigma-convert` makes a configuration of a document. The plugin `oas-validator` checks requests
+//! with [`crate::validation`].
 
 pub mod server;
 pub mod template;

@@ -38,7 +38,7 @@ const LATER: [(&str, &str); 9] = [
     ("$recursiveRef", "write `$ref`"),
 ];
 
-/// Where a schema stands in the document, kept on the stack: nobody asks for it as long as all is right.
+/// The position of a schema in the document, on the stack: only an error needs it.
 pub(super) struct SchemaPosition<'p> {
     outer: Option<&'p SchemaPosition<'p>>,
     step: Step<'p>,
@@ -201,7 +201,7 @@ impl<'a> Compiler<'a> {
             let Some(fragment) = current.strip_prefix('#') else {
                 return Err(lost("is outside this schema, copy it to `definitions`"));
             };
-            let mut pointer = percent_decoded(fragment);
+            let mut pointer = super::text::percent_decoded(fragment);
             if !pointer.is_empty() && !pointer.starts_with('/') && self.dialect != Dialect::Draft7 {
                 let anchors = self.anchors.get_or_insert_with(|| Anchors::of(self.document));
                 pointer = anchors.find(&pointer).map_err(lost)?.to_owned();
@@ -228,7 +228,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// What all dialects have in common.
+    /// Compiles the keywords of all dialects.
     pub(super) fn plain_node(
         &mut self,
         place: &SchemaPosition<'_>,
@@ -565,20 +565,6 @@ pub(super) fn object<'v>(
         Some(Value::Object(map)) => Ok(Some(map)),
         Some(_) => Err(place.wrong(keyword, "an object")),
     }
-}
-
-/// Decodes the percent-escapes of a text.
-pub fn percent_decoded(fragment: &str) -> String {
-    let bytes = fragment.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut index = 0;
-    while index < bytes.len() {
-        let hex = fragment.get(index + 1..index + 3).filter(|_| bytes[index] == b'%');
-        let code = hex.and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        out.push(code.unwrap_or(bytes[index]));
-        index += if code.is_some() { 3 } else { 1 };
-    }
-    String::from_utf8_lossy(&out).into_owned()
 }
 
 /// Refuses a schema that applies itself to the same value, which would never end.

@@ -17,9 +17,9 @@
 //! exactly, other numbers as double precision. Texts show 14 significant digits, as Lua does: `1e+15`.
 //!
 //! [`compile`] turns JSON into the nodes of [`node`], [`walk`] applies them to a value, until the first
-//! failure or for all of them, each with its remedy from [`remedy`]; [`strict`] finds what nobody reads.
-//! What is different where a value does not come from an operator is in [`untrusted`], and where a schema is one of
-//! OpenAPI in [`dialect`] and [`open_api`].
+//! failure or for all of them, each with its remedy from [`remedy`]; [`strict`] finds
+//! unread fields. [`untrusted`] has the limits for values of clients, [`dialect`] and [`open_api`] the differences of
+//! OpenAPI schemas.
 
 mod combinations;
 mod compile;
@@ -37,7 +37,7 @@ mod plain;
 mod remedy;
 mod strict;
 #[cfg(test)]
-pub mod tests;
+mod tests;
 mod text;
 mod unevaluated;
 mod untrusted;
@@ -52,12 +52,11 @@ use corrected::Corrected;
 use untrusted::StepBudget;
 use walk::{ValuePosition, Walk};
 
-#[cfg(test)]
 pub use compile::INERT;
-pub use compile::percent_decoded;
 pub use dialect::{Dialect, Sender};
 pub use plain::unfolded;
 pub use strict::{Unread, Why};
+pub use text::percent_decoded;
 
 /// A JSON schema, compiled once and then applied to any number of values.
 #[derive(Debug)]

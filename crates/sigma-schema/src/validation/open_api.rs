@@ -60,8 +60,8 @@ impl<'a> Compiler<'a> {
         None
     }
 
-    /// Has the discriminator choose among the branches of `oneOf` or `anyOf`. Without branches it only tells what
-    /// others extend the schema, and says nothing about values.
+    /// Has the discriminator choose among the branches of `oneOf` or `anyOf`. Without branches it only lists
+    /// schemas that extend this one, and has no effect on values.
     fn discriminate(
         &mut self,
         place: &SchemaPosition<'_>,

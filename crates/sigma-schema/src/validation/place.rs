@@ -2,7 +2,7 @@
 
 use crate::problem;
 
-/// The way to a value, kept on the stack: most values are right, and nobody asks where they are.
+/// The path to a value, on the stack: only an error needs it.
 pub(super) struct ValuePosition<'p> {
     outer: Option<&'p ValuePosition<'p>>,
     step: Step<'p>,

@@ -10,7 +10,7 @@ fn compiled(schema: &Value) -> Schema {
 }
 
 /// Turns the text of a file into the words of the Admin API, which has Lua's type names.
-pub fn of_lua(text: &str) -> String {
+pub(super) fn of_lua(text: &str) -> String {
     [("got null", "got userdata"), ("got array", "got table"), ("got object", "got table")]
         .into_iter()
         .fold(text.to_owned(), |text, (json, lua)| text.replace(json, lua))

@@ -45,6 +45,20 @@ pub(super) fn quoted(text: &str) -> String {
     out
 }
 
+/// Decodes the percent-escapes of a text.
+pub fn percent_decoded(fragment: &str) -> String {
+    let bytes = fragment.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut index = 0;
+    while index < bytes.len() {
+        let hex = fragment.get(index + 1..index + 3).filter(|_| bytes[index] == b'%');
+        let code = hex.and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        out.push(code.unwrap_or(bytes[index]));
+        index += if code.is_some() { 3 } else { 1 };
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

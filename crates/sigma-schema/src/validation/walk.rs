@@ -26,7 +26,7 @@ pub(super) const MAX_DEPTH: usize = 256;
 #[derive(Clone, Copy)]
 pub(super) struct Walk<'s> {
     pub(super) nodes: &'s [Node],
-    /// Where the value is none of an operator's: who has sent it, and how many steps are left.
+    /// The remaining steps for a value of a client; None for a value of an operator.
     pub(super) step_budget: Option<&'s StepBudget>,
     /// Where failures go if all of them are wanted; otherwise the first one ends the walk.
     found: Option<&'s RefCell<Vec<Problem>>>,
@@ -127,8 +127,8 @@ impl<'s> Walk<'s> {
         self.fail(at, code, message, || hint)
     }
 
-    /// Fails with a text that says nothing of its cause, which is some failure of the schema `id`:
-    /// place and remedy are those of the cause.
+    /// Fails with a text that does not name its cause, a failure of the schema `id`. The problem has the place and the
+    /// remedy of the cause.
     pub(super) fn fail_because(
         &self,
         at: &ValuePosition<'_>,
@@ -156,7 +156,7 @@ impl<'s> Walk<'s> {
         Ok(())
     }
 
-    /// Applies one schema. The order of the keywords is that of APISIX and decides which failure is
+    /// Applies one schema. APISIX has the same order of keywords, which decides which failure is
     /// reported.
     pub(super) fn node(&self, id: NodeId, value: &mut Cow<'_, Value>, at: &ValuePosition<'_>) -> Outcome {
         self.spend(|| 1)?;
@@ -223,7 +223,7 @@ impl<'s> Walk<'s> {
         }
     }
 
-    /// Applies the schema of a property or an item, where a reference to a secret stands for a text
+    /// Applies the schema of a property or an item, where a reference to a secret replaces a text
     /// that is not known yet.
     fn field(&self, id: NodeId, value: &mut Cow<'_, Value>, at: &ValuePosition<'_>) -> Outcome {
         let node = &self.nodes[id];

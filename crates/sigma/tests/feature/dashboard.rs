@@ -140,7 +140,7 @@ fn callers_learn_their_permissions() {
     assert!(page.text().starts_with("# limit-count\n"), "{}", page.text());
     let summaries = viewer.get("/apisix/admin/plugins/summaries").unwrap();
     let expected = json!({
-        "description": "Limits requests per window of time.",
+        "description": "Limits requests per time window (rate limit, quota).",
         "group": "traffic",
         "priority": 1002,
         "phases": ["access", "header_filter"],

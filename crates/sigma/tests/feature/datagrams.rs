@@ -384,7 +384,7 @@ fn flood_of_new_sessions_leaves_other_clients_served() {
         .collect();
     flood(&setup, b"!", 50);
     assert!(setup.client().gets("one:x"), "{}", setup.gateway.stderr());
-    assert!(until(PATIENCE, || setup.gateway.stderr().contains("sessions without a reply give way")));
+    assert!(until(PATIENCE, || setup.gateway.stderr().contains("sessions without a reply are evicted")));
     // The known client kept its session, and so its port.
     let seen = node.seen.lock().unwrap();
     let port = |text: &[u8]| seen.iter().find(|(_, bytes)| bytes == text).map(|(from, _)| from.port());

@@ -1,5 +1,4 @@
-//! The documents and examples: their configurations are valid, and their commands do what the text
-//! says of them. No block of a page is left out.
+//! The documents and examples: their configurations are valid, and their commands have the described effect. No block of a page is left out.
 
 use std::fs;
 use std::path::Path;
@@ -28,8 +27,7 @@ pub(crate) fn block(file: &str, language: &str, word: &str) -> String {
     found.remove(0)
 }
 
-/// Runs commands as they would be pasted, with the program under test as `sigma`. What they leave
-/// running in the background ends with them.
+/// Runs commands as they would be pasted, with the program under test as `sigma`. Background processes of the commands end with them.
 pub(crate) fn paste(dir: &Path, commands: &str, variables: &[(&str, &str)]) -> Output {
     let bin = Path::new(SIGMA).parent().unwrap();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
@@ -48,7 +46,7 @@ pub(crate) fn text_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// Stands in for what a document leaves to its reader: the listener of a fragment, certificates for
+/// Adds the parts that a document leaves to its reader: the listener of a fragment, certificates for
 /// dots and the ssl that another part refers to.
 fn completed(fragment: &str, certificate: &str, key: &str) -> String {
     let mut text = String::new();
@@ -73,11 +71,11 @@ fn completed(fragment: &str, certificate: &str, key: &str) -> String {
     text
 }
 
-/// What a page asks its reader to add first: a plugin of one's own.
+/// Pages whose reader first adds a plugin.
 const OWN_PLUGIN: &str = "notice";
 
 /// Blocks of commands and what runs them, or why nothing does. A block has the word in it.
-const COMMANDS: [(&str, &str, &str); 36] = [
+const COMMANDS: [(&str, &str, &str); 38] = [
     ("CONTRIBUTING.md", ".ci/bare make test", "it makes a machine of its own, as root, and takes an hour"),
     ("README.md", "make run", "what it builds is what is tested here"),
     ("README.md", "target/first:$PATH", "the same: the tests have their own build in the path"),
@@ -125,6 +123,8 @@ const COMMANDS: [(&str, &str, &str); 36] = [
     ("docs/running-many-nodes.md", "/v1/revision", "a_node_with_etcd_as_the_document_says"),
     ("docs/streams.md", "redis-cli", "streams::a_database_as_the_page_says"),
     ("docs/streams.md", "psql", "servers::postgres::postgres_as_the_page_says"),
+    ("docs/udp.md", "dig", "datagrams::names_as_the_page_says"),
+    ("docs/udp.md", "logger", "datagrams::logs_as_the_page_says"),
     ("docs/tls.md", "examples/https.yaml", "https_in_one_minute"),
 ];
 
@@ -161,7 +161,7 @@ fn asked_until_it_answers(file: &str, url: &str) -> String {
     format!("for _ in {{1..600}}; do curl -s -o {file} http://{url} && break; sleep 0.1; done")
 }
 
-/// The commands of a block that shows what is typed behind `$`.
+/// The commands of a block: the lines behind `$`.
 fn typed(console: &str) -> String {
     let mut commands = String::new();
     let mut goes_on = false;
@@ -448,7 +448,7 @@ const WORDS: [&str; 4] =
     ["docs/from-nginx.md", "docs/from-nginx-plugins.md", "docs/from-traefik.md", "docs/from-apisix.md"];
 
 #[test]
-fn every_line_beside_the_words_of_others_is_a_configuration() {
+fn every_line_next_to_the_words_of_others_is_a_configuration() {
     let (root, dir) = (Authority::new("Root"), tempfile::tempdir().unwrap());
     let issued = root.issue("shop.example");
     for name in ["rsa", "admin", "operators"] {

@@ -97,7 +97,7 @@ fn unknown_fields_may_be_warned_of() {
     assert!(until(PATIENCE, || listed(&gateway).is_empty()), "{:?}", listed(&gateway));
 }
 
-/// Warnings that need the other resources are those of `sigma check`.
+/// Warnings that need the other resources are equal to the warnings of `sigma check`.
 #[test]
 fn a_writer_is_warned_by_the_other_resources() {
     let (root, origin) = (crate::tls::Authority::new("Root"), Origin::echo("a").unwrap());
@@ -135,7 +135,7 @@ fn a_writer_is_warned_by_the_other_resources() {
     check("PUT", "routes/1", guarded, &[]);
     let shadowed =
         warnings_of_post(&admin, &json!({ "uri": "/b", "upstream": to, "plugins": { "prometheus": {} } }));
-    assert!(shadowed[0].contains("the metrics can be read nowhere"), "{shadowed:?}");
+    assert!(shadowed[0].contains("no listener exports the metrics"), "{shadowed:?}");
 }
 
 fn warnings_of_post(admin: &Operator, route: &Value) -> Vec<String> {

@@ -91,7 +91,7 @@ fn caches_and_persons() {
     );
     check(
         plugins(json!({"authz-casdoor": {}, "graphql-proxy-cache": {"consumer_isolation": false}})),
-        &[("plugins.graphql-proxy-cache.consumer_isolation", "one person")],
+        &[("plugins.graphql-proxy-cache.consumer_isolation", "one user of authz-casdoor")],
     );
     let cookies = ("plugins.proxy-cache.cache_set_cookie", "cookies");
     check(plugins(json!({"proxy-cache": {"cache_set_cookie": true}})), &[cookies]);
@@ -176,7 +176,7 @@ fn other_pairs_do_harm() {
     check(host("rewrite"), &[("plugins.proxy-rewrite.host", "decides")]);
     check(host("pass"), &[]);
     check(json!({"upstream": {"pass_host": "node"}, "plugins": {"proxy-rewrite": {"uri": "/a"}}}), &[]);
-    check(plugins(json!({"grpc-transcode": {}, "grpc-web": {}})), &[("plugins.grpc-web", "answers 400")]);
+    check(plugins(json!({"grpc-transcode": {}, "grpc-web": {}})), &[("plugins.grpc-web", "responds 400")]);
     for name in ["graphql-limit-count", "graphql-proxy-cache"] {
         check(plugins(json!({name: {}, "degraphql": {}})), &[("plugins.degraphql", name)]);
         check(plugins(json!({name: {}, "degraphql": {"_meta": {"priority": 2000}}})), &[]);

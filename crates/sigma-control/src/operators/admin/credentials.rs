@@ -56,13 +56,12 @@ impl Credentials {
         *written = revision.max(*written);
     }
 
-    /// The newest revision that this process has written; 0 if there is none.
+    /// The newest revision that this process has written; 0 before the first write.
     pub(super) fn newest_written(&self) -> u64 {
         *self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who is recognised by this value of a plugin's attribute, in the order of their keys. What this
-    /// process has written is known, what others have soon.
+    /// Returns the consumers and credentials with this value of a plugin's attribute, in the order of their keys. Writes of this process count at once, writes of others soon.
     pub(super) async fn owners(
         &self,
         store: &Arc<dyn Store>,

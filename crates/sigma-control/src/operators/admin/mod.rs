@@ -121,7 +121,7 @@ pub struct AdminState {
     pub trial: Option<Trial>,
     /// Warns of a resource by the others that are served; None where nothing is served.
     pub(crate) neighbours: Option<Arc<Neighbours>>,
-    /// What becomes of fields that do not exist.
+    /// The handling of unknown fields.
     pub unknown_fields: UnknownFields,
     /// The router, for messages about routes.
     pub router: RouterKind,

@@ -234,9 +234,10 @@ mod tests {
         let allocated = text(HeapProfileRequest { of: Of::Allocated, ..folded });
         assert!(allocated.ends_with("::keeper 6000\n"), "{allocated}");
         let picture = text(HeapProfileRequest { form: Form::Svg, ..USUAL });
-        for expected in
-            ["Bytes in use: 2 seconds, a sample in 524288 bytes. in use is", "keeper (2000 bytes, 100.0 %)"]
-        {
+        for expected in [
+            "Bytes in use: 2 seconds, a sample in 524288 bytes. memory in use: allocated during the profile",
+            "keeper (2000 bytes, 100.0 %)",
+        ] {
             assert!(picture.contains(expected), "{expected} in {picture}");
         }
         let profile = Profile::decode(&told(&found, USUAL)[..]).unwrap();

@@ -78,7 +78,7 @@ struct Changes {
     bytes: u64,
 }
 
-/// What brings objects back to how they were after a version.
+/// The changes that restore objects to their state after a version.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Target {
     /// Objects that are different now; None for objects to delete.

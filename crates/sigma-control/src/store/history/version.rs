@@ -132,7 +132,7 @@ impl Outcome {
     }
 }
 
-/// What became of an object.
+/// The operation on an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Operation {
@@ -187,10 +187,10 @@ pub struct Version {
     pub summary: Summary,
     /// The first of their keys.
     pub keys: Vec<String>,
-    /// What became of each of `keys`; empty for versions of earlier programs.
+    /// The operation on each of `keys`; empty for versions of earlier programs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub operations: Vec<Operation>,
-    /// What became of it here.
+    /// The operation of this version.
     pub result: Outcome,
     /// The version that it brought back.
     #[serde(default, skip_serializing_if = "Option::is_none")]

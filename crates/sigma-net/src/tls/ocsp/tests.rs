@@ -215,7 +215,7 @@ fn a_request_needs_the_issuer() {
         let said = OcspQuestion::about(chain).unwrap_err().to_string();
         assert!(said.contains(expected), "{said}");
     };
-    check(std::slice::from_ref(&leaf), "does not follow it");
+    check(std::slice::from_ref(&leaf), "is missing after it");
     check(&[leaf.clone(), other.der.clone()], "does not belong to its issuer");
     check(&[leaf, CertificateDer::from(vec![0x30, 0])], "malformed");
 }

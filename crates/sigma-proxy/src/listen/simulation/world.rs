@@ -27,7 +27,7 @@ pub(super) struct World(Arc<Mutex<State>>);
 struct State {
     random: fastrand::Rng,
     now_ms: u64,
-    /// The wakers by time; the number distinguishes those of one moment.
+    /// The wakers by time; the number distinguishes wakers of one moment.
     timers: BTreeMap<(u64, u64), Waker>,
     timers_set: u64,
 }

@@ -55,7 +55,7 @@ impl Browser {
         self.post("/url", json!({"url": url}));
     }
 
-    /// What the body of a function answers.
+    /// Returns the result of a function body.
     pub(super) fn eval(&self, script: &str) -> Value {
         self.post("/execute/sync", json!({"script": script, "args": []}))
     }
@@ -90,7 +90,7 @@ impl Browser {
         self.click(&format!("//button[normalize-space()='{button}']"));
     }
 
-    /// Writes into a field in place of what is there.
+    /// Replaces the text of a field.
     pub(super) fn write(&self, path: &str, text: &str) {
         let element = self.element(path);
         self.post(&format!("/element/{element}/clear"), json!({}));
@@ -135,7 +135,7 @@ impl Browser {
         self.look(1280, "light");
     }
 
-    /// What the page has complained of; that a call was refused is no complaint.
+    /// The errors that the page has logged; a refused call is not an error.
     pub(super) fn complaints(&self) -> Vec<String> {
         let log = self.post("/se/log", json!({"type": "browser"}));
         let errors = log.as_array().unwrap().iter().filter(|entry| entry["level"] == "SEVERE");

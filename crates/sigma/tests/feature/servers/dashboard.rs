@@ -20,7 +20,7 @@ pub(super) fn log_in(browser: &Browser, gateway: &Gateway, key: &str) {
     browser.press("Log in");
 }
 
-/// Makes a resource from its text; shows what is new before.
+/// Makes a resource from its text; shows the differences first.
 pub(super) fn create(browser: &Browser, gateway: &Gateway, collection: &str, id: &str, value: &Value) {
     browser.go(&page(gateway, &format!("#/resource/{collection}/")));
     browser.write("//input[@id='id']", id);

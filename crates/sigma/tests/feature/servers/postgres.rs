@@ -233,7 +233,7 @@ fn clients_verify_the_certificate_on_either_side() {
     assert!(error.contains("closed"), "{error}");
     let reason = "the node has no TLS: it responded N to PostgreSQL";
     assert!(until(PATIENCE, || gateway.stderr().contains(reason)), "{}", gateway.stderr());
-    // A client that does not verify would not know; one that wants no TLS is told.
+    // A client that does not verify would not know; one without TLS gets an error message.
     let theirs = format!("sslmode=verify-full sslrootcert={}", file("nodes.crt", &nodes.pem));
     assert!(ask_over_tls(port, "plain.db.test", &theirs, name).is_err());
     let error = ask_over_tls(port, "plain.db.test", "sslmode=disable", name).unwrap_err();
