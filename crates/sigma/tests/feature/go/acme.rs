@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use sigma_net::tls::certificate;
 use sigma_testkit::{Address, Gateway, Origin, Peer, Socket, free_port, until};
@@ -34,7 +35,8 @@ pub(crate) struct Pebble {
     /// Where names are asked of, and where they are set.
     dns: SocketAddr,
     names: u16,
-    _processes: [Running; 2],
+    _name_server: Running,
+    authority: Running,
 }
 
 impl Pebble {
@@ -91,7 +93,22 @@ impl Pebble {
             until(PATIENCE, || Socket::connect(&address, PATIENCE).is_ok()),
             "the authority does not listen"
         );
-        Pebble { dir, port, management, http, tls, dns: asked, names, _processes: [set_names, pebble] }
+        Pebble {
+            dir,
+            port,
+            management,
+            http,
+            tls,
+            dns: asked,
+            names,
+            _name_server: set_names,
+            authority: pebble,
+        }
+    }
+
+    /// Stops the authority in the middle of its work (`STOP`), or continues it (`CONT`).
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.authority.0), signal).unwrap();
     }
 
     /// The setting `acme` for it.

@@ -104,6 +104,8 @@ fn another_takes_over_in_the_midst_of_an_order() {
     let mut gateways = [OWN; 2].map(|keyring| gateway(&pebble, &origin, &etcd, keyring));
     let names: Vec<String> = (0..12).map(|n| format!("n{n}.test")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    // The order cannot end before the gateway does.
+    pebble.signal(Signal::STOP);
     put(&gateways[0], &origin, "web", "http-01", &names);
     let ordering = || gateways.iter().position(|gateway| standing(gateway, "web")["state"] == "ordering");
     let mut orders = None;
@@ -114,6 +116,7 @@ fn another_takes_over_in_the_midst_of_an_order() {
     let [first, second] = &mut gateways;
     let (dead, other) = if orders == Some(0) { (first, second) } else { (second, first) };
     dead.kill().unwrap();
+    pebble.signal(Signal::CONT);
     assert_eq!(issued(dead), 0, "{}", dead.stderr());
     await_state(other, "web", "valid");
     let serial = await_same(&[other], &pebble, names[0], "");
