@@ -162,7 +162,7 @@ impl Plugin for GrpcWeb {
         if !is_decided {
             head.replace("Access-Control-Allow-Origin", b"*");
         }
-        let Some(call) = call.filter(|_| !matches!(ctx.response.status, 204 | 304)) else {
+        let Some(call) = call.filter(|_| !matches!(ctx.response.status, 204 | 205 | 304)) else {
             return ResponseStep::Next;
         };
         let (is_node, owes_status) =

@@ -233,7 +233,7 @@ impl Plugin for ResponseRewrite {
         if ctx.request.client_method() == Method::Head {
             return None;
         }
-        if matches!(ctx.response.status, 204 | 304) {
+        if matches!(ctx.response.status, 204 | 205 | 304) {
             return Some(Silence.filter());
         }
         match &self.body {
@@ -351,8 +351,11 @@ mod tests {
         assert_eq!(String::from_utf8(left).unwrap(), "X-Add: 7\r\nX-Add: b\r\nX-Set: /p\r\nX-N: 3\r\n");
         let (case, _) = run(json!({"headers": {"X-A": "v"}}), "ETag: e\nContent-Length: 3", &[b"old"]);
         assert_eq!((case.answered("X-A"), case.answered("ETag")), ("v".into(), "e".into()));
-        let (_, body) = run(json!({"status_code": 204}), "", &[b"old"]);
-        assert_eq!(body, "");
+        // RFC 9110 §15.3.6: a 205 has no content either.
+        for status in [204, 205] {
+            let (_, body) = run(json!({"status_code": status, "body": "new"}), "", &[b"old"]);
+            assert_eq!(body, "", "{status}");
+        }
     }
 
     #[test]

@@ -211,13 +211,15 @@ impl Exchange<'_, '_> {
             (filters, length) = in_force.body_filters(&mut self.scratch.ctx, length);
         }
         let ctx = &mut self.scratch.ctx;
-        // Even if a plugin sets one: a body after such a head would be read as the next response (RFC 9110 §6.4.1).
-        if matches!(ctx.response.status, 204 | 304) {
+        // Even if a plugin sets one: a body after such a head would be read as the next response (RFC 9110 §6.4.1), and a
+        // 205 has no content (§15.3.6).
+        let is_empty = matches!(ctx.response.status, 204 | 205 | 304);
+        if is_empty {
             length = BodyLength::None;
             ctx.response.headers.remove(HeaderId::ContentLength);
         }
         proxy_status::tell_timing(&mut ctx.response.headers, &ctx.record, &view.snapshot.settings);
-        if ctx.request.client_method() == Method::Head {
+        if is_empty || ctx.request.client_method() == Method::Head {
             // A body that is not sent is not made either.
             body = OwnBody::EMPTY;
         }
