@@ -6,6 +6,7 @@
 mod circles;
 mod docs;
 mod duplicates;
+mod glossary;
 mod layering;
 mod lock;
 mod plane;
@@ -96,6 +97,7 @@ fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
     }
     findings.extend(docs::check(&repository)?);
     findings.extend(prose::check(&repository)?);
+    findings.extend(glossary::check(&repository)?);
     findings.extend(lock::check(&repository)?);
     Ok(findings)
 }
