@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use sigma_http::dubbo::hessian::Reader;
-use sigma_http::dubbo::{Call, Form, Piece, DubboRequest, read_answer};
+use sigma_http::dubbo::{Call, DubboRequest, Form, Piece, read_answer};
 use sigma_http::h1::{HeadLimits, Tolerance};
 use sigma_http::{Chunk, HeaderId, Headers, ResponseHead};
 

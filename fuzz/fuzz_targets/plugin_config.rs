@@ -31,6 +31,7 @@ fuzz_target!(|input: &[u8]| {
         unknown: UnknownFields::Refuse,
         router: RouterKind::default(),
         now: 0,
+        trusts_proxies: false,
     };
     let judged = |kind, id, value: &Value| {
         let accepted = stored::check(kind, Some(id), value, &roster, UnknownFields::Refuse).is_ok();
@@ -50,7 +51,7 @@ fuzz_target!(|input: &[u8]| {
             let conf = Arc::new(conf);
             let resolved = Value::clone(&conf);
             let node = Arc::new(Node::default());
-            let built = roster.build(name, &conf, resolved, "/apisix/routes/1", &|_| metadata.clone(), &node);
+            let built = roster.build(name, &conf, resolved, "/apisix/routes/1", &|_: &str| metadata.clone(), &node);
             assert!(built.is_ok(), "{name} accepted, but not built: {conf}: {:?}", built.err());
         }
         1 => {
