@@ -216,6 +216,6 @@ fn a_request_needs_the_issuer() {
         assert!(said.contains(expected), "{said}");
     };
     check(std::slice::from_ref(&leaf), "is missing after it");
-    check(&[leaf.clone(), other.der.clone()], "does not belong to its issuer");
+    check(&[leaf.clone(), other.der.clone()], "is not its issuer's");
     check(&[leaf, CertificateDer::from(vec![0x30, 0])], "malformed");
 }
