@@ -1,14 +1,14 @@
-//! The control plane: from a file or a store to a snapshot in force, and what operators ask for.
+//! The control plane: from a file or a store to a snapshot in force, and the listeners of operators.
 //!
 //! One thread with its own runtime. It reaches the workers only through
-//! [`sigma_proxy::Gateway`], and never touches a request. Three rooms over one store:
+//! [`sigma_proxy::Gateway`], and never touches a request. Three folders above the store:
 //!
-//! | folder | question |
+//! | folder | content |
 //! |---|---|
-//! | `process` | how the process starts, follows signals and ends |
+//! | `process` | start, signals and end of the process |
 //! | `operators` | the queries and changes of operators |
-//! | `serving` | what is served: desired, compiled, published |
-//! | `store` | where the resources are kept |
+//! | `serving` | the served configuration: desired, compiled, published |
+//! | `store` | the stored resources |
 //!
 //! A folder uses only the folders below it in this table.
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::source::{Source, words};
-use super::{Finding, Repository, read};
+use super::{Finding, Repository, at_most, read};
 
 const RULE: &str = "words of the glossary";
 
@@ -48,18 +48,11 @@ pub(super) fn check(repository: &Repository) -> anyhow::Result<Vec<Finding>> {
     Ok(found.into_iter().flat_map(of_word).collect())
 }
 
-/// The findings of one word: its places if they are more than its number, or the number if it can fall.
+/// The findings of one word: its places, if they are more than its number.
 fn of_word(word: &str, term: &str, places: &[(String, usize)]) -> Vec<Finding> {
-    let at_most = AT_MOST.iter().find(|(known, _)| *known == word).map_or(0, |(_, number)| *number);
-    if places.len() < at_most {
-        let remedy = format!("`{word}` names {} things: lower its number in AT_MOST", places.len());
-        return vec![Finding::new(RULE, GLOSSARY, remedy)];
-    }
-    if places.len() == at_most {
-        return Vec::new();
-    }
-    let remedy = format!("`{word}` is a word to avoid, at most {at_most} names have it: the term is {term}");
-    places.iter().map(|(path, line)| Finding::at(RULE, path, *line, remedy.clone())).collect()
+    let remedy = format!("`{word}` is a word to avoid: the term is {term}");
+    let found = places.iter().map(|(path, line)| Finding::at(RULE, path, *line, remedy.clone()));
+    at_most(RULE, AT_MOST, word, found.collect())
 }
 
 /// The single words of the column *not*, each with the term to use.

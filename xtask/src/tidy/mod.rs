@@ -15,6 +15,7 @@ mod size;
 mod source;
 mod style;
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -102,6 +103,19 @@ fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
     Ok(findings)
 }
 
+/// Compares the findings about `key` with its number in `at_most`, which may only fall; a key without a line has 0.
+fn at_most(rule: &'static str, numbers: &[(&str, usize)], key: &str, found: Vec<Finding>) -> Vec<Finding> {
+    let number = numbers.iter().find(|(known, _)| *known == key).map_or(0, |(_, number)| *number);
+    match found.len().cmp(&number) {
+        Ordering::Less => {
+            let remedy = format!("{} places of `{key}` are left: lower its number in AT_MOST", found.len());
+            vec![Finding::new(rule, key, remedy)]
+        }
+        Ordering::Equal => Vec::new(),
+        Ordering::Greater => found,
+    }
+}
+
 /// Prints every finding; fails if there is one.
 pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     let findings = check(root)?;
@@ -118,6 +132,18 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_may_only_fall() {
+        let check = |number: usize, found: usize, expected: usize| {
+            let found = (0..found).map(|_| Finding::new("rule", "a", "mend it")).collect();
+            assert_eq!(at_most("rule", &[("a", number)], "a", found).len(), expected, "{number}");
+        };
+        check(2, 2, 0);
+        check(2, 3, 3);
+        check(2, 1, 1);
+        assert_eq!(at_most("rule", &[], "b", vec![Finding::new("rule", "b", "mend it")]).len(), 1);
+    }
 
     #[test]
     fn the_repository_is_tidy() {
