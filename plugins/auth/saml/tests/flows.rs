@@ -209,7 +209,7 @@ fn a_session_ends() {
         let ends =
             ends.map(|ends| format!(" SessionNotOnOrAfter=\"2026-11-23T{ends}Z\"")).unwrap_or_default();
         let text = answer(&request).replace("SessionIndex=\"_s1\"", &ends);
-        let text = text.replace("_a1", &format!("_a{pause}"));
+        let text = text.replace("\"_a1\"", &format!("\"_a{pause}\""));
         let query = provider().query(Kind::Response, &text, Some(&state));
         assert_eq!(browser.ask(&format!("GET /acs{query}"), None), "302");
         let began = browser.now;
