@@ -29,7 +29,7 @@ checks: build-tools tools advisories
 
 # The program without any group of plugins, and with each group alone.
 features: build-tools
-	for group in '' auth log observe security traffic transform; do \
+	for group in '' auth ext-proc log lua observe runner security traffic transform; do \
 	  cargo check --locked -p sigma --no-default-features --features "$$group"; \
 	done
 

@@ -46,6 +46,7 @@ pub(crate) const GROUPS: &[Group] = &[
             "wolf-rbac",
         ],
     },
+    Group { name: "ext-proc", is_built: cfg!(feature = "ext-proc"), plugins: &[] },
     Group {
         name: "log",
         is_built: cfg!(feature = "log"),
@@ -72,6 +73,7 @@ pub(crate) const GROUPS: &[Group] = &[
             "udp-logger",
         ],
     },
+    Group { name: "lua", is_built: cfg!(feature = "lua"), plugins: &[] },
     Group {
         name: "observe",
         is_built: cfg!(feature = "observe"),
@@ -86,6 +88,7 @@ pub(crate) const GROUPS: &[Group] = &[
             "zipkin",
         ],
     },
+    Group { name: "runner", is_built: cfg!(feature = "runner"), plugins: &[] },
     Group {
         name: "security",
         is_built: cfg!(feature = "security"),

@@ -1,5 +1,5 @@
-//! The roster of the built-in plugins. Their code is in the groups in `plugins/`, a crate and a feature of the program for
-//! each, so that a build can leave out a group. `docs/writing-a-plugin.md` adds a plugin.
+//! The roster of the built-in plugins. Their code is in the groups in `plugins/` and `extensions/`, a crate and a
+//! feature of the program for each, so that a build can leave out a group. `docs/writing-a-plugin.md` adds a plugin.
 
 use std::sync::{Arc, LazyLock};
 
@@ -31,10 +31,16 @@ static ROSTER: LazyLock<Vec<&Descriptor>> = LazyLock::new(|| {
     let groups: &[&[&Descriptor]] = &[
         #[cfg(feature = "auth")]
         sigma_plugins_auth::ROSTER,
+        #[cfg(feature = "ext-proc")]
+        sigma_ext_proc::ROSTER,
         #[cfg(feature = "log")]
         sigma_plugins_log::ROSTER,
+        #[cfg(feature = "lua")]
+        sigma_lua::ROSTER,
         #[cfg(feature = "observe")]
         sigma_plugins_observe::ROSTER,
+        #[cfg(feature = "runner")]
+        sigma_runner::ROSTER,
         #[cfg(feature = "security")]
         sigma_plugins_security::ROSTER,
         #[cfg(feature = "traffic")]

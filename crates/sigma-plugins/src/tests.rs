@@ -271,8 +271,11 @@ fn secrets_of_plugins_inside_plugins_are_secret() {
 fn groups_name_all_of_their_plugins() {
     let rosters = [
         sigma_plugins_auth::ROSTER,
+        sigma_ext_proc::ROSTER,
         sigma_plugins_log::ROSTER,
+        sigma_lua::ROSTER,
         sigma_plugins_observe::ROSTER,
+        sigma_runner::ROSTER,
         sigma_plugins_security::ROSTER,
         sigma_plugins_traffic::ROSTER,
         sigma_plugins_transform::ROSTER,

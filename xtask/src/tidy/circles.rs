@@ -125,7 +125,7 @@ pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
 
 /// The folder of the root module of the crate that a file belongs to, with a slash at its end.
 fn root(path: &str) -> Option<&str> {
-    if let Some(group) = path.strip_prefix("plugins/") {
+    if let Some(group) = path.strip_prefix("plugins/").or_else(|| path.strip_prefix("extensions/")) {
         return Some(&path[..path.len() - group.len() + group.find('/')? + 1]);
     }
     path.find("/src/").map(|at| &path[..at + "/src/".len()])

@@ -154,6 +154,20 @@ const MEMBERS: &[Member] = &[
         forbids: "it forbids a plugin to reach past its contract, and to name another one",
     },
     Member {
+        name: "sigma-ext-proc",
+        layer: 4,
+        without: &["sigma-upstream", "sigma-proxy"],
+        unnamed: &["thread::sleep"],
+        forbids: "it forbids a plugin to reach past its contract, and to name another one",
+    },
+    Member {
+        name: "sigma-runner",
+        layer: 4,
+        without: &["sigma-upstream", "sigma-proxy"],
+        unnamed: &["thread::sleep"],
+        forbids: "it forbids a plugin to reach past its contract, and to name another one",
+    },
+    Member {
         name: "sigma-plugins",
         layer: 5,
         without: &["sigma-upstream", "sigma-proxy", "sigma-control"],
@@ -161,9 +175,9 @@ const MEMBERS: &[Member] = &[
         forbids: "it forbids the roster to do more than list plugins",
     },
     Member {
-        name: "sigma-script",
-        layer: 3,
-        without: &["sigma-upstream"],
+        name: "sigma-lua",
+        layer: 4,
+        without: &["sigma-upstream", "sigma-proxy"],
         unnamed: &["thread::sleep"],
         forbids: "it forbids a script engine to reach past a plugin's contract",
     },
@@ -177,7 +191,7 @@ const MEMBERS: &[Member] = &[
     Member {
         name: "sigma-proxy",
         layer: 4,
-        without: &["sigma-plugins", "sigma-script", "sigma-discovery"],
+        without: &["sigma-plugins", "sigma-ext-proc", "sigma-lua", "sigma-runner", "sigma-discovery"],
         unnamed: &["std::fs"],
         forbids: "it forbids the data plane to read files or name a built-in extension",
     },
@@ -206,6 +220,7 @@ const VERSIONLESS: &[&str] = &[
     "crates/sigma-proxy/src/route",
     "crates/sigma-plugin/",
     "crates/sigma-plugin-kit/",
+    "extensions/",
     "plugins/",
 ];
 
@@ -232,6 +247,7 @@ fn package(path: &str) -> Option<String> {
     match folder {
         "crates" => Some(name.to_owned()),
         "plugins" => Some(format!("sigma-plugins-{name}")),
+        "extensions" => Some(format!("sigma-{name}")),
         _ => None,
     }
 }
@@ -290,7 +306,9 @@ fn dependencies(text: &str) -> Vec<(usize, String)> {
 }
 
 fn forbidden_paths(source: &Source) -> Vec<Finding> {
-    let is_library = source.path.starts_with("plugins/") || source.path.contains("/src/");
+    let is_library = source.path.starts_with("plugins/")
+        || source.path.starts_with("extensions/")
+        || source.path.contains("/src/");
     let Some(own) = package(&source.path).and_then(|name| member(&name)).filter(|_| is_library) else {
         return Vec::new();
     };

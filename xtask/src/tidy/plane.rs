@@ -7,7 +7,7 @@ use super::source::{Source, words};
 use super::{Finding, Repository};
 
 /// The crates whose code runs on workers.
-const CRATES: [&str; 11] = [
+const CRATES: [&str; 12] = [
     "crates/sigma-buffer/",
     "crates/sigma-cache/",
     "crates/sigma-http/",
@@ -15,6 +15,7 @@ const CRATES: [&str; 11] = [
     "crates/sigma-observe/",
     "crates/sigma-plugin/",
     "crates/sigma-plugin-kit/",
+    "extensions/",
     "plugins/",
     "crates/sigma-proxy/",
     "crates/sigma-upstream/",

@@ -68,7 +68,8 @@ fn of_folder(folder_name: &str, marked: &[(String, Marked)]) -> Vec<Finding> {
 
 /// The part of the repository that a number is for: a crate, a group of plugins, or a folder at the top.
 fn folder(path: &str) -> &str {
-    let depth = if path.starts_with("crates/") || path.starts_with("plugins/") { 2 } else { 1 };
+    let depth =
+        if ["crates/", "extensions/", "plugins/"].iter().any(|top| path.starts_with(top)) { 2 } else { 1 };
     let end = path.match_indices('/').nth(depth - 1).map(|(at, _)| at);
     end.map_or("documents at the top", |end| &path[..end])
 }
