@@ -3,7 +3,7 @@
 
 use super::VarName;
 
-/// The variables with a fixed name. `docs/logging.md` describes their values.
+/// The variables with a fixed name. `docs/variables.md` describes their values.
 pub const NAMES: &[&str] = &[
     "apisix_request_id",
     "args",
@@ -129,7 +129,7 @@ pub const PREFIXES: &[&str] = &[
     "uri_param_",
 ];
 
-/// The variables of a TCP or UDP session, besides those that begin with `geoip_` and `ssl_`. `docs/logging.md`
+/// The variables of a TCP or UDP session, besides those that begin with `geoip_` and `ssl_`. `docs/variables.md`
 /// describes their values.
 pub const SESSION_NAMES: &[&str] = &[
     "binary_remote_addr",
