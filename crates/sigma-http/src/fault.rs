@@ -285,7 +285,7 @@ impl EarlyRefusal {
 refusals! {
     CleartextOnTls Some(400), "cleartext_on_tls_listener",
         "A client sent cleartext to a TLS listener.",
-        "Use `https://` in the client. For databases that begin in cleartext see [streams](streams.md).";
+        "Use `https://` in the client. For databases that begin in cleartext see [databases with TLS](databases.md).";
     TlsOnCleartext Some(400), "tls_on_cleartext_listener",
         "A client began TLS on a listener without TLS.",
         "Use `http://` in the client, or give the listener `tls`.";

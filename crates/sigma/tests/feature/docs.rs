@@ -122,7 +122,7 @@ const COMMANDS: [(&str, &str, &str); 38] = [
     ("docs/running-many-nodes.md", "X-API-KEY", "a_node_with_etcd_as_the_document_says"),
     ("docs/running-many-nodes.md", "/v1/revision", "a_node_with_etcd_as_the_document_says"),
     ("docs/streams.md", "redis-cli", "streams::a_database_as_the_page_says"),
-    ("docs/streams.md", "psql", "servers::postgres::postgres_as_the_page_says"),
+    ("docs/databases.md", "psql", "servers::postgres::postgres_as_the_page_says"),
     ("docs/udp.md", "dig", "datagrams::names_as_the_page_says"),
     ("docs/udp.md", "logger", "datagrams::logs_as_the_page_says"),
     ("docs/tls.md", "examples/https.yaml", "https_in_one_minute"),

@@ -272,9 +272,9 @@ fn postgres_as_the_page_says() {
             .replace("/etc/sigma/", &format!("{}/", dir.path().display()))
             .replace("dbname=shop", &format!("dbname=postgres hostaddr=127.0.0.1 port={port}"))
     };
-    let config = renamed(block("docs/streams.md", "yaml", "/etc/sigma/db.crt"));
+    let config = renamed(block("docs/databases.md", "yaml", "/etc/sigma/db.crt"));
     fs::write(dir.path().join("sigma.yaml"), config).unwrap();
-    let output = crate::docs::paste(dir.path(), &renamed(block("docs/streams.md", "sh", "psql")), &[]);
+    let output = crate::docs::paste(dir.path(), &renamed(block("docs/databases.md", "sh", "psql")), &[]);
     assert!(
         crate::docs::text_of(&output).contains("encrypted to the gateway"),
         "{}",
