@@ -72,9 +72,11 @@ const TRACING: &str = "docs/tracing.md";
 
 const CACHING: &str = "docs/caching.md";
 
+const EXPLAIN: &str = "docs/explain.md";
+
 /// Whether a test of this file types the commands of a page.
 pub(crate) fn is_followed(page: &str) -> bool {
-    [LOGINS, RECIPES, POLICIES, TRACING, TUTORIAL].contains(&page)
+    [EXPLAIN, LOGINS, RECIPES, POLICIES, TRACING, TUTORIAL].contains(&page)
         || plugin_pages().iter().any(|known| known == page)
 }
 
@@ -159,6 +161,12 @@ fn every_login_and_token_works_as_shown() {
 fn the_way_of_a_request_is_seen() {
     let page = read(TRACING);
     Reader::follow(&Section::of(&page, TRACING, &page));
+}
+
+#[test]
+fn a_request_is_explained_as_the_page_shows() {
+    let page = read(EXPLAIN);
+    Reader::follow(&Section::of(&page, EXPLAIN, &page));
 }
 
 /// The page begins with a configuration and two requests, of which the second one is a hit.

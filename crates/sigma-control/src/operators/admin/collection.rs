@@ -17,7 +17,7 @@ pub(crate) enum Class {
     Decoration,
 }
 
-/// A collection of resources: one row of the table in `docs/admin-api.md`.
+/// A collection of resources: one row of the table in `docs/admin-api-calls.md`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Collection {
     /// The path segment.
