@@ -41,7 +41,7 @@ Bodies of plugins have no `reason`, since clients depend on their form.
 | status | plugins | see |
 |---|---|---|
 | 401 | authentication | the page of the plugin; credentials are not logged |
-| 403 | authorization, restrictions | [policies](policies.md) |
+| 403 | authorization, restrictions | [authorization](policies.md), [block clients](block-clients.md) |
 | 429, 503 | `limit-count`, `limit-req`, `limit-conn`: 503 is the default of `rejected_code` | [plugins](plugins/README.md) |
 | 503 | a login plugin whose provider does not respond | the [error log](logging.md#error-log) |
 ";

@@ -66,6 +66,8 @@ const TUTORIAL: &str = "docs/tutorial.md";
 
 const POLICIES: &str = "docs/policies.md";
 
+const BLOCK_CLIENTS: &str = "docs/block-clients.md";
+
 const LOGINS: &str = "docs/logins-and-tokens.md";
 
 const TRACING: &str = "docs/tracing.md";
@@ -76,7 +78,7 @@ const EXPLAIN: &str = "docs/explain.md";
 
 /// Whether a test of this file types the commands of a page.
 pub(crate) fn is_followed(page: &str) -> bool {
-    [EXPLAIN, LOGINS, RECIPES, POLICIES, TRACING, TUTORIAL].contains(&page)
+    [BLOCK_CLIENTS, EXPLAIN, LOGINS, RECIPES, POLICIES, TRACING, TUTORIAL].contains(&page)
         || plugin_pages().iter().any(|known| known == page)
 }
 
@@ -149,6 +151,11 @@ fn every_recipe_works_as_shown() {
 #[test]
 fn every_policy_works_as_shown() {
     follow_sections_of(POLICIES);
+}
+
+#[test]
+fn every_filter_of_clients_works_as_shown() {
+    follow_sections_of(BLOCK_CLIENTS);
 }
 
 #[test]
