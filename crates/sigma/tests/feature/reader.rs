@@ -68,7 +68,9 @@ const POLICIES: &str = "docs/policies.md";
 
 const BLOCK_CLIENTS: &str = "docs/block-clients.md";
 
-const LOGINS: &str = "docs/logins-and-tokens.md";
+const LOGINS: &str = "docs/logins.md";
+
+const TOKENS: &str = "docs/tokens.md";
 
 const TRACING: &str = "docs/tracing.md";
 
@@ -78,7 +80,7 @@ const EXPLAIN: &str = "docs/explain.md";
 
 /// Whether a test of this file types the commands of a page.
 pub(crate) fn is_followed(page: &str) -> bool {
-    [BLOCK_CLIENTS, EXPLAIN, LOGINS, RECIPES, POLICIES, TRACING, TUTORIAL].contains(&page)
+    [BLOCK_CLIENTS, EXPLAIN, LOGINS, POLICIES, RECIPES, TOKENS, TRACING, TUTORIAL].contains(&page)
         || plugin_pages().iter().any(|known| known == page)
 }
 
@@ -159,8 +161,13 @@ fn every_filter_of_clients_works_as_shown() {
 }
 
 #[test]
-fn every_login_and_token_works_as_shown() {
+fn every_login_works_as_shown() {
     follow_sections_of(LOGINS);
+}
+
+#[test]
+fn every_token_works_as_shown() {
+    follow_sections_of(TOKENS);
 }
 
 /// The page is one configuration, and its output for a request.
