@@ -16,9 +16,9 @@ Sigma names the reason of every error response that it makes itself. The same wo
 {"error_msg":"502 Bad Gateway","reason":"connection_refused","detail":"the node refused the connection or cannot be reached"}
 ```
 
-- `reason` and `detail` of the JSON body, unless [`show_reason`](configuration.md) hides them;
-- the variable `$fault` at the end of the default line of the [access log](logging.md);
 - `reason` of the line that each response with 5xx has in the [error log](logging.md#error-log);
+- `reason` and `detail` of the JSON body. [`show_reason`](configuration.md) can hide them, and `profile: edge` does. The body of a 404 without a route never has them;
+- the variable `$fault` at the end of the default line of the [access log](logging.md), if `access_log.path` is set;
 - the label `kind` of the metrics `sigma_faults_total` and `sigma_refusals_total`.
 
 `sigma explain REASON` prints meaning and remedy of a word:
@@ -30,7 +30,14 @@ connection_refused (status 502)
   Remedy: Start the service; check address, port and firewall.
 ```
 
-A response of a node has no reason: `$upstream_status` is the status of the node. [Tapping](tapping.md) shows single exchanges of a running gateway. `sigma routes -c sigma.yaml METHOD HOST PATH` shows which route serves a request, and why others do not.
+A response of a node has no reason and no line in the error log. Set `access_log.path`: the line has `fault=-` and the status of the node.
+
+| to see | use |
+|---|---|
+| the route of a request, with routes in a file | `sigma routes -c sigma.yaml METHOD HOST PATH` |
+| the route and the plugins of a request, with routes in a store | [`sigma ctl explain METHOD URL`](admin-api.md#explain-a-request) |
+| the nodes, and why one is out | `sigma ctl upstreams`, if the file has [`control`](control-api.md) |
+| single exchanges of a running gateway | [`sigma ctl tap`](tapping.md) |
 
 "#;
 
