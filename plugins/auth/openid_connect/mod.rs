@@ -71,8 +71,9 @@ pub(crate) static OPENID_CONNECT: Descriptor = Descriptor {
     ..Descriptor::of::<Config>()
 };
 
-const EXAMPLE: &str = r#"Here the provider is a route of the gateway itself, which says of itself where users log in. The gateway
-sends a browser there, and answers a program that brings no good token.
+const EXAMPLE: &str = r#"Here the provider is a route of the gateway itself, so no login can end.
+The option `--with-demo-provider` of `run` starts a provider for logins. The gateway redirects a browser to the
+provider, and refuses a program without a valid token.
 
 ```yaml
 listeners: ["127.0.0.1:9080"]
