@@ -62,7 +62,8 @@ const FORM_LIMIT: usize = 1024 * 1024;
 ///
 /// The first matching rule applies; its upstreams share the traffic by weight. An entry without an upstream means the
 /// upstream of the route. Clients can change between upstreams with each request; to keep them on one version see
-/// [canary with sticky sessions](../recipes.md#canary-with-sticky-sessions).
+/// [canary with sticky sessions](../recipes.md#canary-with-sticky-sessions). `vars` has
+/// [conditions on variables](../routing.md#conditions-on-variables).
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// Rules; the first matching one decides.
