@@ -71,7 +71,7 @@ pub(crate) static OPENID_CONNECT: Descriptor = Descriptor {
     ..Descriptor::of::<Config>()
 };
 
-const EXAMPLE: &str = r#"Here the provider is a route of the gateway itself, so no login can end.
+const EXAMPLE: &str = r#"Here the provider is a route of the gateway itself, so a browser is redirected without end.
 The option `--with-demo-provider` of `run` starts a provider for logins. The gateway redirects a browser to the
 provider, and refuses a program without a valid token.
 
