@@ -55,16 +55,16 @@ HTTP/1.1 200 OK
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("anyOf" = [{"required": ["allow_labels"]}, {"required": ["deny_labels"]}]))]
 struct Config {
-    /// Labels with values of which one has to be there.
+    /// Permitted values by label. One matching value of one label permits the request; others are refused.
     #[schemars(extend("minProperties" = 1))]
     allow_labels: Option<BTreeMap<String, Values>>,
-    /// Labels with values that may not be there; they go before `allow_labels`.
+    /// Refused values by label; `deny_labels` has precedence over `allow_labels`.
     #[schemars(extend("minProperties" = 1))]
     deny_labels: Option<BTreeMap<String, Values>>,
-    /// Where the values stand in the claims: a name, or a JSONPath of names, `[n]`, `[*]` and `..`.
+    /// Place of the values in the claims: a name, or a JSONPath of names, `[n]`, `[*]` and `..`.
     #[schemars(length(min = 1), extend("default" = "groups"))]
     external_user_label_field: String,
-    /// The label that they count as; unset: the field.
+    /// Label name of these values. Default: the value of `external_user_label_field`.
     #[schemars(length(min = 1))]
     external_user_label_field_key: Option<String>,
     /// Format of the values. Unset: detected from the value.

@@ -41,7 +41,7 @@ $ curl -s -H 'apikey: jacks-key' -H 'X-Department: board' http://127.0.0.1:9080/
 /// Nodes never get these fields from a client: without a consumer, or without the label, the field is removed.
 #[derive(Deserialize, JsonSchema)]
 struct AttachConsumerLabel {
-    /// Names of fields, each with the label that it gets, behind a `$`.
+    /// Header fields, each with a label after a `$`: `{X-Department: $department}`.
     #[schemars(schema_with = "headers_schema")]
     headers: Labels,
 }

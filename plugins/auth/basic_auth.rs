@@ -67,7 +67,7 @@ impl Scheme for BasicAuth {
 #[derive(Deserialize, JsonSchema)]
 #[schemars(title = "work with consumer object")]
 struct Consumer {
-    /// The name; no two consumers have the same one.
+    /// The name; it must be unique among consumers.
     username: String,
     /// The password.
     password: Confidential,

@@ -61,7 +61,7 @@ struct ConsumerRestriction {
     /// Permitted values; all others are refused.
     #[schemars(length(min = 1))]
     whitelist: Option<Vec<String>>,
-    /// Methods that some may use; who is not named may use all.
+    /// Permitted methods of single values. Values without an entry may use every method.
     allowed_by_methods: Option<Vec<Methods>>,
     /// The status of a refusal.
     #[schemars(range(min = 200, max = 999), extend("default" = 403))]
@@ -93,9 +93,9 @@ enum Subject {
 
 #[derive(Deserialize, JsonSchema)]
 struct Methods {
-    /// The value that the rule is for.
+    /// The value to which the entry applies, of the kind in `type`.
     user: Option<String>,
-    /// The methods it may use.
+    /// The permitted methods.
     #[schemars(length(min = 1), extend("items" = {"type": "string", "enum": [
         "GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "CONNECT", "TRACE", "PURGE"
     ]}))]

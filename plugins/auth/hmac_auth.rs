@@ -163,10 +163,10 @@ struct Consumer {
     #[serde(rename = "key_id")]
     #[schemars(length(min = 1, max = 256))]
     _key_id: String,
-    /// The secret that the client signs with. Without it there has to be a public key.
+    /// The secret that signs requests. Without it `public_key` is required.
     #[schemars(length(min = 1, max = 256))]
     secret_key: Option<Confidential>,
-    /// The public key (PEM) for the client's message signatures; its secret is not accepted for them then.
+    /// The public key (PEM) for message signatures; `secret_key` is then not accepted for them.
     #[schemars(length(min = 1, max = 8192))]
     public_key: Option<String>,
     /// The algorithm of the public key.

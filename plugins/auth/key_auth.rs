@@ -90,7 +90,7 @@ impl Scheme for KeyAuth {
 
 #[derive(Deserialize, JsonSchema)]
 struct Consumer {
-    /// The key; no two consumers have the same one.
+    /// The key; it must be unique among consumers.
     #[serde(rename = "key")]
     _key: Confidential,
 }

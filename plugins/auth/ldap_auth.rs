@@ -65,17 +65,17 @@ $ curl -u jack:jacks-password http://127.0.0.1:9080/orders
 /// connections for a minute. If a directory does not respond within ten seconds, the login fails.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
-    /// The entry below which users stand.
+    /// Base DN of the users.
     base_dn: String,
-    /// Host and port of the directory, without a scheme; the port is 389 unless it is written, also with TLS.
+    /// Host and port of the directory, without a scheme. Default port: 389, also with TLS.
     ldap_uri: Place,
-    /// Whether the connection is encrypted from its first byte.
+    /// Whether TLS encrypts the connection from its first byte (LDAPS).
     #[schemars(extend("default" = false))]
     use_tls: bool,
     /// Whether the directory's certificate is verified.
     #[schemars(extend("default" = false))]
     tls_verify: bool,
-    /// The attribute that has the user's name.
+    /// The attribute with the user's name.
     #[schemars(extend("default" = "cn"))]
     uid: String,
     #[serde(flatten)]
@@ -93,7 +93,7 @@ impl Scheme for Config {
 #[derive(Deserialize, JsonSchema)]
 #[schemars(title = "work with consumer object")]
 struct Consumer {
-    /// The DN of the user's entry, with escaped special characters. No two consumers have the same one.
+    /// The DN of the user's entry, with escaped special characters; it must be unique among consumers.
     #[serde(rename = "user_dn")]
     user_dn: String,
 }

@@ -80,57 +80,56 @@ const ATTRIBUTE: &str = r"^([A-Za-z][A-Za-z0-9-]*|(0|[1-9][0-9]*)(\.(0|[1-9][0-9
 /// `X-Authenticated-Groups`, and never gets this field from a client.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
-    /// Host and port of the directory, without a scheme; the port is 389 unless it is written, and 636 with
-    /// `use_ldaps`.
+    /// Host and port of the directory, without a scheme. Default port: 389, or 636 with `use_ldaps`.
     #[schemars(length(min = 1, max = 256))]
     ldap_uri: Place,
-    /// The entry below which users stand.
+    /// Base DN of the users.
     #[schemars(length(min = 1, max = 4096))]
     base_dn: String,
-    /// The attribute that has the user's name: a name or OID, with options.
+    /// The attribute with the user's name: a name or OID, with options.
     #[schemars(
         length(max = 256),
         regex(pattern = ATTRIBUTE),
         extend("default" = "cn")
     )]
     attribute: String,
-    /// DN for searches; anonymous if unset.
+    /// DN for searches. Default: anonymous.
     #[schemars(length(min = 1, max = 4096))]
     bind_dn: Option<String>,
     /// The password of `bind_dn`.
     #[schemars(length(min = 1, max = 4096))]
     ldap_password: Option<Confidential>,
-    /// Whether the connection is encrypted from its first byte.
+    /// Whether TLS encrypts the connection from its first byte (LDAPS).
     #[schemars(extend("default" = false))]
     use_ldaps: bool,
-    /// Whether the connection is encrypted by StartTLS at its beginning.
+    /// Whether StartTLS encrypts the connection at its beginning.
     #[schemars(extend("default" = false))]
     use_starttls: bool,
     /// Whether the directory's certificate is verified.
     #[schemars(extend("default" = true))]
     ssl_verify: bool,
-    /// Milliseconds for all questions about one user.
+    /// Timeout in milliseconds for all requests about one user.
     #[schemars(range(min = 1, max = 60_000), extend("default" = 10_000))]
     timeout: u64,
     /// Whether connections are kept alive.
     #[schemars(extend("default" = true))]
     keepalive: bool,
-    /// Milliseconds that a kept connection may idle.
+    /// Idle timeout of a connection in milliseconds.
     #[schemars(range(min = 1000), extend("default" = 60_000))]
     keepalive_timeout: u64,
-    /// Idle connections of each worker.
+    /// Maximum idle connections of each worker.
     #[schemars(range(min = 1), extend("default" = 5))]
     keepalive_pool_size: usize,
-    /// Keeps connections apart from those that lead to the same directory under another name.
+    /// Name of the connection pool; connections to one directory in different pools are separate.
     #[schemars(length(min = 1, max = 256))]
     keepalive_pool_name: Option<String>,
-    /// Maximum entries of a search for a user; one is enough.
+    /// Maximum entries that a search for a user returns; exactly one must match.
     #[schemars(range(min = 2, max = 2_147_483_647), extend("default" = 2))]
     size_limit: u32,
-    /// Seconds that the directory may search; 0 for as long as it likes.
+    /// Maximum time of a search at the directory, in seconds; 0: no limit.
     #[schemars(range(min = 0, max = 2_147_483_647), extend("default" = 5))]
     time_limit: u32,
-    /// Whether there must be a consumer whose `user_dn` is the name of the entry.
+    /// Whether a consumer is required: its `user_dn` must be the DN of the entry.
     #[schemars(extend("default" = true))]
     consumer_required: bool,
     /// The first word of the credentials.
@@ -139,10 +138,10 @@ struct Config {
     /// The realm of the challenge in `WWW-Authenticate`.
     #[schemars(length(min = 1, max = 128), regex(pattern = r"^[ !#-\[\]-~]+$"), extend("default" = "ldap"))]
     realm: String,
-    /// The base entry of groups; without it groups are not searched.
+    /// Base DN of groups; without it groups are not searched.
     #[schemars(length(min = 1, max = 4096))]
     group_base_dn: Option<String>,
-    /// The attribute of a group that has the names of its members' entries.
+    /// The attribute of a group with the DNs of its members.
     #[schemars(
         length(max = 256),
         regex(pattern = ATTRIBUTE),
@@ -150,7 +149,7 @@ struct Config {
     )]
     #[schemars(extend("own_default" = true))]
     group_member_attribute: String,
-    /// The attribute of a group that has its name.
+    /// The attribute of a group with its name.
     #[schemars(
         length(max = 256),
         regex(pattern = ATTRIBUTE),

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// The path of a page of the gateway's own: as requests are compared with it, without a query and without escapes.
+/// The path of a page of the gateway itself, without a query and without escapes, as requests are compared with it.
 #[derive(Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
 pub(super) struct PagePath(#[schemars(skip)] pub(super) String);

@@ -24,13 +24,12 @@ pub(super) trait Scheme {
     const REALM: &'static str;
 }
 
-/// The policy of an authenticating plugin, for any credential: the fields that the configurations of all of
-/// them have.
+/// The fields that all authentication plugins have, for any credential.
 #[derive(Deserialize, JsonSchema)]
 #[serde(bound = "S: Scheme")]
 #[schemars(bound = "S: Scheme")]
 pub(super) struct AuthPolicy<S> {
-    /// Whether the credential is hidden from the node: it is removed from every place that the plugin reads.
+    /// Whether the credential is removed before the node gets the request, at every place that the plugin reads.
     #[schemars(extend("default" = false))]
     pub(super) hide_credentials: bool,
     /// The realm of the challenge in `WWW-Authenticate`.
@@ -153,8 +152,8 @@ impl<S: Scheme> AuthPolicy<S> {
     }
 }
 
-/// A field of the request that a configuration names. As in APISIX an underscore in the name also matches a
-/// hyphen; a field that is spelt as the name goes first.
+/// A request field that a configuration names. As in APISIX an underscore in the name also matches a hyphen; a field
+/// with exactly this name has precedence.
 #[derive(Deserialize, JsonSchema)]
 #[serde(from = "String")]
 pub(super) struct FieldName {

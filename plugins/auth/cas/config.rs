@@ -20,23 +20,22 @@ pub(super) const TIMEOUT_MS: u64 = 10_000;
 
 /// Logs users in at a CAS server (protocol 2 and 3).
 ///
-/// A browser without a session is redirected to the server, and returns to `cas_callback_uri` with a ticket, which
-/// the gateway verifies at the server within 10 s. Then the browser is redirected to the requested page. A session
-/// ends an hour after its last request, at `logout_uri`, and by a POST of the server to the callback (single logout).
-/// Sessions are in the memory of one gateway: several gateways need a load balancer with sticky sessions. The node
-/// does not get the user.
+/// A browser without a session is redirected to the server, and returns to `cas_callback_uri` with a ticket, which the
+/// gateway verifies at the server within 10 s. Then the browser is redirected to the requested page. A session ends an
+/// hour after its last request, at `logout_uri`, and by a POST of the server to the callback (single logout). Sessions
+/// are in the memory of one gateway: several gateways need a load balancer with sticky sessions. The node does not get
+/// the user.
 ///
-/// **With a path as `cas_callback_uri` the service that the server is asked about has the host of the request's
-/// Host.** Who can choose that could come with a ticket that was given out for another service: write the whole URL, or
-/// give the route `hosts`.
+/// **With a path as `cas_callback_uri` the service URL has the host of the request's `Host`. A client that chooses
+/// `Host` can use a ticket of another service**: write the whole URL, or give the route `hosts`.
 ///
-/// A ticket names no browser. A page of another site can therefore log a user in under another account (login CSRF),
-/// as everywhere with this protocol.
+/// A ticket names no browser. A page of another site can therefore log a user in under another account (login CSRF), as
+/// everywhere with this protocol.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Config {
     /// The URL of the server.
     pub(super) idp_uri: ServerUrl,
-    /// Where browsers come back: a path on this route, or a whole URL.
+    /// Return address of browsers: a path on this route, or a whole URL.
     pub(super) cas_callback_uri: Callback,
     /// The path that ends a session.
     pub(super) logout_uri: PagePath,
@@ -53,10 +52,10 @@ pub(super) struct Cookie {
     /// Secret that signs the return address of a browser.
     #[schemars(length(min = 32))]
     pub(super) secret: Confidential,
-    /// Whether browsers send them by HTTPS alone.
+    /// `Secure` of the cookies: browsers send them over HTTPS only.
     #[schemars(extend("default" = true))]
     pub(super) secure: bool,
-    /// Whether browsers send them with requests that other sites begin.
+    /// `SameSite` of the cookies: whether browsers send them with requests from other sites.
     #[schemars(extend("default" = "Lax"))]
     pub(super) samesite: SameSite,
 }
@@ -118,11 +117,11 @@ impl ServerUrl {
     }
 }
 
-/// Where browsers come back.
+/// Return address of browsers.
 #[derive(Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
 pub(super) struct Callback {
-    /// As it is written.
+    /// The text of the configuration.
     #[schemars(skip)]
     pub(super) text: String,
     #[schemars(skip)]

@@ -85,7 +85,7 @@ HTTP/1.1 200 OK
 /// not fit the model, is refused. Files are read together with the configuration.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
-    /// The field that names the user.
+    /// The header field with the user's name.
     username: String,
     /// The file of the model; requires `policy_path`.
     model_path: Option<String>,
@@ -114,7 +114,7 @@ impl Configuration for Config {
     }
 }
 
-/// For configurations without a model of their own.
+/// The model and policy of configurations without their own.
 #[derive(Deserialize, JsonSchema)]
 struct Metadata {
     /// The model as text.

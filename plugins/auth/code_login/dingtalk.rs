@@ -78,53 +78,54 @@ const TOKEN_S: u64 = 7000;
 
 /// Logs users in with a DingTalk code, and stores the session in an encrypted cookie.
 ///
-/// A request without a session and without a code is sent to `redirect_uri`, where the login begins. With a
-/// code, the gateway requests the user from DingTalk. The node gets the user in `X-Userinfo`, JSON in Base64;
-/// the client's own field never reaches it. A session lives for 15 minutes at most.
+/// A request without a session and without a code is redirected to `redirect_uri`, where the login begins. With a code,
+/// the gateway requests the user from DingTalk. The node gets the user in `X-Userinfo`, JSON in Base64; the client's
+/// own field never reaches it. A session ends after 15 minutes at the latest.
 ///
-/// The code is all that a login brings: who gets a browser to open a link with a code of their own has logged it in as
-/// themselves, as the page at `redirect_uri` has to prevent. Each worker keeps the application's token for 7000 s.
+/// The code is the only proof of a login. An attacker whose link with a code is opened in a browser logs this browser
+/// in under the attacker's account (login CSRF). The page at `redirect_uri` must prevent this. Each worker keeps the
+/// application's token for 7000 s.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
-    /// The application at DingTalk.
+    /// The key of the application at DingTalk.
     #[schemars(length(min = 1))]
     app_key: String,
-    /// Its secret.
+    /// The secret of the application.
     #[schemars(length(min = 1))]
     app_secret: Confidential,
     /// Secret that encrypts sessions.
     #[schemars(length(min = 8, max = 32))]
     secret: Confidential,
-    /// Older secrets; sessions that were encrypted with them are still read.
+    /// Former values of `secret`; their sessions stay valid.
     #[serde(default)]
     #[schemars(inner(length(min = 8, max = 32)))]
     #[schemars(extend("own_default" = true))]
     secret_fallbacks: Vec<Confidential>,
-    /// Where a request without a code is sent.
+    /// Redirect target of requests without a session and without a code.
     #[schemars(length(min = 1))]
     redirect_uri: String,
     /// The field with the code.
     #[schemars(length(min = 1), extend("default" = "X-DingTalk-Code"))]
     code_header: String,
-    /// The argument with the code, if the field is absent.
+    /// The query argument with the code, if the field is absent.
     #[schemars(length(min = 1), extend("default" = "code"))]
     code_query: String,
-    /// The URL of the application's token.
+    /// The URL that issues the application's token.
     #[schemars(length(min = 1), extend("default" = "https://api.dingtalk.com/v1.0/oauth2/accessToken"))]
     access_token_url: Service,
-    /// The URL of the user of a code.
+    /// The URL that returns the user of a code.
     #[schemars(length(min = 1), extend("default" = "https://oapi.dingtalk.com/topapi/v2/user/getuserinfo"))]
     userinfo_url: Service,
-    /// Whether the node gets the user.
+    /// Whether the node gets the user in `X-Userinfo`.
     #[schemars(extend("default" = true))]
     set_userinfo_header: bool,
-    /// Milliseconds for each call.
+    /// Timeout of each call in milliseconds.
     #[schemars(range(min = 1), extend("default" = 6000))]
     timeout: u64,
     /// Whether DingTalk's certificate is verified.
     #[schemars(extend("default" = true))]
     ssl_verify: bool,
-    /// Seconds after which a session ends, if that is sooner than 15 minutes.
+    /// Lifetime of a session in seconds, at most 900.
     #[schemars(range(min = 1), extend("default" = 86_400))]
     cookie_expires_in: u64,
 }

@@ -74,54 +74,54 @@ $ curl -s -b jar http://127.0.0.1:9080/orders | jq -r '.headers["x-userinfo"] | 
 
 /// Logs users in with a Feishu (Lark) code, and stores the session in an encrypted cookie.
 ///
-/// A request without a session and without a code is redirected to `redirect_uri`, where the login begins. With a
-/// code, the gateway gets a token and its user from Feishu. The node gets the user in `X-Userinfo`, JSON in Base64.
-/// It never gets this field from a client. A session lasts at most 15 minutes.
+/// A request without a session and without a code is redirected to `redirect_uri`, where the login begins. With a code,
+/// the gateway gets a token and its user from Feishu. The node gets the user in `X-Userinfo`, JSON in Base64. It never
+/// gets this field from a client. A session ends after 15 minutes at the latest.
 ///
-/// The code is all that a login brings: who gets a browser to open a link with a code of their own has logged it in as
-/// themselves, as the page at `redirect_uri` has to prevent.
+/// The code is the only proof of a login. An attacker whose link with a code is opened in a browser logs this browser
+/// in under the attacker's account (login CSRF). The page at `redirect_uri` must prevent this.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
-    /// The application at Feishu.
+    /// The id of the application at Feishu.
     #[schemars(length(min = 1))]
     app_id: String,
-    /// Its secret.
+    /// The secret of the application.
     #[schemars(length(min = 1))]
     app_secret: Confidential,
     /// Secret that encrypts sessions.
     #[schemars(length(min = 8, max = 32))]
     secret: Confidential,
-    /// Older secrets; sessions that were encrypted with them are still read.
+    /// Former values of `secret`; their sessions stay valid.
     #[serde(default)]
     #[schemars(inner(length(min = 8, max = 32)))]
     #[schemars(extend("own_default" = true))]
     secret_fallbacks: Vec<Confidential>,
-    /// Where a request without a code is sent.
+    /// Redirect target of requests without a session and without a code.
     redirect_uri: String,
     /// The URI with which the code was requested.
     auth_redirect_uri: String,
     /// The field with the code.
     #[schemars(extend("default" = "X-Feishu-Code"))]
     code_header: String,
-    /// The argument with the code, if the field is absent.
+    /// The query argument with the code, if the field is absent.
     #[schemars(extend("default" = "code"))]
     code_query: String,
-    /// The URL of the token for a code.
+    /// The URL that returns the token for a code.
     #[schemars(extend("default" = "https://open.feishu.cn/open-apis/authen/v2/oauth/token"))]
     access_token_url: Service,
-    /// The URL of the user of a token.
+    /// The URL that returns the user of a token.
     #[schemars(extend("default" = "https://open.feishu.cn/open-apis/authen/v1/user_info"))]
     userinfo_url: Service,
-    /// Whether the node gets the user.
+    /// Whether the node gets the user in `X-Userinfo`.
     #[schemars(extend("default" = true))]
     set_userinfo_header: bool,
-    /// Milliseconds for each call.
+    /// Timeout of each call in milliseconds.
     #[schemars(range(min = 1), extend("default" = 6000))]
     timeout: u64,
     /// Whether Feishu's certificate is verified.
     #[schemars(extend("default" = true))]
     ssl_verify: bool,
-    /// Seconds after which a session ends, if that is sooner than 15 minutes.
+    /// Lifetime of a session in seconds, at most 900.
     #[schemars(range(min = 1), extend("default" = 86_400))]
     cookie_expires_in: u64,
 }

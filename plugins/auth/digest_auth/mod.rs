@@ -70,26 +70,25 @@ $ curl -s --digest -u jack:other http://127.0.0.1:9080/orders
 /// nonce (`nc`) is stored, so a request cannot be repeated to the same gateway.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
-    /// Digests that are offered, the preferred first. MD5 can be broken; it is for clients that know nothing
-    /// else.
+    /// Offered digests, in order of preference. MD5 can be broken; it is for clients that support nothing else.
     #[schemars(length(min = 1), extend("uniqueItems" = true, "default" = ["SHA-256"]))]
     algorithms: Vec<Algorithm>,
-    /// Scope of the digest (`qop`): `auth` for method and URI, `auth-int` for the body as well. Clients choose among
-    /// those that are offered.
+    /// Offered scopes of the digest (`qop`): `auth` for method and URI, `auth-int` for the body as well. Clients choose
+    /// one.
     #[schemars(length(min = 1), extend("uniqueItems" = true, "default" = ["auth"]))]
     qop: Vec<Qop>,
     /// Maximum bytes of a body that is part of a digest; it is held in memory. A larger one gets 413.
     #[schemars(range(min = 1), extend("default" = 1_048_576))]
     max_req_body_size: usize,
-    /// Whether clients may send a digest instead of the name. A consumer that is new is known by it after some
+    /// Whether clients may send a digest of the name instead of the name. For a new consumer this works after some
     /// seconds.
     #[schemars(extend("default" = false))]
     userhash: bool,
-    /// Seconds for which a nonce may be used.
+    /// Lifetime of a nonce in seconds.
     #[schemars(range(min = 1, max = 86_400), extend("default" = 300))]
     nonce_lifetime: u64,
-    /// Secret for nonces. Gateways with the same secret accept each other's nonces, and a request can then be
-    /// repeated once to each of them. Without one a gateway generates its own at its start.
+    /// Secret for nonces. Gateways with the same secret accept each other's nonces, and a request can then be repeated
+    /// once to each of them. Default: a secret that the gateway generates at its start.
     #[schemars(length(min = 16))]
     nonce_secret: Option<Confidential>,
     #[serde(flatten)]
@@ -107,7 +106,7 @@ impl Scheme for Config {
 #[derive(Deserialize, JsonSchema)]
 #[schemars(title = "work with consumer object")]
 struct Consumer {
-    /// The name; no two consumers have the same one.
+    /// The name; it must be unique among consumers.
     #[schemars(length(min = 1))]
     username: String,
     /// The password.

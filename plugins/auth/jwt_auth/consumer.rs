@@ -33,10 +33,10 @@ pub(super) struct Consumer {
     /// The public key of all other algorithms, PEM.
     #[schemars(length(min = 1))]
     public_key: Option<String>,
-    /// The algorithm that tokens are signed with.
+    /// The signature algorithm of the consumer's tokens.
     #[schemars(extend("default" = "HS256"))]
     algorithm: Algorithm,
-    /// Without effect, as in APISIX: tokens are issued elsewhere, and their own `exp` counts.
+    /// Without effect, as in APISIX: tokens are issued elsewhere with their own `exp`.
     #[serde(rename = "exp")]
     #[schemars(range(min = 1), extend("default" = 86400))]
     _exp: u64,
@@ -46,16 +46,16 @@ pub(super) struct Consumer {
     /// Tolerated clock difference in seconds for `exp` and `nbf`.
     #[schemars(extend("default" = 0))]
     lifetime_grace_period: u64,
-    /// Whether `public_key` may be an RSA key of 1,024 to 2,047 bits, for RS256 and RS512. Such keys can be
-    /// forged with effort; for the time until they are replaced.
+    /// Whether `public_key` may be an RSA key of 1,024 to 2,047 bits, for RS256 and RS512. Such keys can be forged with
+    /// effort; use this only until they are replaced.
     #[schemars(extend("default" = false, "own_default" = true))]
     allow_short_rsa_key: bool,
     /// Required `iss` of the consumer's tokens.
     #[schemars(length(min = 1))]
     issuer: Option<String>,
-    /// The URL of a set of keys (RFC 7517), instead of `public_key`. It is fetched when a token needs it, and again
-    /// when a token names a key that is not in it; redirects are not followed. Ignored are symmetric and private
-    /// keys, RSA keys under 2,048 bits, and keys that are not for signatures.
+    /// The URL of a key set (JWKS, RFC 7517), instead of `public_key`. It is fetched when a token needs it, and again
+    /// when a token names a missing key. Redirects are not followed. Symmetric and private keys, RSA keys under 2,048
+    /// bits, and keys that are not for signatures are ignored.
     jwks_uri: Option<Address>,
     /// Whether the certificate of `jwks_uri` is verified, by the authorities of the system; true by default.
     jwks_ssl_verify: Option<bool>,

@@ -99,19 +99,19 @@ struct Config {
     /// The claim with the consumer's key.
     #[schemars(length(min = 1), extend("default" = "key"))]
     key_claim_name: String,
-    /// Whether later plugins find the claims, as JSON, in the variable `jwt_auth_payload`.
+    /// Whether later plugins get the claims, as JSON, in the variable `jwt_auth_payload`.
     #[schemars(extend("default" = false))]
     store_in_ctx: bool,
-    /// Claims that must be present, and in time. If empty, those that are present must be in time.
+    /// Time claims that must be present and valid. If empty, only present ones are checked.
     #[schemars(extend("uniqueItems" = true))]
     claims_to_verify: Option<Vec<Claim>>,
     /// Whether a token must have `exp`; false by default, true with `profile: edge`. Sigma's own.
     require_exp: Option<bool>,
-    /// Whom a token may be for: its claim `aud` must name one of these.
+    /// Permitted audiences: the claim `aud` must name one of them.
     #[schemars(length(min = 1), extend("uniqueItems" = true))]
     audience: Option<Vec<String>>,
-    /// Claims of a valid token for the node, each with its field: `{sub: X-User}`. The node never gets these fields
-    /// from the client. Lists and objects are written as JSON.
+    /// Claims of a valid token for the node, each with its header field: `{sub: X-User}`. The node never gets these
+    /// fields from the client. Lists and objects are written as JSON.
     claims_to_headers: Option<ClaimFields>,
     #[serde(flatten)]
     policy: AuthPolicy<Bearer>,

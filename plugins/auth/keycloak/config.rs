@@ -41,19 +41,20 @@ pub(super) struct Config {
     /// The requested grant.
     #[schemars(extend("default" = "urn:ietf:params:oauth:grant-type:uma-ticket"))]
     pub(super) grant_type: GrantType,
-    /// Whether a request without a required permission is refused, or checked by Keycloak as well.
+    /// Treatment of a request without a required permission: refused (`ENFORCING`), or decided by Keycloak
+    /// (`PERMISSIVE`).
     #[schemars(extend("default" = "ENFORCING"))]
     pub(super) policy_enforcement_mode: EnforcementMode,
     /// Permissions that each request needs: `resource` or `resource#scope`.
     #[schemars(inner(length(min = 1, max = 100)), extend("uniqueItems" = true, "default" = []))]
     pub(super) permissions: Vec<String>,
-    /// Whether the resources are those at Keycloak whose URI fits the path.
+    /// Whether the resources at Keycloak whose URI matches the path are the required ones.
     #[schemars(extend("default" = false))]
     pub(super) lazy_load_paths: bool,
-    /// Whether the method is the scope that a request needs.
+    /// Whether the method is the required scope.
     #[schemars(extend("default" = false))]
     pub(super) http_method_as_scope: bool,
-    /// Milliseconds for each call.
+    /// Timeout of each call in milliseconds.
     #[schemars(range(min = 1000), extend("default" = 3000))]
     pub(super) timeout: u64,
     /// Whether Keycloak's certificate is verified.
@@ -64,13 +65,13 @@ pub(super) struct Config {
     pub(super) cache_ttl_seconds: u64,
     #[serde(flatten)]
     keepalive: Keepalive,
-    /// Where a client is sent that may not pass.
+    /// Redirect target of denied requests (307), instead of a 403.
     #[schemars(length(min = 1, max = 2048))]
     pub(super) access_denied_redirect_uri: Option<String>,
-    /// Lifetime in seconds of a token of the gateway without an expiry.
+    /// Lifetime in seconds of the gateway's own token, if Keycloak does not send it.
     #[schemars(range(min = 1), extend("default" = 300))]
     pub(super) access_token_expires_in: u64,
-    /// Seconds before its end from which on it is not used.
+    /// Seconds before its expiry at which this token counts as expired.
     #[schemars(extend("default" = 0))]
     pub(super) access_token_expires_leeway: u64,
     /// Not used: an account requests a new token with its secret (RFC 6749 §4.4.3).
@@ -81,10 +82,10 @@ pub(super) struct Config {
     #[serde(rename = "refresh_token_expires_leeway")]
     #[schemars(extend("default" = 0))]
     _refresh_token_expires_leeway: u64,
-    /// The path, with its query if there is one, at which clients get tokens for a name and a password.
+    /// The path, with its query if there is one, at which clients exchange a name and password for tokens.
     #[schemars(length(min = 1, max = 4096))]
     pub(super) password_grant_token_generation_incoming_uri: Option<String>,
-    /// Maximum bytes of such a form.
+    /// Maximum bytes of the form with name and password.
     #[schemars(range(min = 1), extend("default" = 67_108_864))]
     pub(super) max_req_body_size: usize,
 }

@@ -120,7 +120,7 @@ struct Config {
     /// The account of a request, a text with variables. Take it from the field that the login plugin reads.
     #[schemars(length(min = 1, max = 1024))]
     account: Option<Template>,
-    /// Variables that are credentials too if they have a value, such as `cookie_session` or `http_x_token`. With
+    /// Variables that count as credentials if they have a value, such as `cookie_session` or `http_x_token`. With
     /// `request_method`, which always has one, each reply with one of `statuses` counts.
     #[schemars(inner(length(min = 1)), extend("default" = []))]
     credentials: Vec<String>,
@@ -128,10 +128,10 @@ struct Config {
     /// make an address known.
     #[schemars(extend("default" = false))]
     count_upstream: bool,
-    /// Status of requests that are refused.
+    /// Status of refused requests.
     #[schemars(range(min = 400, max = 599), extend("default" = 429))]
     rejected_code: u16,
-    /// Text of the member `error_msg` in the body of refusals; the status unless set.
+    /// Text of the member `error_msg` in the body of refusals. Default: the status.
     #[schemars(length(min = 1))]
     rejected_msg: Option<String>,
 }

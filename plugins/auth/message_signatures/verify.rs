@@ -19,21 +19,21 @@ const SIGNATURE: &str = "Signature";
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rules {
-    /// Components that must be signed. Names of fields in small letters, names of parts with `@`, or either with its
-    /// parameters as RFC 9421 writes it, such as `"@query-param";name="id"`. A component that is signed as a part of
-    /// another one counts as well: `@target-uri` has scheme, authority, path and query.
+    /// Components that must be signed: field names in lower case, derived components with `@`, or either with its
+    /// parameters as in RFC 9421, such as `"@query-param";name="id"`. A signed component also covers its parts:
+    /// `@target-uri` covers scheme, authority, path and query.
     #[schemars(length(max = 64), extend("default" = ["@method", "@authority", "@path", "@query"]))]
     components: Vec<Component>,
-    /// The label of the signature that counts. Clients and proxies choose labels; `tag` is safer.
+    /// The label of the verified signature. Clients and proxies choose labels; `tag` is safer.
     #[schemars(length(min = 1, max = 256))]
     label: Option<String>,
-    /// The application that the signature must be made for: its parameter `tag`.
+    /// Required parameter `tag`: the application for which the signature is made.
     #[schemars(length(min = 1, max = 256))]
     tag: Option<String>,
-    /// Whether a signature needs a `nonce`, and is accepted once by this gateway.
+    /// Whether a signature must have a `nonce`, which this gateway accepts once.
     #[schemars(extend("default" = false))]
     require_nonce: bool,
-    /// Whether a signature in `Authorization` is accepted instead of these fields.
+    /// Whether a signature in `Authorization` is accepted instead of `Signature-Input` and `Signature`.
     #[schemars(extend("default" = false))]
     pub(crate) accept_authorization: bool,
 }

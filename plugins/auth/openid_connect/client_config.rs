@@ -8,7 +8,7 @@ use sigma_schema::Problem;
 
 use super::super::tokens::{Address, Algorithm, Proxy};
 
-/// How the gateway says who it is.
+/// Client authentication of the gateway at the provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum AuthMethod {
@@ -16,9 +16,9 @@ pub(super) enum AuthMethod {
     ClientSecretBasic,
     /// Name and secret in the form.
     ClientSecretPost,
-    /// A token that is signed with `client_rsa_private_key` (RFC 7523).
+    /// A token signed with `client_rsa_private_key` (RFC 7523).
     PrivateKeyJwt,
-    /// A token that is signed with the secret (RFC 7523).
+    /// A token signed with the secret (RFC 7523).
     ClientSecretJwt,
 }
 
@@ -59,12 +59,12 @@ impl From<AssertionAlgorithm> for Algorithm {
     }
 }
 
-/// The authorization request is pushed to the provider first (RFC 9126), so that it cannot be read or changed
-/// on the way.
+/// Pushed authorization requests (RFC 9126): the gateway sends the authorization request to the provider first, so that
+/// it cannot be read or changed on the way.
 #[derive(Clone, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub(super) struct ParConfig {
-    /// Whether it is.
+    /// Whether authorization requests are pushed.
     #[schemars(extend("default" = false))]
     pub(super) enabled: bool,
     /// The endpoint, if it differs from the provider's document.
@@ -73,19 +73,19 @@ pub(super) struct ParConfig {
     pub(super) endpoint_auth_method: Option<AuthMethod>,
 }
 
-/// Tokens are bound to a key of the gateway (RFC 9449): who copies one cannot use it.
+/// DPoP (RFC 9449): tokens are bound to a key of the gateway, so that a copied token is useless.
 #[derive(Clone, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub(super) struct DpopConfig {
-    /// Whether they are.
+    /// Whether tokens are bound to the key.
     #[schemars(extend("default" = false))]
     pub(super) enabled: bool,
     /// Signature algorithm of proofs.
     #[schemars(extend("default" = "ES256"))]
     pub(super) signing_alg: DpopAlgorithm,
-    /// The key, PEM.
+    /// The private key, PEM.
     pub(super) private_key: Option<Confidential>,
-    /// Its public half (RFC 7517), which the provider is shown.
+    /// The public key (RFC 7517), which the provider gets.
     #[serde(default)]
     #[schemars(schema_with = "jwk_schema")]
     pub(super) public_jwk: Option<Value>,
@@ -113,20 +113,20 @@ fn jwk_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object"})
 }
 
-/// The proxies through which the provider is reached.
+/// HTTP proxies for calls to the provider.
 #[derive(Clone, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub(super) struct ProxyConfig {
-    /// The proxy for addresses with `http`.
+    /// The proxy for `http` URLs.
     http_proxy: Option<Address>,
-    /// The proxy for `https` addresses. It is used with CONNECT and cannot read the content.
+    /// The proxy for `https` URLs. It is used with CONNECT and cannot read the content.
     https_proxy: Option<Address>,
     /// `Proxy-Authorization` for `http_proxy`.
     http_proxy_authorization: Option<Confidential>,
     /// `Proxy-Authorization` for `https_proxy`.
     https_proxy_authorization: Option<Confidential>,
-    /// Hosts that are reached without a proxy, with commas between them: names with all that end in them, addresses
-    /// and networks; `*` for all.
+    /// Hosts that are reached without a proxy, separated by commas: names with their subdomains, addresses and
+    /// networks; `*` for all.
     #[schemars(length(min = 1))]
     no_proxy: Option<String>,
 }

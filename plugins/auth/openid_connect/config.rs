@@ -27,18 +27,18 @@ use sigma_plugin_kit::service::{cleartext, unverified};
 /// clients, nor the cookies of the session.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Config {
-    /// The name under which the provider knows the gateway.
+    /// The client id of the gateway at the provider.
     pub(super) client_id: String,
     /// The client's secret.
     pub(super) client_secret: Option<Confidential>,
-    /// The URL of the provider's document: its issuer, and `/.well-known/openid-configuration`. Required, except with
+    /// The URL of the provider's document: its issuer with `/.well-known/openid-configuration`. Required, except with
     /// `bearer_only` and `public_key`.
     #[serde(default, deserialize_with = "address_or_none")]
     #[schemars(with = "Option<String>")]
     pub(super) discovery: Option<Address>,
-    /// The issuer that the document must name, if that is not the beginning of its URL: where the gateway
-    /// reaches the provider by another name than browsers do. A slash at the end makes no difference. For all tenants of
-    /// Entra ID it is `https://login.microsoftonline.com/{tenantid}/v2.0`.
+    /// The issuer that the document must name. Default: the beginning of the document's URL. Set it if the gateway
+    /// reaches the provider by another name than browsers. A final slash makes no difference. For all tenants of Entra
+    /// ID it is `https://login.microsoftonline.com/{tenantid}/v2.0`.
     #[schemars(length(min = 1))]
     pub(super) issuer: Option<String>,
     /// Scopes for logins.
@@ -47,7 +47,7 @@ pub(super) struct Config {
     /// Whether the provider's certificate is verified, by the authorities of the system.
     #[schemars(extend("default" = true))]
     pub(super) ssl_verify: bool,
-    /// Seconds for each question to the provider; thousands are milliseconds.
+    /// Timeout of each call to the provider in seconds; multiples of 1000 are milliseconds.
     #[schemars(range(min = 1), extend("default" = 3))]
     pub(super) timeout: u64,
     /// The introspection endpoint, if it differs from the provider's document.
@@ -58,8 +58,7 @@ pub(super) struct Config {
     /// The client authentication at the token endpoint.
     #[schemars(extend("default" = "client_secret_basic"))]
     pub(super) token_endpoint_auth_method: AuthMethod,
-    /// The private key with which the gateway signs who it is, for `private_key_jwt`: RSA or, with an algorithm of ES,
-    /// elliptic; PEM.
+    /// The private key for `private_key_jwt`, PEM: RSA, or elliptic curve with an ES algorithm.
     pub(super) client_rsa_private_key: Option<Confidential>,
     /// Id of this key at the provider (`kid`).
     #[schemars(length(min = 1))]
@@ -69,14 +68,14 @@ pub(super) struct Config {
     /// Audience of the assertion; default: the called endpoint.
     #[schemars(length(min = 1))]
     pub(super) client_jwt_assertion_audience: Option<String>,
-    /// Seconds that it is good for.
+    /// Lifetime of an assertion in seconds.
     #[schemars(range(min = 1), extend("default" = 60))]
     pub(super) client_jwt_assertion_expires_in: u64,
-    /// How the question with which a browser is sent to log in reaches the provider.
+    /// Pushed authorization requests (RFC 9126).
     pub(super) par: Option<ParConfig>,
-    /// How tokens are bound to the gateway.
+    /// Binding of tokens to the gateway (DPoP, RFC 9449).
     pub(super) dpop: Option<DpopConfig>,
-    /// HTTP proxies for calls of the provider.
+    /// HTTP proxies for calls to the provider.
     pub(super) proxy_opts: Option<ProxyConfig>,
     /// Gateways and routes with different segments do not share introspection results.
     #[schemars(length(min = 1))]
@@ -92,10 +91,11 @@ pub(super) struct Config {
     /// with `/.apisix/redirect` appended.
     #[schemars(length(min = 1))]
     pub(super) redirect_uri: Option<String>,
-    /// Treatment of a request without a session: redirect to the login, refusal, or passing without a user.
+    /// Treatment of a request without a session: redirect to the login (`auth`), refusal (`deny`), or forwarding
+    /// without a user (`pass`).
     #[schemars(extend("default" = "auth"))]
     pub(super) unauth_action: UnauthAction,
-    /// The key that tokens are verified with, PEM.
+    /// The public key that verifies tokens, PEM.
     #[schemars(length(min = 1))]
     pub(super) public_key: Option<String>,
     /// Whether only tokens are accepted, without redirects to the login.
@@ -106,8 +106,8 @@ pub(super) struct Config {
     pub(super) use_jwks: bool,
     /// Required signature algorithm of tokens. Default: any with a public key.
     pub(super) token_signing_alg_values_expected: Option<Algorithm>,
-    /// The path to which the provider posts logout tokens, by which it ends sessions itself (OpenID Connect
-    /// Back-Channel Logout). For sessions in Redis.
+    /// The path for logout tokens of the provider, which end sessions (OpenID Connect Back-Channel Logout). Only for
+    /// sessions in Redis.
     pub(super) backchannel_logout_path: Option<String>,
     /// Redirect target after a logout.
     #[schemars(length(min = 1))]
@@ -115,14 +115,14 @@ pub(super) struct Config {
     /// Whether to use PKCE (RFC 7636).
     #[schemars(extend("default" = false))]
     pub(super) use_pkce: bool,
-    /// Whether an ID token must be of the very login that it comes from (`nonce`).
+    /// Whether an ID token must contain the `nonce` of its login.
     #[schemars(extend("default" = false))]
     pub(super) use_nonce: bool,
-    /// Whether a login is good for one request: the next one is sent to the provider again, which may ask the user or
-    /// not.
+    /// Whether a login is valid for one request. The next request is redirected to the provider, which may show its
+    /// login page.
     #[schemars(extend("default" = false))]
     pub(super) force_reauthorize: bool,
-    /// Whether tokens are given back at the provider when the user logs out (RFC 7009).
+    /// Whether tokens are revoked at the provider at logout (RFC 7009).
     #[schemars(extend("default" = false))]
     pub(super) revoke_tokens_on_logout: bool,
     /// Whether an ID token without a signature is accepted, if it comes from the provider itself over verified TLS.
@@ -136,7 +136,7 @@ pub(super) struct Config {
     #[serde(rename = "jwt_verification_cache_ignore")]
     #[schemars(extend("default" = false))]
     pub(super) _jwt_verification_cache_ignore: bool,
-    /// Whether an access token that has ended is exchanged for a new one, if the provider gave a refresh token.
+    /// Whether an expired access token is renewed with the refresh token, if the provider issued one.
     #[schemars(extend("default" = true))]
     pub(super) renew_access_token_on_expiry: bool,
     /// Whether the node gets the access token, in `X-Access-Token`.
@@ -159,45 +159,45 @@ pub(super) struct Config {
     pub(super) set_refresh_token_header: bool,
     /// Required claims of a token.
     pub(super) claim_validator: Option<ClaimValidator>,
-    /// A JSON Schema for the claims of a token; for those who have logged in, for an object with `user`,
-    /// `access_token` and `id_token`.
+    /// A JSON Schema for the claims of a token; for logged-in users, for an object with `user`, `access_token` and
+    /// `id_token`.
     #[serde(default)]
     #[schemars(schema_with = "object_schema")]
     pub(super) claim_schema: Option<Value>,
-    /// Scopes that a token must all have.
+    /// Required scopes: a token must have all of them.
     pub(super) required_scopes: Option<Vec<String>>,
-    /// Further arguments of the question with which a browser is sent to log in.
+    /// Additional parameters of the authorization request.
     #[serde(default)]
     #[schemars(schema_with = "texts_schema")]
     pub(super) authorization_params: Option<BTreeMap<String, Value>>,
     /// Lifetime of an access token in seconds, if the provider does not send it.
     #[schemars(range(min = 1), extend("default" = 3600, "own_default" = true))]
     pub(super) access_token_expires_in: u64,
-    /// Seconds after which a browser is sent to the provider again, which does not ask the user (`prompt=none`).
+    /// Seconds after which a browser is redirected to the provider again, without a login page (`prompt=none`).
     #[schemars(range(min = 1))]
     pub(super) refresh_session_interval: Option<u64>,
-    /// Seconds before its end at which an access token counts as ended.
+    /// Seconds before its expiry at which an access token counts as expired.
     #[schemars(extend("default" = 0))]
     pub(super) access_token_expires_leeway: u64,
     /// Maximum seconds for which an introspection result is used; 0: until the token expires.
     #[schemars(extend("default" = 0))]
     pub(super) introspection_interval: u64,
-    /// Member of the introspection response with the expiry: `exp`, or a member that has seconds from now.
+    /// Member of the introspection response with the expiry: `exp`, or a member with the remaining seconds.
     #[schemars(length(min = 1), extend("default" = "exp", "own_default" = true))]
     pub(super) introspection_expiry_claim: String,
-    /// Request fields that are sent along to the introspection endpoint.
+    /// Request fields that the introspection endpoint gets too.
     #[schemars(length(min = 1), inner(regex(pattern = "^[^:]+$")))]
     pub(super) introspection_addon_headers: Option<Vec<String>>,
-    /// Seconds by which clocks may differ.
+    /// Tolerated clock difference in seconds.
     #[schemars(extend("default" = 120))]
     pub(super) iat_slack: u64,
     /// Seconds after which the provider's keys are fetched again.
     #[schemars(range(min = 1), extend("default" = 86400))]
     pub(super) jwk_expires_in: u64,
-    /// Seconds that the keys are used beyond that where the provider gives no new ones.
+    /// Additional seconds for which the keys are used if the provider returns no new ones.
     #[schemars(extend("default" = 86400, "own_default" = true))]
     pub(super) jwk_stale_if_error: u64,
-    /// Seconds between two fetches of the keys or of the document, at least, whatever clients send.
+    /// Minimum seconds between two fetches of the keys or of the document, regardless of clients.
     #[schemars(range(min = 1), extend("default" = 5, "own_default" = true))]
     pub(super) jwk_cooldown: u64,
     /// The sessions of logged-in users.
@@ -220,7 +220,7 @@ pub(super) struct SessionContents {
     /// User info of the provider.
     #[schemars(extend("default" = false))]
     pub(super) user: bool,
-    /// The access token, and the one that it is renewed with.
+    /// The access token and the refresh token.
     #[schemars(extend("default" = false))]
     pub(super) access_token: bool,
 }
@@ -238,7 +238,7 @@ pub(super) enum UnauthAction {
 pub(super) struct ClaimValidator {
     /// Permitted issuers.
     pub(super) issuer: Option<IssuerValidator>,
-    /// Whom it must be for.
+    /// Requirements of the audience.
     pub(super) audience: Option<AudienceValidator>,
 }
 
@@ -254,10 +254,10 @@ pub(super) struct AudienceValidator {
     /// The claim with the audience.
     #[schemars(extend("default" = "aud"))]
     pub(super) claim: String,
-    /// Whether it must be there.
+    /// Whether the claim is required.
     #[schemars(extend("default" = false))]
     pub(super) required: bool,
-    /// Whether it must name `client_id`.
+    /// Whether the claim must be or contain `client_id`.
     #[schemars(extend("default" = false))]
     pub(super) match_with_client_id: bool,
 }

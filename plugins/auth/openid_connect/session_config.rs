@@ -15,10 +15,10 @@ pub(super) struct SessionConfig {
     /// Secret that encrypts sessions; gateways with the same secret accept each other's sessions.
     #[schemars(length(min = 16))]
     pub(super) secret: Confidential,
-    /// The name of the cookie. One that is too large is split: `session`, `session2` …
+    /// The name of the cookie. A large cookie is split: `session`, `session2` …
     #[schemars(regex(pattern = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}$"), extend("default" = "session", "own_default" = true))]
     pub(super) cookie_name: String,
-    /// The paths for which browsers send it.
+    /// `Path` of the cookie.
     #[schemars(regex(pattern = r"^/[!-:<-~]*$"), extend("default" = "/", "own_default" = true))]
     pub(super) cookie_path: String,
     /// `Domain` of the cookie; default: only the host that set it.
@@ -26,17 +26,16 @@ pub(super) struct SessionConfig {
     pub(super) cookie_domain: Option<String>,
     /// `Secure` of the cookie; default: set if the request came over TLS.
     pub(super) cookie_secure: Option<bool>,
-    /// Whether scripts cannot read it.
+    /// `HttpOnly` of the cookie: scripts cannot read it.
     #[schemars(extend("default" = true, "own_default" = true))]
     pub(super) cookie_http_only: bool,
-    /// Whether browsers send it with requests that pages of others make. With `Strict` users who follow a link from
-    /// another site must log in.
+    /// `SameSite` of the cookie. With `Strict` users who follow a link from another site must log in.
     #[schemars(extend("default" = "Lax", "own_default" = true))]
     pub(super) cookie_same_site: SameSite,
-    /// Seconds without a request after which a session ends; 0 for never.
+    /// Idle timeout of a session in seconds; 0: none.
     #[schemars(extend("default" = 900, "own_default" = true))]
     pub(super) idling_timeout: u64,
-    /// Seconds after the last renewal after which a session ends; use renews it in time. 0 for never.
+    /// Seconds from the last renewal to the end of a session; 0: no end. Requests renew the session in time.
     #[schemars(extend("default" = 3600, "own_default" = true))]
     pub(super) rolling_timeout: u64,
     /// Maximum lifetime of a session in seconds; 0 for no limit. Default: one day.
@@ -54,7 +53,7 @@ pub(super) struct SessionConfig {
 #[derive(Clone, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 struct CookieConfig {
-    /// Seconds after which a session ends, where `absolute_timeout` is left out.
+    /// Lifetime of a session in seconds, if `absolute_timeout` is unset.
     lifetime: Option<u64>,
 }
 
@@ -74,13 +73,13 @@ pub(super) enum Storage {
     Redis,
 }
 
-/// The Redis server that keeps sessions.
+/// The Redis server for sessions.
 #[derive(Clone, Deserialize, JsonSchema)]
 pub(super) struct RedisConfig {
-    /// Its host.
+    /// Host of the Redis server.
     #[schemars(length(min = 2), extend("default" = "127.0.0.1"))]
     host: String,
-    /// Its port.
+    /// Port of the Redis server.
     #[schemars(range(min = 1), extend("default" = 6379))]
     port: u16,
     /// User; without it the default user.
@@ -100,10 +99,10 @@ pub(super) struct RedisConfig {
     /// Whether the server's certificate must be valid.
     #[schemars(extend("default" = true))]
     ssl_verify: bool,
-    /// Milliseconds to connect.
+    /// Connect timeout in milliseconds.
     #[schemars(range(min = 1), extend("default" = 1000))]
     connect_timeout: u64,
-    /// Timeout of sending in milliseconds; the longer one of this and `read_timeout` is for a command with its reply.
+    /// Send timeout in milliseconds. The longer one of this and `read_timeout` limits a command with its reply.
     #[schemars(range(min = 1), extend("default" = 1000))]
     send_timeout: u64,
     /// Timeout in milliseconds for a response.

@@ -15,19 +15,18 @@ use sigma_plugin_kit::service::cleartext;
 /// Logs users in at a SAML 2.0 provider.
 ///
 /// A browser without a session is redirected to `idp_uri` with a signed request, and returns to `login_callback_uri`
-/// with a response, by a redirect or by a form. Its assertion must be signed with one of the keys of `idp_cert`, and
-/// be valid for this gateway, this login and this time. It is accepted once. Then the browser returns to the
-/// requested page; a posted body is lost. A login has ten minutes.
+/// with a response, by a redirect or by a form. Its assertion must be signed with one of the keys of `idp_cert`, and be
+/// valid for this gateway, this login and this time. It is accepted once. Then the browser returns to the requested
+/// page; a posted body is lost. A login must be completed within ten minutes.
 ///
-/// Accepted signatures are RSA with SHA-256, SHA-384 or SHA-512 from 2048 bits on, and ECDSA with P-256 and SHA-256
-/// or P-384 and SHA-384, in SAML's form: over the response or the assertion by its ID, with exclusive
-/// canonicalisation; or over the query of a redirect. Encrypted assertions, SHA-1, and messages with comments or
-/// declarations are refused.
+/// Accepted signatures are RSA with SHA-256, SHA-384 or SHA-512 from 2048 bits on, and ECDSA with P-256 and SHA-256 or
+/// P-384 and SHA-384, in SAML's form: over the response or the assertion by its ID, with exclusive canonicalisation; or
+/// over the query of a redirect. Encrypted assertions, SHA-1, and messages with comments or declarations are refused.
 ///
 /// The session is in the cookie `saml_session`, encrypted with `secret`: all gateways with the same configuration
 /// accept it. It ends 900 s after its last request (recorded once a minute), a day after the login, at the time that
-/// the provider sets, at `logout_uri`, and by a logout at the provider. The node does not get the cookie. For `acl`
-/// the user is an external user with its attributes in `attrs`.
+/// the provider sets, at `logout_uri`, and by a logout at the provider. The node does not get the cookie. For `acl` the
+/// user is an external user with its attributes in `attrs`.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Config {
     /// The name of the gateway at the provider (entity ID).
@@ -35,28 +34,29 @@ pub(super) struct Config {
     pub(super) sp_issuer: String,
     /// The URL at the provider to which browsers are sent, to log in and out; without a query.
     pub(super) idp_uri: ProviderUrl,
-    /// The name of the provider (entity ID). Default: every message signed with the key of `idp_cert` counts as the
+    /// The name of the provider (entity ID). Default: every message signed with a key of `idp_cert` counts as the
     /// provider's.
     #[schemars(length(min = 1))]
     pub(super) idp_issuer: Option<String>,
-    /// The certificate with the key that the provider signs with, PEM; or several, while it changes its key. Keys in
-    /// messages and the expiry of the certificate are ignored.
+    /// The certificate with the provider's signing key, PEM; several during a key rotation. Keys in messages and the
+    /// expiry of the certificate are ignored.
     pub(super) idp_cert: String,
-    /// The certificate of `sp_private_key` that the provider has, PEM.
+    /// The certificate of `sp_private_key` that is registered at the provider, PEM.
     pub(super) sp_cert: String,
-    /// The RSA key that requests are signed with, with SHA-512; PEM.
+    /// The RSA key that signs requests, with SHA-512; PEM.
     pub(super) sp_private_key: Confidential,
     /// Return address of browsers with the provider's response: a path on this route, or a whole URL.
     pub(super) login_callback_uri: Callback,
     /// The path that ends a session.
     pub(super) logout_uri: PagePath,
-    /// The path to which browsers come back from a logout, and where the provider ends sessions.
+    /// The path for the provider's logout messages: browsers return to it after a logout, and the provider ends
+    /// sessions there.
     pub(super) logout_callback_uri: PagePath,
-    /// Where browsers are sent after a logout.
+    /// Redirect target after a logout.
     #[schemars(length(min = 1))]
     pub(super) logout_redirect_uri: String,
-    /// Binding for the provider's response. A form (`HTTP-POST`) needs a cookie that browsers send from other sites
-    /// too, and therefore over TLS alone.
+    /// Binding of the provider's response. A form (`HTTP-POST`) needs a cookie that browsers also send from other
+    /// sites, and therefore TLS.
     #[schemars(extend("default" = "HTTP-Redirect"))]
     pub(super) auth_protocol_binding_method: Binding,
     /// Secret that encrypts sessions.
@@ -69,7 +69,7 @@ pub(super) struct Config {
     pub(super) secret_fallbacks: Vec<Confidential>,
 }
 
-/// How a message travels.
+/// The SAML binding of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 pub(super) enum Binding {
     /// In the query of a redirect.
@@ -141,11 +141,11 @@ impl TryFrom<String> for ProviderUrl {
     }
 }
 
-/// Where browsers come back.
+/// Return address of browsers.
 #[derive(Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
 pub(super) struct Callback {
-    /// The whole URL without its path, if it was written.
+    /// Scheme and host, if a whole URL is configured.
     #[schemars(skip)]
     pub(super) origin: Option<String>,
     #[schemars(skip)]

@@ -25,9 +25,9 @@ pub(crate) struct Token {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Claim {
-    /// The token is good until this second.
+    /// The token is valid until this second.
     Exp,
-    /// The token is not good before this second.
+    /// The token is not valid before this second.
     Nbf,
 }
 

@@ -80,11 +80,11 @@ struct Config {
     header: Option<Header>,
     /// Name and password of the gateway (RFC 7617).
     basic: Option<Basic>,
-    /// A token of the gateway's own, of an OAuth 2.0 server (RFC 6749 §4.4). One request at a time fetches it. It is
-    /// renewed in the background before it expires.
+    /// A token of the gateway's own from an OAuth 2.0 server (client credentials, RFC 6749 §4.4). One request at a time
+    /// fetches it. It is renewed in the background before it expires.
     client_credentials: Option<ClientCredentials>,
-    /// A token that an OAuth 2.0 server gives for the client's token (RFC 8693). It is remembered by each worker
-    /// for as long as it is good.
+    /// A token that an OAuth 2.0 server issues for the client's token (RFC 8693). Each worker caches it until it
+    /// expires.
     token_exchange: Option<TokenExchange>,
     /// The client's own token.
     token_relay: Option<TokenRelay>,
@@ -92,7 +92,7 @@ struct Config {
     aws_sigv4: Option<AwsSigv4>,
     /// An HTTP message signature (RFC 9421).
     message_signature: Option<MessageSignature>,
-    /// Status without a token.
+    /// Status of requests without a token or signature.
     #[schemars(range(min = 400, max = 599), extend("default" = 503))]
     status_on_error: u16,
 }
@@ -136,10 +136,10 @@ impl TryFrom<String> for FieldName {
 
 #[derive(Deserialize, JsonSchema)]
 struct Header {
-    /// Its name.
+    /// Name of the field.
     #[schemars(extend("default" = "Authorization"))]
     name: FieldName,
-    /// Its value.
+    /// Value of the field.
     #[schemars(length(min = 1))]
     value: Confidential,
 }
@@ -158,7 +158,7 @@ struct Basic {
 struct ClientCredentials {
     #[serde(flatten)]
     server: Settings,
-    /// The field that carries the token, after `Bearer`.
+    /// The field with the token, after `Bearer`.
     #[schemars(extend("default" = "Authorization"))]
     header: FieldName,
 }
@@ -167,25 +167,25 @@ struct ClientCredentials {
 struct TokenExchange {
     #[serde(flatten)]
     server: Settings,
-    /// The field that has the client's token, after `Bearer` or alone.
+    /// The field with the client's token, after `Bearer` or alone.
     #[schemars(extend("default" = "Authorization"))]
     from: FieldName,
     /// Type of the client's token.
     #[schemars(extend("default" = "urn:ietf:params:oauth:token-type:access_token"))]
     subject_token_type: String,
-    /// Requested type; the server decides if it is unset.
+    /// Requested token type. Default: the server decides.
     requested_token_type: Option<String>,
-    /// The field that carries the token, after `Bearer`.
+    /// The field with the token, after `Bearer`.
     #[schemars(extend("default" = "Authorization"))]
     header: FieldName,
 }
 
 #[derive(Deserialize, JsonSchema)]
 struct TokenRelay {
-    /// The field that has the client's token, after `Bearer` or alone.
+    /// The field with the client's token, after `Bearer` or alone.
     #[schemars(extend("default" = "Authorization"))]
     from: FieldName,
-    /// The field that carries the token, after `Bearer`.
+    /// The field with the token, after `Bearer`.
     #[schemars(extend("default" = "Authorization"))]
     header: FieldName,
 }
@@ -204,10 +204,10 @@ struct AwsSigv4 {
     /// The region of the service.
     #[schemars(length(min = 1), regex(pattern = "^[a-z0-9-]+$"))]
     region: String,
-    /// The service, as it is written in signatures: `s3`, `execute-api`.
+    /// The service name in signatures, such as `s3` or `execute-api`.
     #[schemars(length(min = 1), regex(pattern = "^[a-z0-9-]+$"))]
     service: String,
-    /// Whether the body is signed; it is then read before it is sent.
+    /// Whether the body is signed. If so, it is read before the request is sent.
     #[schemars(extend("default" = "signed"))]
     payload: Payload,
     /// Largest body that is signed, in bytes; it is held in memory.

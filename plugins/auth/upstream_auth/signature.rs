@@ -17,13 +17,13 @@ use sigma_plugin_kit::key_pair::{PairAlgorithm, Signer};
 /// The signed components, and the key.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct MessageSignature {
-    /// The name of the key: `keyid`.
+    /// The name of the key (`keyid`).
     #[schemars(length(min = 1, max = 256), regex(pattern = "^[ -~]+$"))]
     key_id: String,
-    /// A secret that the node shares, for `hmac-sha256`.
+    /// The secret that the node shares, for `hmac-sha256`.
     #[schemars(length(min = 1))]
     secret_key: Option<Confidential>,
-    /// A private key, PEM (PKCS #8), instead of a secret.
+    /// The private key, PEM (PKCS #8), instead of `secret_key`.
     #[schemars(length(min = 1))]
     private_key: Option<Confidential>,
     /// The algorithm of the private key.
@@ -34,16 +34,17 @@ pub(super) struct MessageSignature {
     /// The label of the signature.
     #[schemars(regex(pattern = r"^[a-z*][a-z0-9_.*-]{0,63}$"), extend("default" = "sig1"))]
     label: String,
-    /// The application that the signature is for: its parameter `tag`.
+    /// Parameter `tag`: the application for which the signature is made.
     #[schemars(length(min = 1, max = 256), regex(pattern = "^[ -~]+$"))]
     tag: Option<String>,
-    /// Lifetime of the signature in seconds; unset: no `expires`.
+    /// Lifetime of the signature in seconds. Default: no `expires`.
     #[schemars(range(min = 1, max = 86_400))]
     expires: Option<u32>,
-    /// Whether the body is bound by a `Content-Digest`, which is signed; it is then read before it is sent.
+    /// Whether the signature covers the body, by a signed `Content-Digest`. If so, the body is read before the request
+    /// is sent.
     #[schemars(extend("default" = false))]
     content_digest: bool,
-    /// Largest body that is bound, in bytes; it is held in memory.
+    /// Largest signed body in bytes; it is held in memory.
     #[schemars(range(min = 1), extend("default" = 67_108_864))]
     max_req_body_size: usize,
 }

@@ -22,7 +22,7 @@ use sigma_plugin_kit::clock::process_ms;
 use sigma_plugin_kit::decisions::{Key, key};
 use sigma_plugin_kit::log_throttle::LogThrottle;
 
-/// A server that gives tokens, and how the gateway shows who it is.
+/// A token endpoint, and the gateway's credentials for it.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Settings {
     /// The URL of the token endpoint.
@@ -36,7 +36,7 @@ pub(super) struct Settings {
     /// Where id and secret are sent: in `Authorization`, or in the form.
     #[schemars(extend("default" = "client_secret_basic"))]
     client_auth: ClientAuth,
-    /// The requested scopes, with spaces between them.
+    /// The requested scopes, separated by spaces.
     #[schemars(length(min = 1, max = 4096))]
     scope: Option<String>,
     /// The audience of the token, by name.
@@ -51,13 +51,13 @@ pub(super) struct Settings {
     /// Whether the server's certificate is verified.
     #[schemars(extend("default" = true))]
     ssl_verify: bool,
-    /// Seconds before the end of a token at which the next one is fetched.
+    /// Seconds before its expiry at which a token is renewed.
     #[schemars(range(min = 1, max = 3600), extend("default" = 30))]
     refresh_before: u64,
     /// Lifetime of a token in seconds, if the server does not send it.
     #[schemars(range(min = 1, max = 86_400), extend("default" = 60))]
     fallback_lifetime: u64,
-    /// Milliseconds after which a failed request to the server is repeated.
+    /// Milliseconds until a failed request to the server is repeated.
     #[schemars(range(min = 1, max = 60_000), extend("default" = 1000))]
     retry_interval: u64,
 }

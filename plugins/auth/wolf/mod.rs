@@ -143,7 +143,7 @@ struct WolfRbac {
     /// Prefix of the names of the fields about the user.
     #[schemars(extend("default" = "X-"))]
     header_prefix: String,
-    /// Whether the server's certificate is verified; it is not unless this is `true`.
+    /// Whether the server's certificate is verified. Default: false.
     ssl_verify: Option<bool>,
 }
 
