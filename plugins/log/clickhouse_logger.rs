@@ -63,7 +63,7 @@ struct Config {
     /// Servers; each batch is sent to a random one.
     #[schemars(length(min = 1))]
     endpoint_addrs: Option<Vec<Address>>,
-    /// The only server; replaced by `endpoint_addrs`.
+    /// The server, in the former form of `endpoint_addrs`.
     endpoint_addr: Option<Address>,
     /// The user's name.
     #[schemars(extend("default" = ""))]
@@ -74,7 +74,7 @@ struct Config {
     /// The database.
     #[schemars(extend("default" = ""))]
     database: String,
-    /// The table; `database.table` and names in backquotes are known as well.
+    /// The table; `database.table` and names in backquotes are accepted too.
     #[schemars(extend("default" = ""))]
     logtable: String,
     /// Timeout in seconds, for the connection and for the exchange.

@@ -66,9 +66,9 @@ const MOST_VALUES: usize = 250_000;
 /// created before as well and are not masked.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
-    /// What is masked.
+    /// Rules for the data of a request.
     request: Option<Vec<RuleConfig>>,
-    /// Bytes of a body that is masked; it is copied while it passes. A larger one is not logged.
+    /// Maximum bytes of a masked body; it is copied while it is forwarded. A larger body is not logged.
     #[schemars(extend("exclusiveMinimum" = 0, "default" = 1_048_576))]
     max_body_size: usize,
     /// Maximum logged fields of a form; 0 for all.
@@ -91,9 +91,9 @@ struct RuleConfig {
     name: String,
     /// The action.
     action: ActionName,
-    /// The form of the body that the rule is for.
+    /// The format of the body to which the rule applies.
     body_format: Option<BodyFormat>,
-    /// The expression of which the first match in a value is replaced.
+    /// A regular expression; its first match in a value is replaced.
     regex: Option<String>,
     /// The replacement.
     value: Option<String>,

@@ -85,14 +85,14 @@ struct Config {
     /// Servers; each batch is sent to a random one.
     #[schemars(length(min = 1), inner(regex(pattern = "[^/]$")))]
     endpoint_addrs: Option<Vec<Address>>,
-    /// The only server; replaced by `endpoint_addrs`.
+    /// The server, in the former form of `endpoint_addrs`.
     #[schemars(regex(pattern = "[^/]$"))]
     endpoint_addr: Option<Address>,
-    /// Where entries are stored.
+    /// The index for entries.
     field: Option<Field>,
     /// Credentials for the servers.
     auth: Option<Login>,
-    /// Header fields of the requests; they go before those that the plugin sets itself.
+    /// Header fields of the requests; they have precedence over the plugin's own.
     #[schemars(transform = closed)]
     headers: Option<OwnFields>,
     /// Timeout in seconds, for the connection and for the exchange.
@@ -115,7 +115,7 @@ fn closed(schema: &mut Schema) {
 
 #[derive(Deserialize, JsonSchema)]
 struct Field {
-    /// The index. `{…}` contains a strftime format for the time in UTC; variables work as well.
+    /// The index. `{…}` contains a strftime format for the time in UTC; variables are allowed too.
     index: Index,
     /// Without effect: versions 5 and 6 get `_doc`.
     #[serde(rename = "type")]
@@ -132,7 +132,7 @@ struct Login {
     password: Confidential,
 }
 
-/// The name of an index, which may have times and variables in it.
+/// The name of an index, with times and variables.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
 struct Index(#[schemars(with = "String")] Vec<Part>);

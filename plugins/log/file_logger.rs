@@ -80,7 +80,7 @@ $ cat requests.log
 struct Config {
     #[serde(flatten)]
     entry: EntryConfig,
-    /// The file; a relative path begins at the gateway's working directory. Here or in the metadata.
+    /// The file; a relative path begins at the gateway's working directory. Required here or in the metadata.
     path: Option<PathBuf>,
     /// Lists of conditions; an entry is written if one list matches.
     #[serde(rename = "match", default, deserialize_with = "conditions")]
@@ -99,7 +99,7 @@ fn conditions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<E
 struct Metadata {
     #[serde(flatten)]
     formats: Formats,
-    /// The file of instances that name none.
+    /// The file of instances without a `path`.
     path: Option<PathBuf>,
 }
 

@@ -53,14 +53,14 @@ HTTP/1.1 200 OK
 struct Config {
     #[serde(flatten)]
     entry: EntryConfig,
-    /// Where batches are sent to.
+    /// The URL for batches.
     uri: Address,
     /// Value of the `Authorization` field.
     auth_header: Option<Confidential>,
     /// Timeout in seconds, for the connection and for the whole exchange.
     #[schemars(range(min = 1), extend("default" = 3))]
     timeout: u64,
-    /// A batch is a JSON array (`json`), or one object a line (`new_line`).
+    /// Format of a batch: a JSON array (`json`), or one object per line (`new_line`).
     #[schemars(extend("default" = "json"))]
     concat_method: Concat,
     /// Checks the server's certificate.

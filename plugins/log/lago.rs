@@ -77,19 +77,19 @@ struct Config {
     /// Servers; each call is sent to a random one.
     #[schemars(length(min = 1))]
     endpoint_addrs: Vec<Address>,
-    /// The path behind each of them.
+    /// The path on each server.
     #[schemars(length(min = 1), extend("default" = "/api/v1/events/batch"))]
     endpoint_uri: String,
-    /// The key of Lago's API, in `Authorization`.
+    /// The key of Lago's API, sent in `Authorization`.
     token: Confidential,
     /// Unique id of an event; may contain variables.
     event_transaction_id: Template,
-    /// Id of the subscription that pays; may contain variables.
+    /// Id of the billed subscription; may contain variables.
     event_subscription_id: Template,
     /// The code of the billable metric.
     event_code: String,
-    /// Properties of an event by their names; values may have variables. A value without any existing variable stays
-    /// as it is.
+    /// Properties of an event by name; values may contain variables. A value in which no variable exists is sent as
+    /// configured.
     #[schemars(extend("additionalProperties" = {"type": "string", "minLength": 1}))]
     event_properties: Option<BTreeMap<String, String>>,
     /// Checks the servers' certificates.
@@ -108,7 +108,7 @@ struct Config {
 #[derive(Deserialize, JsonSchema)]
 #[serde(default)]
 struct Metadata {
-    /// Events that may wait to be sent; more are dropped.
+    /// Maximum events that wait to be sent; more are dropped.
     #[schemars(range(min = 1))]
     max_pending_entries: u64,
 }

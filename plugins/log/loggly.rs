@@ -77,10 +77,10 @@ struct Config {
     entry: EntryConfig,
     /// The token of the account.
     customer_token: Confidential,
-    /// How severe entries are.
+    /// Severity of entries.
     #[schemars(extend("default" = "INFO"))]
     severity: Severity,
-    /// How severe entries with a status are.
+    /// Severity of entries by response status.
     severity_map: Option<SeverityMap>,
     /// Tags of all entries.
     #[schemars(
@@ -88,7 +88,7 @@ struct Config {
         extend("items" = {"type": "string", "pattern": TAG}, "default" = ["apisix"])
     )]
     tags: Vec<String>,
-    /// Checks the service's certificate, where `protocol` is `https`.
+    /// Checks the service's certificate if `protocol` is `https`.
     #[schemars(extend("default" = true))]
     ssl_verify: bool,
     #[serde(flatten)]
@@ -170,22 +170,22 @@ impl JsonSchema for SeverityMap {
     }
 }
 
-/// The target of entries, and their content.
+/// The destination and content of entries.
 #[derive(Deserialize, JsonSchema)]
 #[serde(default)]
 struct Metadata {
     #[serde(flatten)]
     formats: Formats,
-    /// The service; over HTTP also its URL.
+    /// Host of the service; over HTTP a URL is accepted too.
     host: String,
-    /// Its port for syslog.
+    /// Port of the service for syslog.
     port: u16,
-    /// How entries are sent.
+    /// Protocol to the service.
     protocol: Protocol,
     /// Timeout in milliseconds of each step: name resolution, connection, sending.
     #[schemars(range(min = 1))]
     timeout: u64,
-    /// Entries that may wait to be sent; more are dropped.
+    /// Maximum entries that wait to be sent; more are dropped.
     #[schemars(range(min = 1))]
     max_pending_entries: u64,
 }

@@ -78,21 +78,21 @@ struct Config {
     /// Servers; each batch is sent to a random one.
     #[schemars(length(min = 1))]
     endpoint_addrs: Vec<Address>,
-    /// The path behind each of them.
+    /// The path on each server.
     #[schemars(length(min = 1), extend("default" = "/loki/api/v1/push"))]
     endpoint_uri: String,
-    /// The tenant, in `X-Scope-OrgID`.
+    /// The tenant, sent in `X-Scope-OrgID`.
     #[schemars(extend("default" = "fake"))]
     tenant_id: String,
-    /// Header fields of the requests; `Content-Type` and `X-Scope-OrgID` stay.
+    /// Header fields of the requests, except `Content-Type` and `X-Scope-OrgID`.
     headers: Option<OwnFields>,
-    /// Labels by their names; values may have variables. A value without any existing variable stays as it is.
+    /// Labels by name; values may contain variables. A value in which no variable exists is sent as configured.
     #[schemars(extend(
         "default" = {"job": "apisix"},
         "additionalProperties" = {"type": "string", "minLength": 1}
     ))]
     log_labels: BTreeMap<String, String>,
-    /// Maximum sets of labels in an hour; beyond them variables are left out.
+    /// Maximum sets of labels in an hour; beyond them labels with variables have the value `overflow`.
     #[schemars(range(min = 1), extend("default" = 1000, "own_default" = true))]
     max_label_sets: usize,
     /// Checks the servers' certificates.

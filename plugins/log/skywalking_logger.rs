@@ -65,7 +65,7 @@ struct Config {
     /// The name of the service.
     #[schemars(extend("default" = "APISIX"))]
     service_name: String,
-    /// The name of this instance of it; `$hostname` for the name of the machine.
+    /// The name of this instance of the service; `$hostname` is the name of the machine.
     #[schemars(extend("default" = "APISIX Instance Name"))]
     service_instance_name: String,
     /// Timeout in seconds, for the connection and for the exchange.

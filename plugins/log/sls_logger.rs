@@ -67,18 +67,18 @@ HTTP/1.1 200 OK
 struct Config {
     #[serde(flatten)]
     entry: EntryConfig,
-    /// The service, a name or an address; also its name in TLS.
+    /// Host of the service, a name or an address; also the server name in TLS.
     host: Host,
-    /// Its port.
+    /// Port of the service.
     #[schemars(range(min = 1))]
     port: u16,
     /// The project.
     project: String,
-    /// The store of logs in it.
+    /// The log store of the project.
     logstore: String,
     /// The id of the access key.
     access_key_id: String,
-    /// Its secret.
+    /// The secret of the access key.
     access_key_secret: Confidential,
     /// Timeout in milliseconds, for the connection, for the handshake and for sending a batch.
     #[schemars(range(min = 1), extend("default" = 5000))]

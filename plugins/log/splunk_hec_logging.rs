@@ -68,16 +68,16 @@ struct Config {
 
 #[derive(Deserialize, JsonSchema)]
 struct Endpoint {
-    /// Its URL, with the path.
+    /// URL of the collector, with the path.
     uri: Address,
-    /// The token, in `Authorization`.
+    /// The token, sent in `Authorization`.
     token: Confidential,
-    /// The channel, in `X-Splunk-Request-Channel`.
+    /// The channel, sent in `X-Splunk-Request-Channel`.
     channel: Option<String>,
     /// Timeout in seconds, for the connection and for the exchange.
     #[schemars(range(min = 1), extend("default" = 10))]
     timeout: u64,
-    /// Milliseconds that a connection may idle.
+    /// Idle timeout of a connection in milliseconds.
     #[schemars(range(min = 1000), extend("default" = 60_000))]
     keepalive_timeout: u64,
 }

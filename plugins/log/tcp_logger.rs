@@ -57,15 +57,15 @@ HTTP/1.1 200 OK
 struct Config {
     #[serde(flatten)]
     entry: EntryConfig,
-    /// The server, a name or an address.
+    /// Host of the server, a name or an address.
     host: Host,
-    /// Its port.
+    /// Port of the server.
     #[schemars(range(min = 1))]
     port: u16,
-    /// Encrypts connections.
+    /// Encrypts connections with TLS.
     #[schemars(extend("default" = false))]
     tls: bool,
-    /// The name that the server has in TLS; `host`, if it is not given.
+    /// Server name in TLS. Default: `host`.
     tls_options: Option<String>,
     /// Checks the server's certificate; APISIX never does.
     #[schemars(extend("default" = false, "own_default" = true))]

@@ -83,24 +83,24 @@ HTTP/1.1 200 OK
 struct Config {
     #[serde(flatten)]
     entry: EntryConfig,
-    /// The service's name, with a port if need be.
+    /// Host of the service, with an optional port.
     cls_host: String,
     /// The topic.
     cls_topic: String,
-    /// Whether the service is spoken to by `http` or `https`.
+    /// Protocol to the service: `http` or `https`.
     #[schemars(extend("default" = "https"))]
     scheme: Scheme,
-    /// The id of the key.
+    /// The id of the secret key.
     secret_id: String,
-    /// The key.
+    /// The secret key.
     secret_key: Confidential,
     /// Checks the service's certificate.
     #[schemars(extend("default" = true))]
     ssl_verify: bool,
-    /// The share of requests that have an entry.
+    /// The share of requests that are logged.
     #[schemars(range(min = 0.00001, max = 1), extend("default" = 1))]
     sample_ratio: f64,
-    /// Members of every entry; they replace its own.
+    /// Additional members of each entry; they replace its own.
     global_tag: Option<Map<String, Value>>,
     #[serde(flatten)]
     batch: BatchSettings,

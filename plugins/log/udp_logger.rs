@@ -46,18 +46,18 @@ HTTP/1.1 200 OK
 
 /// Sends log entries in batches to a server over UDP.
 ///
-/// Each batch is a JSON array in a datagram, or one object with `batch_max_size: 1`. A batch that is longer than a
-/// datagram may be leaves as several arrays; an entry that alone is too long is dropped and counted. Datagrams may be
-/// lost without a report. Requests never wait for it, and what exceeds `max_pending_entries` of the plugin metadata
-/// or 64 MiB is dropped. When the gateway stops, it sends the rest of the buffer once.
+/// Each batch is a JSON array in a datagram, or one object with `batch_max_size: 1`. A batch that does not fit into a
+/// datagram is sent as several arrays; an entry that alone is too long is dropped and counted. Datagrams may be lost
+/// without a report. Requests never wait for it. Entries beyond `max_pending_entries` of the plugin metadata or 64 MiB
+/// are dropped. When the gateway stops, it sends the rest of the buffer once.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(transform = batch::named("udp logger"))]
 struct Config {
     #[serde(flatten)]
     entry: EntryConfig,
-    /// The server, a name or an address.
+    /// Host of the server, a name or an address.
     host: Host,
-    /// Its port.
+    /// Port of the server.
     #[schemars(range(min = 1))]
     port: u16,
     /// Timeout in seconds, for name resolution and for sending a datagram.

@@ -76,20 +76,19 @@ struct Nothing;
 
 impl Plugin for Nothing {}
 
-/// Where lines go, and which.
+/// The server, and the level of the lines that it gets.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(transform = batch::named(NAME), transform = paced, transform = target::one_of)]
 struct Metadata {
     #[serde(flatten)]
     targets: Targets,
-    /// Lines that are at least as severe go. `ERROR` lines are the most severe that Sigma has: levels above it mean
-    /// them.
+    /// Minimum severity of the lines. `ERROR` is the highest level of Sigma; levels above it have the same effect.
     #[schemars(extend("default" = "WARN"))]
     level: Level,
     /// Timeout in seconds, for the connection and for an exchange.
     #[schemars(range(min = 1), extend("default" = 3))]
     timeout: u64,
-    /// Idle time in seconds of a TCP connection before it is closed.
+    /// Idle timeout of a TCP connection in seconds.
     #[schemars(range(min = 1), extend("default" = 30))]
     keepalive: u64,
     #[serde(flatten)]

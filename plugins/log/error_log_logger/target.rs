@@ -22,7 +22,7 @@ use sigma_plugin_kit::service;
 /// Connections over TCP that are kept: as many batches may be on their way at once.
 const KEPT: usize = 16;
 
-/// The servers of the metadata, of which there is one.
+/// The server of the metadata: exactly one of these.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Targets {
     /// A server that accepts lines over TCP or TLS.
@@ -33,9 +33,9 @@ pub(super) struct Targets {
     clickhouse: Option<Clickhouse>,
     /// A topic of Kafka.
     kafka: Option<Kafka>,
-    /// The server over TCP in an older form; replaced by `tcp`.
+    /// Host of the TCP server, in the former form of `tcp`.
     host: Option<Host>,
-    /// Its port.
+    /// Port of `host`.
     #[schemars(range(min = 1))]
     port: Option<u16>,
 }
@@ -49,15 +49,15 @@ pub(super) fn one_of(schema: &mut Schema) {
 
 #[derive(Deserialize, JsonSchema)]
 struct Tcp {
-    /// The server, a name or an address.
+    /// Host of the server, a name or an address.
     host: Host,
-    /// Its port.
+    /// Port of the server.
     #[schemars(range(min = 1))]
     port: u16,
-    /// Encrypts connections.
+    /// Encrypts connections with TLS.
     #[schemars(extend("default" = false))]
     tls: bool,
-    /// The name that the server has in TLS; `host`, if it is not given.
+    /// Server name in TLS. Default: `host`.
     tls_server_name: Option<String>,
     /// Checks the server's certificate; APISIX never does.
     #[schemars(extend("default" = false, "own_default" = true))]
@@ -72,14 +72,14 @@ struct Skywalking {
     /// The name of the service.
     #[schemars(extend("default" = "APISIX"))]
     service_name: String,
-    /// The name of this instance of it; `$hostname` for the name of the machine.
+    /// The name of this instance of the service; `$hostname` is the name of the machine.
     #[schemars(extend("default" = "APISIX Service Instance"))]
     service_instance_name: String,
 }
 
 #[derive(Deserialize, JsonSchema)]
 struct Clickhouse {
-    /// The server.
+    /// The URL of the server.
     #[schemars(extend("default" = "http://127.0.0.1:8123"))]
     endpoint_addr: Address,
     /// The user.
@@ -91,35 +91,35 @@ struct Clickhouse {
     /// The database.
     #[schemars(extend("default" = ""))]
     database: String,
-    /// The table; lines are in its column `data`.
+    /// The table; its column `data` gets the lines.
     #[schemars(extend("default" = ""))]
     logtable: String,
 }
 
 #[derive(Deserialize, JsonSchema)]
 struct Kafka {
-    /// Brokers, each of which knows the others.
+    /// Some brokers of the cluster; they name the others.
     #[schemars(length(min = 1), extend("uniqueItems" = true))]
     brokers: Vec<BrokerConfig>,
     /// The topic.
     kafka_topic: String,
-    /// Without effect: a batch counts as sent when brokers have it, and nothing waits for this.
+    /// Without effect: lines are always sent in the background, and a batch counts as sent when brokers have it.
     #[serde(rename = "producer_type")]
     #[schemars(extend("default" = "async", "enum" = ["async", "sync"]))]
     _producer_type: String,
-    /// Acknowledgements: none (0), the leader of the partition (1), or all replicas that are in sync (-1).
+    /// Required acknowledgements: none (0), the leader of the partition (1), or all in-sync replicas (-1).
     #[schemars(extend("default" = 1, "enum" = [0, 1, -1]))]
     required_acks: i16,
-    /// Value that chooses the partition, and the key of the messages.
+    /// Key of the messages, which also selects the partition.
     key: Option<String>,
-    /// Without effect: the plugin has a producer of its own.
+    /// Without effect: the plugin has its own producer.
     #[serde(rename = "cluster_name")]
     #[schemars(range(min = 1), extend("default" = 1))]
     _cluster_name: u64,
-    /// Seconds after which the metadata of partitions are fetched again.
+    /// Seconds between two fetches of the partition metadata.
     #[schemars(range(min = 1), extend("default" = 30))]
     meta_refresh_interval: u64,
-    /// Encrypts connections.
+    /// Encrypts connections with TLS.
     tls: Option<TlsConfig>,
 }
 

@@ -33,16 +33,16 @@ const TOKEN_S: u64 = 86_400;
 /// Bytes of an answer with a token.
 const ANSWER_BYTES: usize = 64 << 10;
 
-/// A service account as it is written in a configuration.
+/// A service account.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct AuthConfig {
-    /// The account's address.
+    /// The e-mail address of the account.
     client_email: String,
-    /// Its private key: RSA, PEM (PKCS #8).
+    /// The private key of the account: RSA, PEM (PKCS #8).
     private_key: Confidential,
-    /// The project that the log belongs to.
+    /// The project of the log.
     project_id: String,
-    /// Where tokens are had.
+    /// The URL of the token endpoint.
     #[schemars(extend("default" = TOKEN_URI))]
     token_uri: Address,
     /// Scopes of the token; `scopes` has precedence.
@@ -56,7 +56,7 @@ pub(super) struct AuthConfig {
     /// Scopes of the token.
     #[schemars(length(min = 1), extend("uniqueItems" = true))]
     scopes: Option<Vec<String>>,
-    /// Where entries are written.
+    /// The URL that entries are sent to.
     #[schemars(extend("default" = "https://logging.googleapis.com/v2/entries:write"))]
     entries_uri: Address,
 }

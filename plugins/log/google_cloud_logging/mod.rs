@@ -62,8 +62,8 @@ HTTP/1.1 200 OK
 struct Config {
     /// The service account.
     auth_config: Option<AuthConfig>,
-    /// A file with the service account as JSON, on each gateway. It has to have `entries_uri`; it is read for
-    /// the first batch.
+    /// A file with the service account as JSON, on each gateway. It must contain `entries_uri`, and is read for the
+    /// first batch.
     auth_file: Option<PathBuf>,
     /// Checks the certificates of the service.
     #[schemars(extend("default" = true))]
@@ -74,7 +74,7 @@ struct Config {
     /// The monitored resource of the entries.
     #[schemars(extend("default" = {"type": "global"}))]
     resource: Resource,
-    /// The name of the log, coded as in a URL.
+    /// The name of the log, percent-encoded.
     #[schemars(extend("default" = "apisix.apache.org%2Flogs"))]
     log_id: String,
     #[serde(flatten)]
@@ -86,10 +86,10 @@ struct Config {
 /// A monitored resource.
 #[derive(Deserialize, JsonSchema)]
 struct Resource {
-    /// Its type.
+    /// The type of the resource.
     #[serde(rename = "type")]
     kind: String,
-    /// Labels that its type has.
+    /// The labels of the resource.
     labels: Option<Map<String, Value>>,
 }
 

@@ -71,21 +71,21 @@ HTTP/1.1 200 OK
 struct Config {
     #[serde(flatten)]
     entry: EntryConfig,
-    /// Brokers, each of which knows the others.
+    /// Some brokers of the cluster; they name the others.
     #[serde(default)]
     #[schemars(length(min = 1), extend("uniqueItems" = true))]
     brokers: Option<Vec<BrokerConfig>>,
-    /// The same in an older form: hosts and their ports.
+    /// Brokers in the former form: hosts with their ports.
     #[schemars(with = "Option<BrokerList>")]
     broker_list: Option<BTreeMap<Host, u16>>,
     /// The topic.
     kafka_topic: String,
-    /// Value that chooses the partition, and the key of the messages.
+    /// Key of the messages, which also selects the partition.
     key: Option<String>,
-    /// Whether a batch is sent when a broker has it (`sync`), or when it waits to be sent.
+    /// Whether a batch counts as sent when a broker has it (`sync`), or when it is in the send buffer (`async`).
     #[schemars(extend("default" = "async"))]
     producer_type: ProducerType,
-    /// Whether the leader of the partition has to have a message (1), or all replicas that are in sync (-1).
+    /// Required acknowledgements: the leader of the partition (1), or all in-sync replicas (-1).
     #[schemars(extend("default" = 1, "enum" = [1, -1]))]
     required_acks: i16,
     /// Timeout in seconds, for the connection to a broker and for each response.
@@ -95,28 +95,28 @@ struct Config {
     /// `include_req_body`.
     #[schemars(extend("default" = "default"))]
     meta_format: MetaFormat,
-    /// Encrypts connections.
+    /// Encrypts connections with TLS.
     tls: Option<TlsConfig>,
-    /// Without effect: each configuration has a producer of its own.
+    /// Without effect: each configuration has its own producer.
     #[serde(rename = "cluster_name")]
     #[schemars(range(min = 1), extend("default" = 1))]
     _cluster_name: u64,
-    /// With `async`: messages that are sent at once.
+    /// With `async`: maximum messages that are sent together.
     #[schemars(range(min = 1), extend("default" = 200))]
     producer_batch_num: usize,
-    /// With `async`: bytes of messages that are sent at once, or one message.
+    /// With `async`: maximum bytes of messages that are sent together. A single message may be larger.
     #[schemars(extend("default" = 1_048_576))]
     producer_batch_size: usize,
-    /// With `async`: messages that may wait; more are refused.
+    /// With `async`: maximum messages in the buffer; more are refused.
     #[schemars(range(min = 1), extend("default" = 50_000))]
     producer_max_buffering: usize,
-    /// With `async`: seconds that a message waits for others.
+    /// With `async`: maximum seconds that a message waits for others.
     #[schemars(range(min = 1), extend("default" = 1))]
     producer_time_linger: u64,
-    /// Seconds after which the metadata of partitions are fetched again.
+    /// Seconds between two fetches of the partition metadata.
     #[schemars(range(min = 1), extend("default" = 30))]
     meta_refresh_interval: u64,
-    /// Without effect: messages have their time, as with 2 and later versions.
+    /// Without effect: messages always have a timestamp, as with `2`.
     #[serde(rename = "api_version")]
     #[schemars(extend("default" = 1, "enum" = [0, 1, 2]))]
     _api_version: u8,
@@ -144,12 +144,12 @@ impl JsonSchema for BrokerList {
 
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct BrokerConfig {
-    /// The broker, a name or an address.
+    /// Host of the broker, a name or an address.
     host: Host,
-    /// Its port.
+    /// Port of the broker.
     #[schemars(range(min = 1))]
     port: u16,
-    /// Login of the gateway at this broker, and at the brokers that it names.
+    /// Credentials for this broker and the brokers that it names.
     sasl_config: Option<Sasl>,
 }
 

@@ -75,21 +75,21 @@ struct Nothing;
 
 impl Plugin for Nothing {}
 
-/// The times of rotation, and the number of kept files.
+/// The times of rotation, and the number of rotated files.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(default)]
 struct Settings {
-    /// Seconds between rotations, which are at its multiples since 1970.
+    /// Seconds between rotations, which are at multiples of this time since 1970.
     #[schemars(range(min = 1))]
     interval: u64,
-    /// Number of rotated files of each log.
+    /// Maximum rotated files of each log.
     #[schemars(range(min = 1))]
     max_kept: usize,
-    /// Bytes of a file from which on it is rotated before its time; none if it is not positive.
+    /// Size in bytes from which a file is rotated early; 0 or less: no limit.
     max_size: i64,
     /// Makes a `.tar.gz` of each rotated file.
     enable_compression: bool,
-    /// Timeout in milliseconds; a file that takes longer stays uncompressed.
+    /// Timeout of the compression in milliseconds; a file that takes longer stays uncompressed.
     #[schemars(range(min = 1))]
     timeout: u64,
 }

@@ -77,9 +77,9 @@ struct Config {
     nameserver_list: Vec<Address>,
     /// The topic.
     topic: String,
-    /// The key of the messages, by which they are found.
+    /// Key of the messages, by which they are found.
     key: Option<String>,
-    /// Their tag, by which consumers choose.
+    /// Tag of the messages, by which consumers select them.
     tag: Option<String>,
     /// The message: a JSON entry, or the head of the request as text (`origin`), followed by the body with
     /// `include_req_body`.
@@ -88,16 +88,16 @@ struct Config {
     /// Timeout in seconds, for the connection to a server and for each response.
     #[schemars(range(min = 1), extend("default" = 3))]
     timeout: u64,
-    /// Encrypts connections.
+    /// Encrypts connections with TLS.
     #[schemars(extend("default" = false))]
     use_tls: bool,
     /// Checks the certificates of servers; APISIX never does.
     #[schemars(extend("default" = false, "own_default" = true))]
     ssl_verify: bool,
-    /// Account of the servers' access control that signs requests; empty for no signature.
+    /// Access key that signs requests; empty: no signature.
     #[schemars(extend("default" = ""))]
     access_key: String,
-    /// The account's secret.
+    /// The secret of the access key.
     #[schemars(extend("default" = ""))]
     secret_key: Confidential,
     #[serde(flatten)]

@@ -67,18 +67,18 @@ HTTP/1.1 200 OK
 ```
 "#;
 
-/// How lines reach the server.
+/// The server, and the connections to it.
 #[derive(Deserialize, JsonSchema)]
 struct Shipping {
-    /// The server, a name or an address.
+    /// Host of the server, a name or an address.
     host: Host,
-    /// Its port.
+    /// Port of the server.
     #[schemars(range(min = 1))]
     port: u16,
-    /// Whether lines go over `tcp` or `udp`.
+    /// Protocol to the server: `tcp` or `udp`.
     #[schemars(extend("default" = "tcp"))]
     sock_type: SockType,
-    /// Encrypts connections, which have to be `tcp`.
+    /// Encrypts connections with TLS; requires `tcp`.
     #[schemars(extend("default" = false))]
     tls: bool,
     /// Checks the server's certificate; APISIX never does.
@@ -87,14 +87,14 @@ struct Shipping {
     /// Timeout in milliseconds, for the connection and for sending a batch.
     #[schemars(range(min = 1), extend("default" = 3000))]
     timeout: u64,
-    /// Idle connections for the next batch.
+    /// Maximum idle connections for later batches.
     #[schemars(range(min = 5), extend("default" = 5))]
     pool_size: usize,
-    /// Without effect: a batch is sent as soon as it is due, however small it is.
+    /// Without effect: a due batch is sent however small it is.
     #[serde(rename = "flush_limit")]
     #[schemars(range(min = 1), extend("default" = 4096))]
     _flush_limit: u64,
-    /// Bytes of lines that may wait to be sent; more are dropped.
+    /// Maximum bytes of lines that wait to be sent; more are dropped.
     #[schemars(extend("default" = 1_048_576))]
     drop_limit: usize,
     #[serde(flatten)]
@@ -168,7 +168,7 @@ impl Configuration for Config {
 #[derive(Deserialize, JsonSchema)]
 #[schemars(transform = batch::named("stream sys logger"))]
 struct SessionConfig {
-    /// Fields of an entry; a value with `$` before it is a variable.
+    /// Members of an entry. A value that begins with `$` is a variable.
     log_format: Option<LogFormat>,
     #[serde(flatten)]
     shipping: Shipping,
