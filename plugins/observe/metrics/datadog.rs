@@ -63,16 +63,16 @@ HTTP/1.1 200 OK
 #[derive(Deserialize, JsonSchema)]
 #[schemars(transform = batch::named(NAME))]
 struct Config {
-    /// Names route and service in tags by their names, where they have one.
+    /// Uses the names of route and service in tags instead of their ids, if they have one.
     #[schemars(extend("default" = true))]
     prefer_name: bool,
-    /// Has the path pattern of the route in a tag.
+    /// Adds a tag with the path pattern of the route.
     #[schemars(extend("default" = false))]
     include_path: bool,
-    /// Has the method in a tag.
+    /// Adds a tag with the method.
     #[schemars(extend("default" = false))]
     include_method: bool,
-    /// Tags that all lines have.
+    /// Tags of all lines of this configuration.
     #[schemars(extend("items" = tag_schema(), "default" = []))]
     constant_tags: Vec<String>,
     #[serde(flatten)]
@@ -88,14 +88,14 @@ struct Metadata {
     /// The agent, a name or an address.
     #[schemars(length(min = 1))]
     host: String,
-    /// Its port.
+    /// Port of the agent.
     port: u16,
-    /// Prefix of metric names; no prefix if it is empty.
+    /// Prefix of metric names; empty: no prefix.
     namespace: String,
     /// Tags of all lines, before the tags of the route.
     #[schemars(extend("items" = tag_schema()))]
     constant_tags: Vec<String>,
-    /// Requests that wait to be reported; more are dropped.
+    /// Maximum requests that wait to be reported; more are dropped.
     #[schemars(range(min = 1))]
     max_pending_entries: u64,
 }

@@ -67,16 +67,16 @@ The agent gets `shop.edge.route.orders.service.none.method.GET.request.counter:1
 #[derive(Deserialize, JsonSchema)]
 #[schemars(transform = batch::named(NAME))]
 struct Config {
-    /// Calls route and service by their names, where they have one, and by their ids otherwise.
+    /// Uses the names of route and service instead of their ids, if they have one.
     #[schemars(extend("default" = true))]
     prefer_name: bool,
-    /// Has the path pattern of the route in the names.
+    /// Adds the path pattern of the route to the names.
     #[schemars(extend("default" = false))]
     include_path: bool,
-    /// Has the method in the names.
+    /// Adds the method to the names.
     #[schemars(extend("default" = false))]
     include_method: bool,
-    /// Has the consumer in the names.
+    /// Adds the consumer to the names.
     #[schemars(extend("default" = false))]
     include_consumer: bool,
     #[serde(flatten)]
@@ -92,15 +92,16 @@ struct Metadata {
     /// The agent, a name or an address.
     #[schemars(length(min = 1))]
     host: String,
-    /// Its port.
+    /// Port of the agent.
     port: u16,
-    /// Prefix of metric names, with dots between its parts; no prefix if it is empty.
+    /// Prefix of metric names, with dots between its parts; empty: no prefix.
     #[schemars(length(max = 128), regex(pattern = "^([A-Za-z0-9_-]+(\\.[A-Za-z0-9_-]+)*)?$"))]
     namespace: String,
-    /// Bytes of a datagram. 1432 fit into a frame of Ethernet over IPv4 and IPv6; 8932 are usual for jumbo frames.
+    /// Maximum bytes of a datagram. 1432 fit into an Ethernet frame over IPv4 and IPv6; 8932 are usual for jumbo
+    /// frames.
     #[schemars(range(min = 512, max = 65507))]
     datagram_bytes: usize,
-    /// Requests that wait to be reported; more are dropped.
+    /// Maximum requests that wait to be reported; more are dropped.
     #[schemars(range(min = 1))]
     max_pending_entries: u64,
 }

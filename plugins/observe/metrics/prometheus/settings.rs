@@ -117,7 +117,7 @@ const OF_CACHE: &str =
 
 #[derive(Default, Deserialize, JsonSchema)]
 pub(super) struct Metadata {
-    /// Labels without values, by metric: they are present and empty.
+    /// Labels that stay empty, by metric.
     #[serde(default)]
     #[schemars(schema_with = "disabled_labels")]
     disabled_labels: Option<HashMap<String, Vec<String>>>,
@@ -145,17 +145,17 @@ fn disabled_labels(_: &mut SchemaGenerator) -> Schema {
 #[derive(Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct Attributes {
-    /// The path of the page.
+    /// The path of the metrics page.
     #[serde(rename = "export_uri")]
     #[schemars(regex(pattern = "^/"))]
     _export_uri: Option<String>,
-    /// Whether the page has a listener of its own; unset: if it has an address.
+    /// Whether the metrics page has its own listener. Default: if `export_addr` is set.
     #[serde(rename = "enable_export_server")]
     _enable_export_server: Option<bool>,
-    /// The address of that listener.
+    /// The address of this listener.
     #[serde(rename = "export_addr")]
     _export_addr: Option<Address>,
-    /// Begins every name.
+    /// Prefix of metric names.
     metric_prefix: String,
     /// Seconds between two collections of the data of the control thread.
     #[serde(rename = "refresh_interval")]
@@ -180,24 +180,25 @@ pub(super) struct Attributes {
     #[serde(rename = "ai_cache_embedding_latency_buckets")]
     #[schemars(length(min = 1))]
     _ai_cache_embedding_latency: Option<Vec<f64>>,
-    /// Series of one worker and metric; requests that would need more are not shown.
+    /// Maximum series of one metric in one worker; requests that need more are missing from it.
     #[schemars(range(min = 1))]
     max_series: usize,
-    /// Series of `http_latency` and worker that keep exemplars, shown to scrapers that accept OpenMetrics; 0: none do,
-    /// and pages are in the text format for everybody.
+    /// Maximum series of `http_latency` with exemplars in each worker, for scrapers that accept OpenMetrics. 0: no
+    /// exemplars, and all pages are in the text format.
     exemplar_series: usize,
-    /// Whether `http_latency` is a native histogram as well, for scrapers that accept the protobuf form of the page.
+    /// Whether `http_latency` is also a native histogram, for scrapers that accept the protobuf form of the page.
     native_histograms: bool,
-    /// How fine native histograms are: 2 to the power of this many buckets for each doubling of the latency.
+    /// Resolution of native histograms: 2 to the power of this number is the number of buckets for each doubling of the
+    /// latency.
     #[schemars(range(min = -4, max = 8))]
     native_histogram_schema: i32,
-    /// Buckets that a native histogram may span; latencies further apart make it coarser.
+    /// Maximum buckets of a native histogram. A wider range of latencies makes the buckets coarser.
     #[schemars(range(min = 4, max = 4096))]
     native_histogram_max_buckets: usize,
-    /// Single metrics.
+    /// Settings of single metrics.
     #[schemars(schema_with = "metrics")]
     metrics: Option<HashMap<String, MetricSettings>>,
-    /// A collector that is sent the metrics; unset: none.
+    /// A collector that gets the metrics. Default: none.
     otlp: Option<PushSettings>,
 }
 
@@ -242,10 +243,10 @@ struct Address {
 
 #[derive(Default, Deserialize, JsonSchema)]
 struct MetricSettings {
-    /// Labels after its own, each `{name: "$variable"}`.
+    /// Additional labels, each `{name: "$variable"}`.
     #[schemars(extend("items" = {"type": "object", "additionalProperties": {"type": "string"}}))]
     extra_labels: Option<Vec<Map<String, Value>>>,
-    /// Seconds after which a series without news is forgotten; 0 for never.
+    /// Idle time in seconds after which a series is removed; 0: never.
     #[schemars(extend("default" = 0))]
     expire: Option<u64>,
 }

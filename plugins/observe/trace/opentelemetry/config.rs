@@ -24,13 +24,13 @@ const INACTIVE_TIMEOUT_S: f64 = 2.0;
 /// Makes a span of each sampled request and sends it to a collector of OpenTelemetry.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Config {
-    /// Which requests are sampled.
+    /// The rule that selects the sampled requests.
     #[schemars(extend("default" = {"name": "always_off", "options": {"fraction": 0, "root": {"name": "always_off"}}}))]
     pub(super) sampler: Rule,
-    /// Variables whose values become attributes of the request's span, under their names.
+    /// Variables that become attributes of the request's span, under their names.
     #[schemars(extend("items" = {"type": "string", "minLength": 1}))]
     pub(super) additional_attributes: Option<Vec<String>>,
-    /// Request headers that become attributes of the request's span; a `*` at the end matches any suffix.
+    /// Request headers that become attributes of the request's span; a final `*` matches any suffix.
     #[schemars(extend("items" = {"type": "string", "minLength": 1}))]
     pub(super) additional_header_prefix_attributes: Option<Vec<String>>,
     /// Continues the trace of the request. `false` for untrusted clients: each request begins a new trace, and its
@@ -41,10 +41,11 @@ pub(super) struct Config {
 
 impl Configuration for Config {}
 
-/// Which requests are sampled.
+/// The rule that selects the sampled requests.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Rule {
-    /// All of them, none, a share, or those whose sender sampled them.
+    /// Sampled requests: all (`always_on`), none (`always_off`), a share (`trace_id_ratio`), or as the sender decided
+    /// (`parent_base`).
     #[schemars(extend("default" = "always_off"))]
     name: RuleName,
     /// Options of the sampler.
@@ -73,7 +74,7 @@ struct RuleOptions {
 
 #[derive(Deserialize, JsonSchema)]
 struct Root {
-    /// All of them, none, or a share.
+    /// Sampled requests: all (`always_on`), none (`always_off`), or a share (`trace_id_ratio`).
     #[schemars(extend("default" = "always_off"))]
     name: RootName,
     /// Options of the sampler.
@@ -111,27 +112,26 @@ impl Rule {
     }
 }
 
-/// The plugin metadata. Without them nothing is traced.
+/// The plugin metadata. Without them no request is traced.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Metadata {
-    /// Where the id of a new trace comes from: drawn at random, or the request's id where that has 32 hexadecimal
-    /// digits.
+    /// Source of the id of a new trace: random, or the request's id if it has 32 hexadecimal digits.
     #[schemars(extend("default" = "random"))]
     pub(super) trace_id_source: TraceIdSource,
     /// Resource attributes of the gateway, such as `service.name`.
     #[schemars(extend("additionalProperties" = scalar_schema()))]
     resource: Option<Map<String, Value>>,
-    /// Where spans are sent.
+    /// The collector that gets the spans.
     #[schemars(extend("default" = {"address": "127.0.0.1:4318", "request_timeout": 3}))]
     collector: CollectorConfig,
-    /// How spans become batches.
+    /// The batches of spans.
     #[schemars(extend("default" = {}))]
     batch_span_processor: BatchConfig,
     /// Publishes the context in the variables `opentelemetry_context_traceparent`, `opentelemetry_trace_id` and
     /// `opentelemetry_span_id`, for logs.
     #[schemars(extend("default" = false))]
     pub(super) set_ngx_var: bool,
-    /// How contexts travel: the first that a request has is read, and nodes get all of them.
+    /// Formats of trace context. The first one that a request has is read; nodes get all of them.
     #[schemars(length(min = 1), extend("default" = ["tracecontext", "baggage"], "uniqueItems" = true, "own_default" = true))]
     pub(super) propagators: Vec<Propagator>,
 }
@@ -144,8 +144,8 @@ pub(super) enum TraceIdSource {
     Random,
 }
 
-/// A format of contexts, by the names of `OTEL_PROPAGATORS`: `traceparent` with `tracestate`, `baggage`, `b3`, and
-/// `X-B3-TraceId` with the fields like it.
+/// A format of trace context, by its name in `OTEL_PROPAGATORS`: `traceparent` with `tracestate`, `baggage`, `b3`, and
+/// `X-B3-TraceId` with related fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Propagator {
@@ -177,19 +177,19 @@ struct CollectorConfig {
 
 #[derive(Deserialize, JsonSchema)]
 struct BatchConfig {
-    /// Behaviour when the queue is full: the span is dropped, or it is dropped and all waiting spans are sent at
-    /// once; `true` unless it is set.
+    /// Behaviour if the queue is full. `true`, the default, drops the span; `false` drops it and sends all waiting
+    /// spans at once.
     drop_on_queue_full: Option<bool>,
-    /// Spans that may wait; 2048 unless it is set. It has to be more than `max_export_batch_size`.
+    /// Maximum waiting spans; 2048 by default. It must be more than `max_export_batch_size`.
     #[schemars(range(min = 1))]
     max_queue_size: Option<u64>,
-    /// A batch is sent when its oldest span is this old, in seconds; 5 unless it is set.
+    /// Age in seconds of the oldest span at which a batch is sent; 5 by default.
     #[schemars(extend("exclusiveMinimum" = 0))]
     batch_timeout: Option<f64>,
-    /// A batch is sent when no span came for this long, in seconds; 2 unless it is set.
+    /// Seconds without a new span after which a batch is sent; 2 by default.
     #[schemars(extend("exclusiveMinimum" = 0))]
     inactive_timeout: Option<f64>,
-    /// A batch is sent when it has this many spans; 256 unless it is set.
+    /// Number of spans at which a batch is sent; 256 by default.
     #[schemars(extend("exclusiveMinimum" = 0))]
     max_export_batch_size: Option<usize>,
 }

@@ -52,7 +52,7 @@ pub(crate) static SKYWALKING: Descriptor = Descriptor {
 /// Makes segments of sampled requests and sends them to an OAP server.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
-    /// The share of requests that is sampled.
+    /// The sampled share of requests.
     #[schemars(range(min = 0.00001, max = 1), extend("default" = 1))]
     sample_ratio: f64,
 }
@@ -65,9 +65,9 @@ impl Configuration for Config {}
 struct Attributes {
     /// The name of the gateway as a service.
     service_name: String,
-    /// The name of this gateway among the instances of the service; `$hostname` in it is the name of the machine.
+    /// The name of this gateway among the instances of the service; `$hostname` is the name of the machine.
     service_instance_name: String,
-    /// The OAP server. The certificate of one with `https` is verified.
+    /// The URL of the OAP server. With `https` the certificate is verified.
     endpoint_addr: String,
     /// Seconds between two reports.
     #[schemars(range(min = 1))]

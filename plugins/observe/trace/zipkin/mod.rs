@@ -50,19 +50,18 @@ pub(crate) static ZIPKIN: Descriptor = Descriptor {
 /// Makes spans of sampled requests and sends them to a collector of Zipkin.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
-    /// The URL that spans are sent to, such as `http://127.0.0.1:9411/api/v2/spans`. The certificate of one with
-    /// `https` is verified.
+    /// The URL for spans, such as `http://127.0.0.1:9411/api/v2/spans`. With `https` the certificate is verified.
     endpoint: Endpoint,
-    /// The share of requests that is sampled, where their sender does not decide it.
+    /// The sampled share of requests, if their sender does not decide it.
     #[schemars(range(min = 0.00001, max = 1))]
     sample_ratio: f64,
     /// The name of the gateway in its spans.
     #[schemars(extend("default" = "APISIX"))]
     service_name: String,
-    /// The IPv4 address of the gateway in its spans; unless it is set, the one that the client connected to.
+    /// The IPv4 address of the gateway in its spans. Default: the address that the client connected to.
     #[schemars(regex(pattern = r"^[0-9]{1,3}.[0-9]{1,3}.[0-9]{1,3}.[0-9]{1,3}$"))]
     server_addr: Option<String>,
-    /// Form of the spans: `2` has the time until the response and the time after it, `1` has the phases.
+    /// Form of the spans: `2` measures the time until the response and the time after it, `1` the phases.
     #[schemars(schema_with = "version_schema")]
     span_version: u8,
     /// Continues the trace of the request, and its sampling decision. `false` for untrusted clients.
@@ -83,7 +82,7 @@ impl Configuration for Config {
     }
 }
 
-/// The place that spans are sent to.
+/// The URL for spans.
 #[derive(Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
 struct Endpoint(#[schemars(with = "String")] Url);
