@@ -61,32 +61,32 @@ const ORIGINS: &str = r"^(\*|\*\*|null|\w+://[^,]+(,\w+://[^,]+)*)$";
 /// on the origin.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
-    /// `*` for all origins, `**` for all with the origin in the response, or a list with commas.
+    /// Allowed origins, separated by commas: `*` for all, `**` for all with the origin in the response.
     #[schemars(regex(pattern = ORIGINS), extend("default" = "*"))]
     allow_origins: String,
-    /// Methods that pages may use: `*`, `**` for all by name, or a list with commas.
+    /// Methods that pages may use, separated by commas: `*` for all, `**` for all by name.
     #[schemars(extend("default" = "*"))]
     allow_methods: String,
-    /// Request headers that pages may set: `*`, `**` for the requested ones, or a list with commas.
+    /// Request headers that pages may set, separated by commas: `*` for all, `**` for the requested ones.
     #[schemars(extend("default" = "*"))]
     allow_headers: String,
     /// Response headers that pages may read.
     expose_headers: Option<String>,
-    /// Seconds for which browsers may remember this; -1 for not at all.
+    /// Seconds for which browsers may cache the preflight result; -1: not at all.
     #[schemars(extend("default" = 5))]
     max_age: i64,
-    /// Whether pages may send cookies. Other fields must not have `*` then; in a list of the metadata it has no
+    /// Whether pages may send cookies. Other fields must not contain `*` then; a `*` in a list of the metadata has no
     /// effect.
     #[schemars(extend("default" = false))]
     allow_credential: bool,
-    /// Regular expressions of origins, instead of `allow_origins`. They are searched anywhere: begin with `^` and end
-    /// with `$`, or `a.com` lets `https://a.com.example` in.
+    /// Regular expressions of origins, instead of `allow_origins`. They match anywhere: begin with `^` and end with
+    /// `$`, because `a.com` also allows `https://a.com.example`.
     #[schemars(length(min = 1), inner(length(min = 1, max = 4096)), extend("uniqueItems" = true))]
     allow_origins_by_regex: Option<Vec<Pattern>>,
     /// Names of lists in the plugin metadata, checked first.
     #[schemars(length(min = 1), inner(length(min = 1, max = 4096)), extend("uniqueItems" = true))]
     allow_origins_by_metadata: Option<Vec<String>>,
-    /// Origins whose pages may read timings; as `allow_origins`.
+    /// Origins whose pages may read timings, in the form of `allow_origins`.
     #[schemars(regex(pattern = ORIGINS))]
     timing_allow_origins: Option<String>,
     /// Regular expressions, instead of `timing_allow_origins`.

@@ -61,13 +61,13 @@ HTTP/1.1 200 OK
 /// same `key` accept each other's tokens.
 #[derive(Deserialize, JsonSchema)]
 struct Csrf {
-    /// The secret that tokens are signed with.
+    /// The secret that signs tokens.
     key: Confidential,
     /// Lifetime of a token in seconds. With 0 or less the token never expires, and the cookie expires at once.
     #[schemars(extend("default" = 7200))]
     expires: i64,
-    /// The variable that names the session, e.g. `cookie_sid`: a token is good for that session alone. Without it a
-    /// token that a client got for itself is good for all. Sigma's own.
+    /// The variable that identifies the session, e.g. `cookie_sid`: a token is valid for this session only. Without it
+    /// a token of one client is valid for all clients. Sigma's own.
     #[schemars(length(min = 1))]
     session: Option<VarName>,
     /// The name of the cookie and of the field.

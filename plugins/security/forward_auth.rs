@@ -114,7 +114,7 @@ struct Config {
     /// Fields of the service's response for a refused client.
     #[schemars(extend("default" = []))]
     client_headers: Vec<FieldName>,
-    /// Milliseconds for the call.
+    /// Timeout of the call in milliseconds.
     #[schemars(range(min = 1, max = 60000), extend("default" = 3000))]
     timeout: u64,
     #[serde(flatten)]
@@ -122,7 +122,7 @@ struct Config {
     /// Whether the service's certificate is verified.
     #[schemars(extend("default" = true))]
     ssl_verify: bool,
-    /// Whether requests pass if the service does not respond.
+    /// Whether requests are allowed if the service does not respond.
     #[schemars(extend("default" = false))]
     allow_degradation: bool,
     /// Status if the service does not respond.

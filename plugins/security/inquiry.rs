@@ -16,19 +16,19 @@ use sigma_plugin_kit::decisions::{Bound, Key, KeyOf};
 /// Most bytes of a decision that is remembered.
 const REMEMBERED_BYTES: usize = 8 << 10;
 
-/// How long decisions of the service are cached. `no-store`, `no-cache`, `private` and `max-age` in the
-/// `Cache-Control` of its answer shorten it.
+/// The cache of the service's decisions. `no-store`, `no-cache`, `private` and `max-age` in the response's
+/// `Cache-Control` shorten its times.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub(super) struct Cache {
-    /// Seconds for which a positive decision is used. A revoked permission still works for this time.
+    /// Lifetime of a positive decision in seconds. A revoked permission still works for this time.
     #[schemars(range(min = 1, max = 86_400))]
     ttl: u64,
-    /// The same for a denied request; 0: each denied request is sent to the service again.
+    /// Lifetime of a refusal in seconds; 0: each refused request is sent to the service again.
     #[schemars(range(max = 86_400), extend("default" = 0))]
     refusal_ttl: u64,
-    /// Values that the decision depends on: texts with variables such as `$http_authorization` and `$request_method`.
-    /// Unset: the whole input of the service. Requests that agree in it share a decision, whatever else differs.
+    /// Cache key: texts with variables such as `$http_authorization` and `$request_method`. Default: the whole input of
+    /// the service. Requests with the same key share a decision, even if they differ otherwise.
     #[serde(default)]
     #[schemars(with = "Option<Vec<String>>", length(min = 1, max = 16))]
     key: Option<Vec<Template>>,

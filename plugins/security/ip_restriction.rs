@@ -59,7 +59,7 @@ struct IpRestriction {
     /// Permitted addresses and networks; all others are refused.
     #[schemars(length(min = 1), extend("items" = network_schema()))]
     whitelist: Option<Networks>,
-    /// Addresses and networks that may not pass.
+    /// Refused addresses and networks.
     #[schemars(length(min = 1), extend("items" = network_schema()))]
     blacklist: Option<Networks>,
     #[serde(flatten)]

@@ -46,13 +46,13 @@ HTTP/1.1 200 OK
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("oneOf" = [{"required": ["whitelist"]}, {"required": ["blacklist"]}]))]
 struct RefererRestriction {
-    /// Whether requests without a `Referer`, or with one that is no address of a page, pass.
+    /// Whether requests without a `Referer`, or with one that is not a URL of a page, are allowed.
     #[schemars(extend("default" = false))]
     bypass_missing: bool,
     /// Permitted hosts; requests from other hosts are refused.
     #[schemars(length(min = 1), inner(regex(pattern = HOST)))]
     whitelist: Option<Vec<String>>,
-    /// Hosts; requests from one of them may not pass.
+    /// Refused hosts.
     #[schemars(length(min = 1), inner(regex(pattern = HOST)))]
     blacklist: Option<Vec<String>>,
     /// The message of a refusal.

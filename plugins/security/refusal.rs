@@ -11,11 +11,11 @@ use sigma_plugin::{Env, Reply, Step};
 use sigma_schema::Problem;
 use sigma_schema::plugins::PluginScope;
 
-/// The action of a restriction on refused requests; to be flattened into its configuration.
+/// The action of a restriction on refused requests, flattened into its configuration.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 pub(crate) struct Refusal {
-    /// Treatment of refused clients: a response (`deny`), a delayed response (`tarpit`), or none (`silent-drop`): the
-    /// connection is closed, or the HTTP/2 stream is reset.
+    /// Treatment of refused clients: a response (`deny`), a delayed response (`tarpit`), or no response
+    /// (`silent-drop`): the connection is closed, or the HTTP/2 stream is reset.
     #[schemars(extend("default" = "deny", "own_default" = true))]
     #[serde(default)]
     rejected_action: Action,
@@ -23,7 +23,8 @@ pub(crate) struct Refusal {
     #[schemars(range(min = 1, max = 300_000), extend("default" = 10_000, "own_default" = true))]
     #[serde(default = "tarpit_ms")]
     tarpit_ms: u64,
-    /// Maximum number of delayed requests in each worker, over all tarpits; further ones get their response at once.
+    /// Maximum number of delayed requests in each worker, over all tarpits; further requests get their response at
+    /// once.
     #[schemars(range(min = 1, max = 100_000), extend("default" = 1000, "own_default" = true))]
     #[serde(default = "tarpit_max")]
     tarpit_max: usize,

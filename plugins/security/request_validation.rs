@@ -86,7 +86,7 @@ struct Config {
     /// The status of a refusal.
     #[schemars(range(min = 200, max = 599), extend("default" = 400))]
     rejected_code: u16,
-    /// The body of a refusal; without it, what does not fit.
+    /// The body of a refusal. Default: the violation.
     #[schemars(length(min = 1, max = 256))]
     rejected_msg: Option<String>,
 }

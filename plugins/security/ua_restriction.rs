@@ -46,13 +46,13 @@ HTTP/1.1 200 OK
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("oneOf" = [{"required": ["allowlist"]}, {"required": ["denylist"]}]))]
 struct UaRestriction {
-    /// Whether requests without `User-Agent` pass.
+    /// Whether requests without `User-Agent` are allowed.
     #[schemars(extend("default" = false))]
     bypass_missing: bool,
     /// Regular expressions of permitted clients; all others are refused.
     #[schemars(length(min = 1), inner(length(min = 1)))]
     allowlist: Option<Vec<Pattern>>,
-    /// Regular expressions; clients that match one may not pass.
+    /// Regular expressions of refused clients.
     #[schemars(length(min = 1), inner(length(min = 1)))]
     denylist: Option<Vec<Pattern>>,
     /// The message of a refusal.

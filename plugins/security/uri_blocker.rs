@@ -54,10 +54,10 @@ struct Config {
     /// The status of a refusal.
     #[schemars(range(min = 200, max = 999), extend("default" = 403))]
     rejected_code: u16,
-    /// The message of a refusal; unset: only the status.
+    /// The message of a refusal. Default: only the status.
     #[schemars(length(min = 1))]
     rejected_msg: Option<String>,
-    /// Whether upper and lower case are the same.
+    /// Whether rules ignore case.
     #[schemars(extend("default" = false))]
     case_insensitive: bool,
     #[serde(flatten)]

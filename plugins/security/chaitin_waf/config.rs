@@ -28,7 +28,7 @@ pub(super) struct Config {
     /// Whether the response has the result, in `X-APISIX-CHAITIN-WAF` and similar fields.
     #[schemars(extend("default" = true))]
     pub(super) append_waf_resp_header: bool,
-    /// Whether it also names the detector, and what went wrong.
+    /// Whether the response also names the detector and the error.
     #[schemars(extend("default" = false))]
     pub(super) append_waf_debug_header: bool,
     /// Settings for calls of detectors, instead of the plugin metadata. Missing numbers have their defaults, not the
@@ -36,7 +36,7 @@ pub(super) struct Config {
     config: Option<Own>,
 }
 
-/// Where the detectors are.
+/// The detectors, and the settings of all routes.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Metadata {
     /// The detectors.
@@ -52,20 +52,20 @@ pub(super) struct Metadata {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Mode {
-    /// Nobody is asked.
+    /// Detectors are not called.
     Off,
-    /// They are logged in the error log, and pass.
+    /// Attacks are logged in the error log, and forwarded.
     Monitor,
-    /// They are refused.
+    /// Attacks are refused.
     Block,
 }
 
 #[derive(Deserialize, JsonSchema)]
 struct Node {
-    /// An address, a name, or `unix:/path`.
+    /// The host: an address, a name, or `unix:/path`.
     #[schemars(regex(pattern = r"^\*?[0-9a-zA-Z-._\[\]:/]+$"))]
     host: String,
-    /// Its port.
+    /// The port.
     #[schemars(range(min = 1, max = 65_535), extend("default" = 80))]
     port: u16,
 }
@@ -99,22 +99,22 @@ impl TryFrom<MatchFields> for Match {
     }
 }
 
-/// How detectors are asked, by one route.
+/// The calls of detectors, for one route.
 #[derive(Deserialize, JsonSchema)]
 struct Own {
     #[serde(flatten)]
     numbers: Numbers,
-    /// Whether a detector gets the client's address as the gateway found it, instead of the address of the
+    /// Whether a detector gets the client's address as the gateway detected it, instead of the address of the
     /// connection.
     real_client_ip: Option<bool>,
 }
 
-/// How detectors are asked, by all.
+/// The calls of detectors, for all routes.
 #[derive(Deserialize, JsonSchema)]
 struct Shared {
     #[serde(flatten)]
     numbers: Numbers,
-    /// Whether a detector gets the client's address as the gateway found it, instead of the address of the
+    /// Whether a detector gets the client's address as the gateway detected it, instead of the address of the
     /// connection.
     #[schemars(extend("default" = true))]
     real_client_ip: Option<bool>,
@@ -123,22 +123,22 @@ struct Shared {
 /// Times in milliseconds, and sizes.
 #[derive(Default, Clone, Copy, Deserialize, JsonSchema)]
 struct Numbers {
-    /// Milliseconds for a connection; 1000 if unset.
+    /// Connect timeout in milliseconds; 1000 by default.
     #[schemars(range(min = 1, max = 600_000))]
     connect_timeout: Option<u64>,
-    /// Milliseconds until the question has left; 1000 if unset.
+    /// Send timeout of the request to the detector in milliseconds; 1000 by default.
     #[schemars(range(min = 1, max = 600_000))]
     send_timeout: Option<u64>,
-    /// Milliseconds until the verdict has come; 1000 if unset.
+    /// Timeout of the verdict in milliseconds; 1000 by default.
     #[schemars(range(min = 1, max = 600_000))]
     read_timeout: Option<u64>,
-    /// Maximum KB of a body for a detector; 1024 if unset.
+    /// Maximum KB of a body for a detector; 1024 by default.
     #[schemars(range(min = 1, max = 65_536))]
     req_body_size: Option<usize>,
-    /// Idle connections of each worker to a detector; 256 if unset.
+    /// Maximum idle connections of each worker to a detector; 256 by default.
     #[schemars(range(min = 1))]
     keepalive_size: Option<u32>,
-    /// Milliseconds that a kept connection may idle; 60000 if unset.
+    /// Idle timeout of a connection in milliseconds; 60000 by default.
     #[schemars(range(min = 1))]
     keepalive_timeout: Option<u64>,
 }

@@ -116,13 +116,13 @@ const ANSWER_BYTES: usize = 1 << 20;
 struct Config {
     /// The authoriser: `http://host:port` for gRPC in plain text, `https://…` over TLS.
     uri: Service,
-    /// Milliseconds for the call.
+    /// Timeout of the call in milliseconds.
     #[schemars(range(min = 1, max = 60000), extend("default" = 200))]
     timeout: u64,
     /// Whether the authoriser's certificate is verified.
     #[schemars(extend("default" = true))]
     ssl_verify: bool,
-    /// Whether requests pass where the authoriser gives no decision.
+    /// Whether requests are allowed if the authoriser returns no decision.
     #[schemars(extend("default" = false))]
     failure_mode_allow: bool,
     /// Whether the node gets `x-envoy-auth-failure-mode-allowed: true` with such a request.
@@ -135,18 +135,18 @@ struct Config {
     with_request_body: Option<BodyRules>,
     /// Additional values for the authoriser, with variables.
     context_extensions: Option<BTreeMap<String, Template>>,
-    /// Fields that the authoriser alone sets. Neither the node nor the authoriser ever gets these fields from the
+    /// Fields that only the authoriser sets. Neither the node nor the authoriser ever gets these fields from the
     /// client.
     #[schemars(extend("default" = []))]
     upstream_headers: Vec<String>,
     /// Whether the authoriser gets the client's certificate.
     #[schemars(extend("default" = false))]
     include_peer_certificate: bool,
-    /// The fields that the authoriser is shown, `:path` and its like among them; unset: all.
+    /// The fields that the authoriser gets, including `:path` and similar ones. Default: all.
     allowed_headers: Option<Names>,
-    /// Fields that it is not shown, also if they are allowed.
+    /// Fields that the authoriser does not get, even if they are in `allowed_headers`.
     disallowed_headers: Option<Names>,
-    /// Whether it gets the fields one by one and as bytes, in `header_map`, and not as texts in `headers`.
+    /// Whether the authoriser gets the fields one by one and as bytes, in `header_map`, instead of texts in `headers`.
     #[schemars(extend("default" = false))]
     encode_raw_headers: bool,
     /// Cache of decisions. Unset: the authoriser is called for each request.
@@ -158,12 +158,12 @@ struct BodyRules {
     /// Maximum bytes of a body for the authoriser; a larger one gets 413.
     #[schemars(range(min = 1, max = 67_108_864))]
     max_request_bytes: usize,
-    /// Whether it is shown the beginning of a larger one instead. By `x-envoy-auth-partial-body` it learns whether
-    /// that is all.
+    /// Whether the authoriser gets the beginning of a larger body instead. `x-envoy-auth-partial-body` says whether the
+    /// body is complete.
     #[schemars(extend("default" = false))]
     #[serde(default)]
     allow_partial_message: bool,
-    /// Whether it is sent as bytes instead of text. In text, bytes that are not UTF-8 are replaced.
+    /// Whether the body is sent as bytes instead of text. In text, bytes that are not UTF-8 are replaced.
     #[schemars(extend("default" = false))]
     #[serde(default)]
     pack_as_bytes: bool,

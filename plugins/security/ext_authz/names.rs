@@ -4,29 +4,29 @@ use regex::Regex;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Names of fields, as any of these patterns say.
+/// Names of fields that match one of the patterns.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub(super) struct Names {
-    /// Patterns, one of which a name has to match.
+    /// The patterns; one of them must match.
     #[schemars(length(min = 1, max = 256))]
     patterns: Vec<Pattern>,
 }
 
-/// One pattern. Names are compared without regard to case.
+/// A pattern. Case is ignored.
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(deny_unknown_fields)]
 enum Pattern {
-    /// The name itself.
+    /// The whole name.
     Exact(Text),
-    /// Its beginning.
+    /// The beginning of the name.
     Prefix(Text),
-    /// Its end.
+    /// The end of the name.
     Suffix(Text),
-    /// Any part of it.
+    /// Any part of the name.
     Contains(Text),
-    /// The whole of it.
+    /// A regular expression that matches the whole name.
     SafeRegex(Whole),
 }
 

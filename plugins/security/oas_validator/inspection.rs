@@ -19,7 +19,7 @@ use sigma_plugin_kit::log_throttle::LogThrottle;
 use sigma_plugin_kit::response_body::{Encoding, Undecoded, ask_for_readable};
 use sigma_plugin_kit::tallies::Tally;
 
-/// The handling of answers that the document does not describe.
+/// The action on responses that do not match the document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Verdict {

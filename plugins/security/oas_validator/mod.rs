@@ -151,36 +151,36 @@ struct Config {
     /// The document: JSON or YAML.
     #[schemars(length(min = 1))]
     spec: Option<String>,
-    /// Where the document is: a URL.
+    /// The URL of the document.
     #[schemars(regex(pattern = "^https?://"))]
     spec_url: Option<Address>,
-    /// Fields of the request for it.
+    /// Header fields of the request for the document.
     spec_url_request_headers: Option<BTreeMap<String, String>>,
-    /// Whether the certificate of its server is verified.
+    /// Whether the certificate of the document's server is verified.
     #[schemars(extend("default" = false))]
     ssl_verify: bool,
-    /// Milliseconds to wait for it.
+    /// Timeout of the request for the document in milliseconds.
     #[schemars(range(min = 1000, max = 60_000), extend("default" = 10_000))]
     timeout: u64,
     /// Whether a refusal has the reasons.
     #[schemars(extend("default" = false))]
     verbose_errors: bool,
-    /// Whether bodies are left alone.
+    /// Whether bodies are not validated.
     #[schemars(extend("default" = false))]
     skip_request_body_validation: bool,
-    /// Whether header fields are left alone.
+    /// Whether header fields are not validated.
     #[schemars(extend("default" = false))]
     skip_request_header_validation: bool,
-    /// Whether the query is left alone.
+    /// Whether the query is not validated.
     #[schemars(extend("default" = false))]
     skip_query_param_validation: bool,
-    /// Whether parameters in the path are left alone.
+    /// Whether parameters in the path are not validated.
     #[schemars(extend("default" = false))]
     skip_path_params_validation: bool,
-    /// Whether cookies are left alone.
+    /// Whether cookies are not validated.
     #[schemars(extend("default" = false, "own_default" = true))]
     skip_cookie_params_validation: bool,
-    /// Whether a request that does not fit is refused; otherwise it is an error in the log, and passes.
+    /// Whether an invalid request is refused. Otherwise it is logged as an error and forwarded.
     #[schemars(extend("default" = true))]
     reject_if_not_match: bool,
     /// The status of a refusal.

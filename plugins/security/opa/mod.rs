@@ -111,7 +111,7 @@ struct Config {
     /// Whether the agent's certificate is verified.
     #[schemars(extend("default" = true))]
     ssl_verify: bool,
-    /// Milliseconds for the call.
+    /// Timeout of the call in milliseconds.
     #[schemars(range(min = 1, max = 60000), extend("default" = 3000))]
     timeout: u64,
     #[serde(flatten)]

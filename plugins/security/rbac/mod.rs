@@ -88,9 +88,9 @@ HTTP/1.1 200 OK
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("anyOf" = [{"required": ["rules"]}, {"required": ["shadow_rules"]}]))]
 struct Config {
-    /// Who passes.
+    /// The rules that decide. Without them every request is permitted.
     rules: Option<Rules>,
-    /// Rules that decide nothing: their decisions are counted, and logged where they would refuse.
+    /// Rules that do not decide: their decisions are counted, and refusals are logged.
     shadow_rules: Option<Rules>,
     /// The status of a refusal.
     #[schemars(range(min = 400, max = 599), extend("default" = 403))]
@@ -139,10 +139,10 @@ enum Action {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Policy {
-    /// What is done.
+    /// Permissions: the actions and resources that the policy is about.
     #[schemars(schema_with = "list_schema")]
     permissions: Vec<Permission>,
-    /// Who does it.
+    /// Principals: the users that the policy is about.
     #[schemars(schema_with = "list_schema")]
     principals: Vec<Principal>,
 }
