@@ -47,20 +47,19 @@ the orders have a rest
 
 /// Circuit breaker: responds instead of failing nodes, so that they can recover.
 ///
-/// After `unhealthy.failures` bad answers to one host and path, requests are answered
-/// `break_response_code` for two seconds, then four, eight …, at most `max_breaker_sec`.
-/// `healthy.successes` good answers close the breaker. Breakers of one host and path are shared by all
-/// routes of this gateway.
+/// After `unhealthy.failures` failures of one host and path, the breaker opens: requests get `break_response_code` for
+/// two seconds, then four, eight …, up to `max_breaker_sec`. `healthy.successes` successes close the breaker. Breakers
+/// of one host and path are shared by all routes of this gateway.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
-    /// Status of requests that are not passed on.
+    /// Status of requests while the breaker is open.
     #[schemars(range(min = 200, max = 599))]
     break_response_code: u16,
-    /// Body of such answers; unset for a plain answer.
+    /// Body of these responses. Default: a plain response.
     break_response_body: Option<String>,
     /// Header fields of these responses, if they have a body.
     break_response_headers: Option<LastFields>,
-    /// Longest time for which nothing is passed on, in seconds.
+    /// Maximum seconds for which the breaker stays open.
     #[schemars(range(min = 3), extend("default" = 300))]
     max_breaker_sec: u64,
     /// Conditions that open the breaker.
@@ -73,7 +72,7 @@ struct Config {
 
 impl Configuration for Config {}
 
-/// Of a name that is there twice the last field counts.
+/// Header fields. Of several fields with one name the last one is sent.
 #[derive(Deserialize, JsonSchema)]
 #[serde(try_from = "Vec<Field>")]
 #[schemars(with = "Vec<Field>")]

@@ -42,7 +42,7 @@ $ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/orders -H 'Tran
 /// gateway, `limits.request_body_bytes`, applies too; this one can only be smaller.
 #[derive(Deserialize, JsonSchema)]
 struct ClientControl {
-    /// Largest body, in bytes. 0, or nothing, sets no limit.
+    /// Largest body in bytes. 0 or unset: no limit.
     max_body_size: Option<u64>,
 }
 

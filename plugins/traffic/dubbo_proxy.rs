@@ -54,11 +54,11 @@ hello world
 /// Without `method`, the method is the path after its first slash. A path that is not a method name gets 404. So do
 /// Dubbo's own methods, which begin with a dollar, such as `$invoke` and `$echo`.
 ///
-/// | answer | when |
+/// | status | when |
 /// |---|---|
 /// | 413 | the body is over 64 MiB |
 /// | 500 | the method threw |
-/// | 503 | the provider has no thread left |
+/// | 503 | the provider has no free thread |
 /// | 504 | the provider reports a timeout, or does not respond in time |
 /// | 502 | the provider has another error, or the method returned no such map |
 ///

@@ -58,7 +58,7 @@ HTTP/1.1 200 OK
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("minProperties" = 1))]
 struct Faults {
-    /// Answers requests with a fault.
+    /// Responds to requests with a fault.
     abort: Option<Abort>,
     /// Delays requests.
     delay: Option<Delay>,
@@ -82,17 +82,17 @@ struct Abort {
 
 #[derive(Deserialize, JsonSchema)]
 struct Delay {
-    /// Seconds.
+    /// Delay in seconds.
     #[schemars(range(min = 0))]
     duration: f64,
     #[serde(flatten)]
     share: Share,
 }
 
-/// Which requests are meant.
+/// The affected requests.
 #[derive(Deserialize, JsonSchema)]
 struct Share {
-    /// Share of the requests, in percent; without it all.
+    /// Share of the requests in percent. Default: all.
     #[schemars(range(min = 0, max = 100))]
     percentage: Option<u64>,
     /// Expressions on variables; one must match.

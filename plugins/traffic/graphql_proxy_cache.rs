@@ -71,7 +71,7 @@ struct Config {
     /// (`X-Accel-Expires`, `Cache-Control`, `Expires`), else the attribute `cache_ttl` of `proxy-cache`.
     #[schemars(extend("default" = "disk"))]
     cache_strategy: Strategy,
-    /// The zone; it has to be one of the strategy.
+    /// The zone; its strategy must be the same.
     #[schemars(length(min = 1, max = 100), extend("default" = "disk_cache_one"))]
     cache_zone: String,
     /// With `memory`: lifetime of a response in seconds.

@@ -47,10 +47,10 @@ $ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/sum -d '[40]'
 /// serialized already has a line of JSON for each parameter. The number of parameters in the body must match the
 /// types in `params_type_desc`: additional values would be attachments, which name the called service.
 ///
-/// | answer | when |
+/// | status | when |
 /// |---|---|
-/// | 200 with the JSON of the value | the method gave one |
-/// | 200 without a body | it gave null |
+/// | 200 with the JSON of the value | the method returned a value |
+/// | 200 without a body | the method returned null |
 /// | 400 | the body is not JSON, or has another number of parameters than the method |
 /// | 413 | the body is over `max_req_body_size` |
 /// | 502 | the provider was unreachable |
@@ -71,12 +71,12 @@ struct HttpDubbo {
     /// The method.
     #[schemars(length(min = 1))]
     method: Box<str>,
-    /// The types of its parameters, as JVM descriptors: `Ljava/lang/Long;I` is a `Long` and an `int`.
+    /// The types of its parameters as JVM descriptors: `Ljava/lang/Long;I` is a `Long` and an `int`.
     #[schemars(extend("default" = ""))]
     params_type_desc: Box<str>,
     /// The request field that marks a serialized body with the value `true`.
     serialization_header_key: Option<Box<str>>,
-    /// Whether bodies are serialized; used where `serialization_header_key` is not set.
+    /// Whether bodies are serialized, if `serialization_header_key` is unset.
     #[schemars(extend("default" = false))]
     serialized: bool,
     /// Connect timeout in milliseconds.
@@ -85,7 +85,7 @@ struct HttpDubbo {
     /// Read timeout in milliseconds.
     #[schemars(range(min = 1), extend("default" = 6000))]
     read_timeout: f64,
-    /// Milliseconds in which nothing of the call leaves.
+    /// Send timeout in milliseconds: the time without progress.
     #[schemars(range(min = 1), extend("default" = 6000))]
     send_timeout: f64,
     /// Maximum bytes of a body, which is held in memory.

@@ -72,7 +72,7 @@ struct Mock {
     content_type: ContentType,
     /// Body, a text with variables.
     response_example: Option<Template>,
-    /// A schema for which a body is made up, without an example.
+    /// A JSON Schema; without an example the body is random data for it.
     #[schemars(extend("type" = "object"))]
     response_schema: Option<Value>,
     /// Whether the header `x-mock-by` marks the response as mocked.

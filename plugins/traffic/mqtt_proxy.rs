@@ -50,7 +50,7 @@ const REFUSED: u16 = 503;
 /// The level from which a packet has properties.
 const LEVEL_5: u8 = 5;
 
-/// Looks at the first packet of MQTT.
+/// Reads the first packet of an MQTT session.
 #[derive(Deserialize, JsonSchema)]
 struct MqttProxy {
     /// The name of the protocol.

@@ -75,7 +75,7 @@ struct RuleConfig {
     /// Conditions; one must match. Unset: all requests.
     #[serde(rename = "match")]
     conditions: Option<Vec<Condition>>,
-    /// The upstreams, chosen in turns by weight.
+    /// The upstreams, selected in turn by weight.
     #[schemars(length(min = 1, max = 20), extend("default" = [{"weight": 1}]))]
     weighted_upstreams: Vec<Weighted>,
 }
@@ -89,12 +89,12 @@ struct Condition {
 
 #[derive(Deserialize, JsonSchema)]
 struct Weighted {
-    /// The upstream with this id.
+    /// The id of an upstream.
     upstream_id: Option<Id>,
     /// An upstream of the plugin's own.
     #[schemars(transform = as_upstream)]
     upstream: Option<Value>,
-    /// Share among the entries.
+    /// Weight among the entries.
     #[schemars(extend("default" = 1))]
     weight: u64,
 }

@@ -66,10 +66,9 @@ const PLUGINS: [&str; 2] = ["limit-count", "limit-conn"];
 
 /// Refuses or limits requests that match a condition.
 ///
-/// The rules are checked in order; the first whose condition holds decides, and no other. Its action is
-/// `return`, `limit-count` or `limit-conn`, with the configuration of that plugin. Each rule counts for
-/// itself. A plugin that runs as an action does not run a second time for the same request, even where the
-/// route or a global rule has it too.
+/// The rules are checked in order; only the first matching one applies. Its action is `return`, `limit-count` or
+/// `limit-conn`, with the configuration of that plugin. Each rule has its own counters. A plugin that runs as an action
+/// runs only once for a request, even if the route or a global rule has it too.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// Rules; the first matching one decides.
@@ -78,16 +77,16 @@ struct Config {
 
 #[derive(Deserialize, JsonSchema)]
 struct RuleConfig {
-    /// An expression on variables; without it the rule is for all requests.
+    /// An expression on variables. Default: all requests.
     #[serde(default, deserialize_with = "case")]
     #[schemars(length(min = 1), extend("items" = {"anyOf": [{"type": "array"}, {"type": "string"}]}))]
     case: Option<Expr>,
-    /// The action: its name and configuration, `[return, {code: 403}]`. Only the first one counts.
+    /// The action, as name and configuration: `[return, {code: 403}]`. Only the first action runs.
     #[schemars(length(min = 1), inner(length(min = 1)))]
     actions: Vec<Vec<Value>>,
 }
 
-/// The configuration of `return`. A status below 200 would be no answer.
+/// The configuration of `return`. A status below 200 is not a final response.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 struct Return {

@@ -79,7 +79,7 @@ impl Plugin for BatchRequests {}
 #[derive(Deserialize, JsonSchema)]
 #[expect(dead_code, reason = "read by its name; see Endpoint::path_setting")]
 struct Attributes {
-    /// The path of the endpoint; unset: `/apisix/batch-requests`.
+    /// The path of the endpoint. Default: `/apisix/batch-requests`.
     #[schemars(length(min = 1))]
     uri: Option<String>,
 }
@@ -91,7 +91,7 @@ struct Limits {
     /// Maximum bytes of the body with the requests.
     #[schemars(extend("exclusiveMinimum" = 0))]
     max_body_size: u64,
-    /// Maximum requests of a batch. APISIX has 1000, each of which passes all plugins of its route.
+    /// Maximum requests of a batch. APISIX allows 1000. Each request runs all plugins of its route.
     #[schemars(extend("exclusiveMinimum" = 0))]
     max_pipeline_items: u64,
     /// Maximum bytes of all response bodies of a batch together.

@@ -21,7 +21,7 @@ const RESULTS: &str = "calls.";
 /// Steps of a template, and bytes that it makes.
 const MOST_STEPS: usize = 100_000;
 
-/// A call as it is configured.
+/// A configured call.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub(super) struct CallConf {
@@ -31,31 +31,31 @@ pub(super) struct CallConf {
     /// The method.
     #[serde(default)]
     method: CallMethod,
-    /// The path of the internal request, without a query. It may have variables (`${arg_id}`), and parts of
-    /// the answers of other calls (`${calls.user.address.id}`), which are JSON. Each must have a value, which
-    /// stays within one segment of the path.
+    /// The path of the internal request, without a query. It may contain variables (`${arg_id}`), and parts of the JSON
+    /// responses of other calls (`${calls.user.address.id}`). Each must have a value, which stays within one segment of
+    /// the path.
     #[schemars(length(min = 1))]
     path: String,
-    /// The arguments. Values may have the same.
+    /// The query arguments. Values may contain variables and parts of responses, as in `path`.
     #[serde(default)]
     query: BTreeMap<String, String>,
-    /// Additional fields; the fields of the client's request are sent too. Values may have the same.
+    /// Additional header fields; the fields of the client's request are sent too. Values may contain variables and
+    /// parts of responses, as in `path`.
     #[serde(default)]
     headers: BTreeMap<String, String>,
-    /// The host of the internal request; unset: the client's.
+    /// The host of the internal request. Default: the client's.
     #[schemars(length(min = 1))]
     host: Option<String>,
     /// A body, as a template of `body-transformer`: responses are in `calls`, variables in `_ctx.var`.
     body: Option<String>,
-    /// Calls that must have succeeded before. Calls whose responses `path`, `query` or `headers` name need not be
-    /// listed.
+    /// Calls that must succeed first. Calls whose responses `path`, `query` or `headers` use need not be listed.
     #[serde(default)]
     after: Vec<String>,
-    /// The member of the response for the result of this call. Unset: members of an object become members of the
+    /// The member of the response for the result of this call. Default: members of an object become members of the
     /// response; any other result is in a member with the name of the call.
     #[schemars(length(min = 1))]
     pub(super) group: Option<String>,
-    /// Without its result the whole response fails.
+    /// Whether the whole response fails without this result.
     #[serde(default)]
     pub(super) required: bool,
 }

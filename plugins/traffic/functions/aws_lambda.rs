@@ -86,14 +86,14 @@ struct Authorization {
 
 #[derive(Deserialize, JsonSchema)]
 struct Iam {
-    /// The id of the key that signs.
+    /// The id of the access key.
     accesskey: Confidential,
-    /// The key that signs.
+    /// The secret of the access key.
     secretkey: Confidential,
     /// The region of the function.
     #[schemars(extend("default" = "us-east-1"))]
     aws_region: String,
-    /// The service that is called: `execute-api`, or `lambda` for the URL of a function.
+    /// The called service: `execute-api`, or `lambda` for the URL of a function.
     #[schemars(extend("default" = "execute-api"))]
     service: String,
 }

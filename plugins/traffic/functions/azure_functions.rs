@@ -75,7 +75,7 @@ $ curl -s -o /dev/null -w '%{http_code}\n' -H 'X-Functions-Key: wrong' http://12
 struct Config {
     #[serde(flatten)]
     function: Function,
-    /// The credentials for the function; the plugin's metadata if it is left out.
+    /// The credentials for the function. Default: those in the plugin metadata.
     authorization: Option<Authorization>,
 }
 
@@ -85,17 +85,17 @@ impl Configuration for Config {}
 struct Authorization {
     /// The key of the function: `X-Functions-Key`.
     apikey: Option<Confidential>,
-    /// The client that the key is of: `X-Functions-ClientId`.
+    /// The client id of the key: `X-Functions-ClientId`.
     clientid: Option<String>,
 }
 
-/// Keys of all functions whose configuration does not set them.
+/// Keys of functions without credentials in their configuration.
 #[derive(Deserialize, JsonSchema)]
 struct Metadata {
     /// The key of the application: `X-Functions-Key`.
     #[schemars(extend("default" = ""))]
     master_apikey: Confidential,
-    /// The client that the key is of: `X-Functions-ClientId`.
+    /// The client id of the key: `X-Functions-ClientId`.
     #[schemars(extend("default" = ""))]
     master_clientid: Confidential,
 }

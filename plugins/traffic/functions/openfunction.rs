@@ -71,7 +71,7 @@ impl Configuration for Config {}
 
 #[derive(Deserialize, JsonSchema)]
 struct Authorization {
-    /// User and password with a `:` between them.
+    /// User and password, separated by `:`.
     service_token: Option<Confidential>,
 }
 

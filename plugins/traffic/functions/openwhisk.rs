@@ -75,7 +75,7 @@ const MOST_VALUES: usize = 250_000;
 struct Config {
     /// The URL of the platform, with `http` or `https` and without a slash at its end.
     api_host: Service,
-    /// User and password with a `:` between them.
+    /// User and password, separated by `:`.
     service_token: Confidential,
     /// The namespace of the action.
     #[schemars(length(max = 256), regex(pattern = r"\A([\w]|[\w][\w@ .-]*[\w@.-]+)\z"))]
@@ -83,13 +83,13 @@ struct Config {
     /// The action.
     #[schemars(length(max = 256), regex(pattern = r"\A([\w]|[\w][\w@ .-]*[\w@.-]+)\z"))]
     action: String,
-    /// The package that the action is in.
+    /// The package of the action.
     #[schemars(length(max = 256), regex(pattern = r"\A([\w]|[\w][\w@ .-]*[\w@.-]+)\z"))]
     package: Option<String>,
     /// Whether the platform returns only the result of the action, without the record of its run.
     #[schemars(extend("default" = true))]
     result: bool,
-    /// Milliseconds for the call and for the action.
+    /// Timeout of the call and of the action in milliseconds.
     #[schemars(range(min = 1, max = 60_000), extend("default" = 3000))]
     timeout: u64,
     /// Whether the platform's certificate is verified.

@@ -26,12 +26,12 @@ const REST: &str = ":ext";
 /// Most arguments of a client that a function gets.
 const MOST_ARGUMENTS: usize = 100;
 
-/// The function, and how it is called.
+/// The function, and the call of it.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Function {
     /// The URL of the function, with `http` or `https`; its query is dropped.
     function_uri: Service,
-    /// Milliseconds for the call.
+    /// Timeout of the call in milliseconds.
     #[schemars(range(min = 100), extend("default" = 3000))]
     timeout: u64,
     /// Whether the function's certificate is verified.
@@ -43,7 +43,7 @@ pub(super) struct Function {
     sizes: Sizes,
 }
 
-/// How much of memory one call may take.
+/// The memory limits of one call.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Sizes {
     /// Largest body of a request, in bytes; it is held in memory.

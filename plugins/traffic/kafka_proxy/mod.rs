@@ -60,7 +60,7 @@ $ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/kafka
 /// The configuration.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
-    /// How the gateway logs in; without it, it does not.
+    /// Credentials of the gateway. Default: no login.
     sasl: Option<Login>,
 }
 
@@ -70,7 +70,7 @@ struct Login {
     username: String,
     /// The user's password.
     password: Confidential,
-    /// `PLAIN` sends the password as it is; the others prove that it is known.
+    /// `PLAIN` sends the password itself; the other mechanisms only prove its knowledge.
     #[schemars(extend("default" = "PLAIN", "own_default" = true))]
     mechanism: Mechanism,
 }

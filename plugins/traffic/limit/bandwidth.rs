@@ -67,7 +67,7 @@ $ curl -s -o /dev/null -w '%{http_code} %{size_download}\n' http://127.0.0.1:908
 /// MiB; beyond that, the keys that would be removed first are removed.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
-    /// The limits; all of them apply.
+    /// The limits; each one applies.
     #[schemars(length(min = 1, max = 16))]
     rules: Vec<Rule>,
 }
@@ -75,20 +75,21 @@ struct Config {
 /// One limit.
 #[derive(Deserialize, JsonSchema)]
 struct Rule {
-    /// Bytes a second.
+    /// Bytes per second.
     #[schemars(range(min = 1, max = 1_099_511_627_776_u64))]
     rate: u64,
-    /// Burst in bytes: bytes that pass at once after an idle time.
+    /// Burst: bytes that are sent at once after an idle time.
     #[schemars(range(max = 1_099_511_627_776_u64), extend("default" = 0))]
     burst: u64,
     /// Counted bytes: from the client (`request`), to the client (`response`), each direction separately at this rate
     /// (`each`), or both together (`sum`).
     #[schemars(extend("default" = "each"))]
     direction: Counts,
-    /// Key of the counter; see `key_type`. If it has no value, the client's address, of IPv6 its network (/64).
-    /// Unset, each exchange, tunnel and session counts by itself.
+    /// Key of the counter; see `key_type`. Without a value the client's address is used, of IPv6 its network (/64).
+    /// Default: each exchange, tunnel and session has its own counter.
     key: Option<String>,
-    /// Whether `key` is the name of a variable, a text with variables, or the same for all.
+    /// Form of `key`: the name of a variable (`var`), a text with variables (`var_combination`), or one constant for
+    /// all (`constant`).
     #[schemars(with = "String", extend("enum" = ["var", "var_combination", "constant"], "default" = "var"))]
     key_type: KeyType,
 }

@@ -77,24 +77,23 @@ HTTP/1.1 429 Too Many Requests
     {"required": ["conn", "burst", "default_conn_delay", "key"]}, {"required": ["default_conn_delay", "rules"]}
 ]))]
 struct Config {
-    /// Requests at the same time that pass at once. A text is a template that must make such a number for
-    /// each request.
+    /// Concurrent requests without a delay. A text is a template that must produce such a number for each request.
     conn: Option<Amount<1>>,
-    /// Further requests, which are delayed. A text is a template that must make such a number for each
+    /// Additional concurrent requests, which are delayed. A text is a template that must produce such a number for each
     /// request.
     burst: Option<Amount<0>>,
-    /// Seconds that a request beyond `conn` waits.
+    /// Delay in seconds of a request beyond `conn`.
     #[schemars(with = "Option<f64>", extend("exclusiveMinimum" = 0))]
     default_conn_delay: f64,
-    /// The delay is always `default_conn_delay`, as with `true`; APISIX, too, forgets the latencies that it
-    /// measures.
+    /// Without effect: the delay is always `default_conn_delay`, as with `true`. APISIX does not use its measured
+    /// latencies either.
     #[serde(rename = "only_use_default_delay")]
     #[schemars(extend("default" = false))]
     _only_default: bool,
     /// Key of the counter; see `key_type`. Without a value the client's address is used; a missing value is never a
     /// key. IPv6 addresses count by network (/64), unless a text with variables names `$remote_addr`.
     key: Option<String>,
-    /// Whether `key` is the name of a variable, or a text with variables.
+    /// Form of `key`: the name of a variable (`var`), or a text with variables (`var_combination`).
     #[schemars(with = "String", extend("enum" = ["var", "var_combination"], "default" = "var"))]
     key_type: KeyType,
     #[serde(flatten)]
@@ -103,29 +102,28 @@ struct Config {
     #[serde(flatten)]
     #[schemars(skip)]
     expiry: Expiry,
-    /// Several limits instead of one; each counts.
+    /// Several limits instead of one; each one applies.
     rules: Option<Vec<ListedLimit>>,
     #[serde(flatten)]
     refusal: RefusalFields,
 }
 
-/// The settings that all policies with Redis share.
+/// The settings of all Redis policies.
 #[derive(Deserialize, JsonSchema)]
 struct Expiry {
-    /// Seconds after which a request counts no longer, should its gateway have died.
+    /// Seconds after which a request is no longer counted, if its gateway has died.
     #[schemars(extend("default" = 3600))]
     key_ttl: Option<u64>,
 }
 
 #[derive(Deserialize, JsonSchema)]
 struct ListedLimit {
-    /// Requests at the same time that pass at once. A text is a template that must make such a number for
-    /// each request.
+    /// Concurrent requests without a delay. A text is a template that must produce such a number for each request.
     conn: Amount<1>,
-    /// Further requests, which are delayed. A text is a template that must make such a number for each
+    /// Additional concurrent requests, which are delayed. A text is a template that must produce such a number for each
     /// request.
     burst: Amount<0>,
-    /// A text with variables by which requests are counted together.
+    /// Key of the counter: a text with variables.
     key: String,
 }
 

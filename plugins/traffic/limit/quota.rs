@@ -21,7 +21,7 @@ use sigma_schema::template::Template;
 use sigma_plugin_kit::log_throttle::LogThrottle;
 use sigma_plugin_kit::tallies::{Counted, Event, counted};
 
-/// How `key` is read.
+/// The form of `key`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum KeyType {
@@ -29,7 +29,7 @@ pub(super) enum KeyType {
     Var,
     /// A text with variables.
     VarCombination,
-    /// Itself.
+    /// The text itself.
     Constant,
 }
 
@@ -307,15 +307,15 @@ pub(super) struct RefusalFields {
     /// Status of requests over the limit.
     #[schemars(range(min = 200, max = 599), extend("default" = 503))]
     rejected_code: u16,
-    /// Text of the member `error_msg` in the body of such answers; unset for a plain answer.
+    /// Text of the member `error_msg` in the body of refusals. Default: a plain response.
     #[schemars(length(min = 1))]
     rejected_msg: Option<String>,
-    /// Whether requests pass when the limit is unknown, for example without Redis. If not, they get 500. An invalid
-    /// number from the client is always 400.
+    /// Whether requests are allowed if the limit is unknown, for example without Redis. Otherwise they get 500. An
+    /// invalid number from the client always gets 400.
     #[schemars(extend("default" = false))]
     allow_degradation: bool,
-    /// Requests are counted, and none is refused or delayed: those that would be are in the error log, and in the
-    /// metric `limit_dry_run_refusals_total`. Sigma's own.
+    /// Whether requests are only counted, without refusals and delays. Requests over the limit are in the error log,
+    /// and in the metric `limit_dry_run_refusals_total`. Sigma's own.
     #[schemars(extend("default" = false, "own_default" = true))]
     dry_run: bool,
 }

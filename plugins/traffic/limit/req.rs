@@ -65,17 +65,17 @@ struct Config {
     /// Requests per second.
     #[schemars(extend("exclusiveMinimum" = 0))]
     rate: f64,
-    /// Requests beyond the rate that are tolerated.
+    /// Tolerated requests beyond the rate.
     #[schemars(extend("minimum" = 0))]
     burst: f64,
-    /// How many requests one counts as. A text is a template that must make such a number for each request. One that
-    /// costs more than `burst` and one request more never passes. Sigma's own.
+    /// Cost of a request, in requests. A text is a template that must produce such a number for each request. A request
+    /// that costs more than `burst` + 1 is always refused. Sigma's own.
     #[schemars(extend("default" = 1, "own_default" = true))]
     cost: Amount<1>,
     /// Key of the counter; see `key_type`. Without a value the client's address is used; a missing value is never a
     /// key. IPv6 addresses count by network (/64), unless a text with variables names `$remote_addr`.
     key: String,
-    /// Whether `key` is the name of a variable, or a text with variables.
+    /// Form of `key`: the name of a variable (`var`), or a text with variables (`var_combination`).
     #[schemars(with = "String", extend("enum" = ["var", "var_combination"], "default" = "var"))]
     key_type: KeyType,
     #[serde(flatten)]
@@ -83,7 +83,7 @@ struct Config {
     policy: Policy,
     #[serde(flatten)]
     refusal: RefusalFields,
-    /// Whether requests within the burst pass at once.
+    /// Whether requests within the burst are not delayed.
     #[schemars(extend("default" = false))]
     nodelay: bool,
 }

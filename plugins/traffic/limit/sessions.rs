@@ -16,25 +16,25 @@ pub(super) const FLOW: Flow = Flow::of::<Config>(|build| Ok(Arc::new(LimitSessio
 /// The status of a session that is one too many.
 const REFUSED: u16 = 503;
 
-/// Limits how many sessions are open at the same time.
+/// Limits concurrent sessions.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Config {
-    /// Sessions at the same time that begin at once.
+    /// Concurrent sessions without a delay.
     #[schemars(range(min = 1))]
     conn: u64,
-    /// Further sessions, which are delayed.
+    /// Additional concurrent sessions, which are delayed.
     burst: u64,
-    /// Seconds that a session beyond `conn` waits.
+    /// Delay in seconds of a session beyond `conn`.
     #[schemars(extend("exclusiveMinimum" = 0))]
     default_conn_delay: f64,
-    /// The delay is always `default_conn_delay`, as with `true`.
+    /// Without effect: the delay is always `default_conn_delay`, as with `true`.
     #[serde(rename = "only_use_default_delay")]
     #[schemars(extend("default" = false))]
     _only_default: bool,
-    /// Key of the counter; see `key_type`. If it has no value, the client's address. Of IPv6 addresses the network
-    /// (/64) counts, unless a text with variables names `$remote_addr`.
+    /// Key of the counter; see `key_type`. Without a value the client's address is used. IPv6 addresses count by
+    /// network (/64), unless a text with variables names `$remote_addr`.
     key: String,
-    /// Whether `key` is the name of a variable, or a text with variables.
+    /// Form of `key`: the name of a variable (`var`), or a text with variables (`var_combination`).
     #[schemars(with = "String", extend("enum" = ["var", "var_combination"], "default" = "var"))]
     key_type: KeyType,
 }

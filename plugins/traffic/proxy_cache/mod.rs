@@ -90,7 +90,7 @@ struct Config {
     /// `Cache-Control`, `Expires`, else the attribute `cache_ttl`).
     #[schemars(extend("default" = "disk"))]
     cache_strategy: Strategy,
-    /// The zone; it has to be one of the strategy.
+    /// The zone; its strategy must be the same.
     #[schemars(length(min = 1, max = 100), extend("default" = "disk_cache_one"))]
     cache_zone: String,
     /// Parts of the key: texts and variables. The target, the Host and the forwarded host and scheme for the node are
@@ -109,13 +109,14 @@ struct Config {
     /// Texts and variables: if the result is neither empty nor `0`, the request bypasses the cache.
     #[schemars(length(min = 1), inner(regex(pattern = r"(^[^$].+$|^\$[0-9a-zA-Z_]+$)")))]
     cache_bypass: Option<Vec<String>>,
-    /// The same: the response is not stored.
+    /// Texts and variables: if the result is neither empty nor `0`, the response is not stored.
     #[schemars(length(min = 1), inner(regex(pattern = r"(^[^$].+$|^\$[0-9a-zA-Z_]+$)")))]
     no_cache: Option<Vec<String>>,
     /// Whether `Expires` and `Cache-Control` are removed from responses.
     #[schemars(extend("default" = false))]
     hide_cache_headers: bool,
-    /// With `memory`: whether `Cache-Control` of requests counts, and responses have their freshness.
+    /// With `memory`: whether `Cache-Control` of requests applies, and responses have their own lifetime instead of
+    /// `cache_ttl`.
     #[schemars(extend("default" = false))]
     cache_control: bool,
     /// With `memory`: lifetime of a response in seconds.

@@ -15,7 +15,7 @@ const LEAST_DISK_BYTES: u64 = 1 << 20;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(crate) struct Attributes {
-    /// Lifetime of responses without one of their own, with the strategy `disk`: a number of seconds, or one with
+    /// Lifetime of responses that do not state one, with the strategy `disk`: a number of seconds, or a number with
     /// `s`, `m`, `h` or `d`.
     #[schemars(regex(pattern = r"^[0-9]+[smhd]?$"), extend("default" = "10s"))]
     cache_ttl: String,
@@ -41,14 +41,14 @@ impl Default for Attributes {
     }
 }
 
-/// One zone. With the three fields of a disk it is one of the strategy `disk`.
+/// A zone. With the three disk fields its strategy is `disk`.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Zone {
-    /// Its name.
+    /// The name of the zone.
     #[schemars(length(min = 1, max = 100))]
     name: String,
-    /// Its memory: a number of bytes, or one with `k`, `m` or `g`.
+    /// Memory of the zone: a number of bytes, or a number with `k`, `m` or `g`.
     #[schemars(regex(pattern = r"^[0-9]+[kKmMgG]?$"))]
     memory_size: String,
     /// Maximum disk space, in the form of `memory_size`.
@@ -56,10 +56,10 @@ pub(crate) struct Zone {
     /// The folder on the disk, only for this zone. It is created if it is missing. Other users must not be able to
     /// write to it.
     disk_path: Option<String>,
-    /// How many letters the names of the folders in it have: up to three levels of 1 or 2, such as `1:2`.
+    /// Length of the folder names on the disk: up to three levels of 1 or 2 letters, such as `1:2`.
     cache_levels: Option<String>,
     /// Time after which an unused response is removed, fresh or not: seconds, or a number with `s`, `m`, `h` or `d`.
-    /// Without it a day, as APISIX has it.
+    /// Default: one day, as in APISIX.
     #[schemars(regex(pattern = r"^[0-9]+[smhd]?$"))]
     inactive: Option<String>,
 }

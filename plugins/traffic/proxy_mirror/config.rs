@@ -23,7 +23,7 @@ use sigma_plugin_kit::fields::{frames, is_name};
 pub(super) struct Config {
     #[serde(flatten)]
     pub(super) first: Target,
-    /// Further hosts, each with a share of its own.
+    /// Additional hosts, each with its own share.
     #[schemars(length(min = 1, max = 16))]
     pub(super) mirrors: Option<Vec<Target>>,
     /// Maximum bytes of a copied body; requests with longer bodies are not copied.
@@ -32,7 +32,7 @@ pub(super) struct Config {
     /// Maximum bytes read of a response body before the copy's connection is closed.
     #[schemars(range(min = 0), extend("default" = 1_048_576, "own_default" = true))]
     pub(super) max_resp_body_size: usize,
-    /// Fields that mark the copy; values may contain variables. They replace the request's own.
+    /// Header fields that mark the copy; they replace the request's own. Values may contain variables.
     #[serde(default)]
     #[schemars(with = "Value", extend(
         "type" = "object",
@@ -62,7 +62,7 @@ pub(super) struct Target {
     /// Whether `path` replaces the request's path or is its prefix.
     #[schemars(extend("default" = "replace"))]
     pub(super) path_concat_mode: PathMode,
-    /// The share of the requests.
+    /// The share of requests that are copied.
     #[schemars(range(min = 0.00001, max = 1), extend("default" = 1))]
     pub(super) sample_ratio: f64,
 }
@@ -76,16 +76,16 @@ pub(super) enum PathMode {
     Prefix,
 }
 
-/// What is compared.
+/// The compared parts of responses.
 #[derive(Clone, Deserialize, JsonSchema)]
 pub(super) struct Compare {
-    /// The status.
+    /// Whether the status is compared.
     #[schemars(extend("default" = true))]
     pub(super) status: bool,
-    /// These header fields.
+    /// The compared header fields.
     #[schemars(extend("default" = []))]
     pub(super) headers: Vec<String>,
-    /// The body, byte for byte.
+    /// Whether the body is compared, byte for byte.
     #[schemars(extend("default" = true))]
     pub(super) body: bool,
 }
@@ -178,7 +178,7 @@ pub(super) fn upstreams(conf: &Value) -> Vec<InlineUpstream> {
     config.targets().enumerate().filter_map(upstream).collect()
 }
 
-/// What `plugin_attr.proxy-mirror` tells.
+/// The attributes of the plugin in `plugin_attr`.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Attributes {
@@ -186,15 +186,16 @@ pub(super) struct Attributes {
     copies: Bounds,
 }
 
-/// Timeout of a copy: the sum of these. Each is a number with `ms`, `s`, `m` or `h`, in seconds without.
+/// The parts of a copy's timeout, which is their sum. Each is a number with `ms`, `s`, `m` or `h`, or a number of
+/// seconds.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Times {
-    /// To connect.
+    /// The connect timeout.
     connect: String,
-    /// To be sent.
+    /// The send timeout.
     send: String,
-    /// To be answered.
+    /// The response timeout.
     read: String,
 }
 
@@ -212,9 +213,9 @@ pub(super) struct Bounds {
     /// Maximum concurrent copies: a hanging mirror occupies this number of connections.
     #[schemars(range(min = 1))]
     pub(super) worker_running: usize,
-    /// Copies that wait for one of those to end.
+    /// Maximum copies that wait for a running one to end.
     pub(super) worker_waiting: usize,
-    /// Bytes of their bodies.
+    /// Maximum bytes of the bodies of all copies.
     pub(super) worker_bytes: usize,
 }
 

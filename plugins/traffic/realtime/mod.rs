@@ -84,7 +84,7 @@ const SERVICE: &str = "service";
 pub(super) struct Config {
     /// The service's URL, with `http` or `https`.
     uri: Service,
-    /// Milliseconds for a call.
+    /// Timeout of a call in milliseconds.
     #[schemars(range(min = 1, max = 60000), extend("default" = 3000))]
     timeout: u64,
     #[serde(flatten)]
@@ -92,13 +92,13 @@ pub(super) struct Config {
     /// Whether the service's certificate is verified.
     #[schemars(extend("default" = true))]
     ssl_verify: bool,
-    /// Origins that may open WebSockets, such as `https://shop.example`; `*` for all. Unset: the origin of the
+    /// Origins that may open WebSockets, such as `https://shop.example`; `*` for all. Default: the origin of the
     /// requested host.
     allowed_origins: Option<Vec<Origin>>,
     /// Maximum bytes of a message of a client, and of a response of the service.
     #[schemars(range(min = 1, max = 16_777_216), extend("default" = 65536))]
     max_message_bytes: usize,
-    /// Limit in bytes of the pushes that wait for a client; each counts 100 bytes in addition to its own.
+    /// Maximum bytes of the pushes that wait for a client. Each push counts 100 additional bytes.
     #[schemars(range(min = 1000, max = 16_777_216), extend("default" = 262_144))]
     max_queue_bytes: usize,
     /// Maximum channels of a connection.
@@ -146,10 +146,10 @@ impl Config {
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Attributes {
-    /// Connections at once.
+    /// Maximum concurrent connections.
     #[schemars(range(min = 1))]
     worker_connections: usize,
-    /// Bytes of pushes that wait for them.
+    /// Maximum bytes of pushes that wait for clients.
     #[schemars(range(min = 1))]
     worker_bytes: usize,
 }

@@ -21,46 +21,45 @@ use sigma_plugin_kit::redis::{Policy, policies};
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("anyOf" = [{"required": ["count", "time_window"]}, {"required": ["rules"]}]))]
 pub(in crate::limit) struct Config {
-    /// Requests that pass in a window. A text is a template that must make such a number for each request.
+    /// Requests per window. A text is a template that must produce such a number for each request.
     pub(super) count: Option<Amount<1>>,
-    /// Length of a window in seconds. A text is a template that must make such a number for each request.
+    /// Length of a window in seconds. A text is a template that must produce such a number for each request.
     pub(super) time_window: Option<Amount<1>>,
-    /// Whether a window begins with the first request, or slides.
+    /// Whether windows are fixed, or slide.
     #[schemars(extend("default" = "fixed"))]
     pub(super) window_type: WindowType,
-    /// Configurations of one group, which are equal, share their counters.
+    /// Name of a group. Configurations in one group must be equal and share their counters.
     pub(super) group: Option<String>,
     /// Key of the counter; see `key_type`. Without a value the client's address is used; a missing value is never a
     /// key. IPv6 addresses count by network (/64), unless a text with variables names `$remote_addr`.
     #[schemars(extend("default" = "remote_addr"))]
     pub(super) key: String,
-    /// Whether `key` is the name of a variable, or a text with variables.
+    /// Form of `key`: the name of a variable (`var`), or a text with variables (`var_combination`).
     #[schemars(extend("default" = "var"))]
     pub(super) key_type: KeyType,
-    /// Several limits instead of one; each counts.
+    /// Several limits instead of one; each one applies.
     pub(super) rules: Option<Vec<ListedLimit>>,
     #[serde(flatten)]
     pub(super) refusal: RefusalFields,
     #[serde(flatten)]
     #[schemars(schema_with = "policies::<(), true>")]
     pub(super) policy: Policy,
-    /// With a `policy` other than `local`: seconds between two messages to Redis; meanwhile requests are counted
-    /// here. -1 to ask Redis for each request.
+    /// With a `policy` other than `local`: seconds between two synchronisations with Redis; the gateway counts in
+    /// between. -1: Redis counts each request.
     #[schemars(with = "f64", extend("default" = -1))]
     sync_interval: Option<f64>,
-    /// Whether responses tell the client its quota, and refusals with 429 or 503 have `Retry-After`.
+    /// Whether responses have the quota in header fields, and refusals with 429 or 503 have `Retry-After`.
     #[schemars(extend("default" = true))]
     pub(super) show_limit_quota_header: bool,
-    /// The form of the reset header: whole seconds, rounded up, or hundredths of a second as in APISIX. Sigma's own.
+    /// Form of the reset header: whole seconds, rounded up, or hundredths of a second as in APISIX. Sigma's own.
     #[schemars(extend("default" = "seconds", "own_default" = true))]
     pub(super) reset_form: ResetForm,
-    /// Whether responses have `RateLimit-Policy` and `RateLimit` as well, of
-    /// draft-ietf-httpapi-ratelimit-headers-10. A policy is named `default`, or after the `header_prefix` or the
-    /// number of its rule. Sigma's own.
+    /// Whether responses also have `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers-10). A
+    /// policy has the name `default`, or the `header_prefix` or number of its rule. Sigma's own.
     #[schemars(extend("default" = false, "own_default" = true))]
     pub(super) standard_fields: bool,
-    /// Response header with the cost of the request, a whole number. A request counts as `cost_default` at its start,
-    /// and as the rest when its response arrives, even beyond the quota. Sigma's own.
+    /// Response header with the cost of the request, a whole number. A request counts `cost_default` at its start and
+    /// the rest when its response arrives, even beyond the quota. Sigma's own.
     #[schemars(with = "Option<String>", regex(pattern = FIELD_NAME))]
     pub(super) cost_header: Option<Box<str>>,
     /// With `cost_header`: the minimum cost of a request, and the cost without a response or without a whole number
@@ -75,7 +74,7 @@ pub(in crate::limit) struct Config {
     pub(super) hide_cost_header: bool,
 }
 
-/// The form of the header with the seconds until a quota is whole again.
+/// The form of the header with the seconds until the quota is restored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum ResetForm {
@@ -88,17 +87,16 @@ pub(super) enum ResetForm {
 /// Settings that mean nothing without `cost_header`.
 pub(super) const OF_COST_HEADER: [&str; 3] = ["cost_default", "cost_most", "hide_cost_header"];
 
-/// One of `rules`.
+/// An entry of `rules`.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct ListedLimit {
-    /// Requests that pass in a window. A text is a template that must make such a number for each request.
+    /// Requests per window. A text is a template that must produce such a number for each request.
     pub(super) count: Amount<1>,
-    /// Length of a window in seconds. A text is a template that must make such a number for each request.
+    /// Length of a window in seconds. A text is a template that must produce such a number for each request.
     pub(super) time_window: Amount<1>,
-    /// A text with variables by which requests are counted together. The rule is skipped where no variable
-    /// has a value.
+    /// Key of the counter: a text with variables. The rule is skipped if no variable has a value.
     pub(super) key: String,
-    /// Tells the rule's response headers apart; without it the number of the rule.
+    /// Distinguishes the rule's response headers. Default: the number of the rule.
     #[schemars(regex(pattern = FIELD_NAME_PART))]
     pub(super) header_prefix: Option<String>,
 }
@@ -107,7 +105,7 @@ pub(super) struct ListedLimit {
 const FIELD_NAME_PART: &str = "^[!#$%&'*+.^_`|~0-9A-Za-z-]*$";
 const FIELD_NAME: &str = "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$";
 
-/// The plugin's metadata.
+/// The plugin metadata.
 #[derive(Deserialize, JsonSchema)]
 #[serde(default)]
 pub(in crate::limit) struct Metadata {
@@ -117,7 +115,7 @@ pub(in crate::limit) struct Metadata {
     /// Header with the remaining quota.
     #[schemars(regex(pattern = FIELD_NAME))]
     pub(super) remaining_header: String,
-    /// Header with the seconds until it is whole again.
+    /// Header with the seconds until the quota is restored.
     #[schemars(regex(pattern = FIELD_NAME))]
     pub(super) reset_header: String,
 }

@@ -8,13 +8,13 @@ use sigma_plugin::{Inheritable, inheritance};
 
 use sigma_plugin_kit::clock;
 
-/// How windows follow each other.
+/// The sequence of windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum WindowType {
-    /// A window begins with the first request after the last one.
+    /// A window begins with the first request after the previous window.
     Fixed,
-    /// Windows are aligned to the clock, and the last one counts in part.
+    /// Windows are aligned to the clock, and the previous window counts in part.
     Sliding,
 }
 

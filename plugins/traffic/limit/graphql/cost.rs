@@ -26,11 +26,11 @@ pub(super) const LARGEST: u64 = (1 << 53) - 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Strategy {
-    /// How deep selections stand in each other.
+    /// The depth of nested selection sets.
     Depth,
-    /// How many they are, each as dear as its decorations say.
+    /// The number of selections, each with the cost of its decorations.
     Complexity,
-    /// How many objects are asked for, by the arguments that say so.
+    /// The number of requested objects, from the arguments that state it.
     NodeQuantifier,
 }
 

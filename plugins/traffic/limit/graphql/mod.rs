@@ -98,21 +98,21 @@ const NO_SCHEMA_MS: u64 = 10_000;
 
 /// Limits GraphQL queries in a time window by their cost.
 ///
-/// It has the fields of [limit-count](limit-count.md) and counts as that does; but a request counts as many times as
+/// It has the fields of [limit-count](limit-count.md) and counts in the same way, but a request counts as many times as
 /// its query costs. A request without a query gets 400, and methods other than GET and POST get 405: nodes get only
-/// parsed requests. A document with several operations, none of them chosen by `operationName`, costs as much as the
-/// dearest.
+/// parsed requests. A document with several operations, none of them chosen by `operationName`, has the cost of its
+/// most expensive one.
 ///
-/// `depth` is the number of nested selection sets. `complexity` adds up all fields and the operation: the cost of
-/// each is the cost of its content, multiplied by `mul`, plus `add`; both are 1 by default. `node_quantifier` counts
+/// `depth` is the number of nested selection sets. `complexity` adds up all fields and the operation: the cost of each
+/// is the cost of its content, multiplied by `mul`, plus `add`; both are 1 by default. `node_quantifier` counts
 /// objects: a field with an argument for the number of objects costs `add` for each object around it, and multiplies
-/// the cost of its content by `mul`. Other fields cost nothing. Decorations set `add` and `mul` of a field: they are
-/// in the route's service (`graphql_cost_decorations`), or below it in the Admin API. The plugin finds the fields by
-/// the schema of the server, which it requests once by introspection. A worker keeps the schema until the
-/// configuration of the plugin changes. The server is the upstream of the service, or else of the route. Without a
-/// schema queries get 400, and the error log has the reason. Set `introspection_endpoint` if the route has many paths
-/// or hosts: each has a schema of its own, and a worker keeps 16. While the Admin API's store has an unreadable
-/// decoration without an earlier form, queries that need decorations get 503.
+/// the cost of its content by `mul`. Other fields cost nothing. Decorations set `add` and `mul` of a field: they are in
+/// the route's service (`graphql_cost_decorations`), or below it in the Admin API. The plugin finds the fields by the
+/// schema of the server, which it requests once by introspection. A worker keeps the schema until the configuration of
+/// the plugin changes. The server is the upstream of the service, or else of the route. Without a schema queries get
+/// 400, and the error log has the reason. Set `introspection_endpoint` if the route has many paths or hosts: each has a
+/// schema of its own, and a worker keeps 16. While the Admin API's store has an unreadable decoration without an
+/// earlier form, queries that need decorations get 503.
 ///
 /// A query with expanded fragments has at most 100,000 selections, and its text at most 100 levels; more gets 400. An
 /// ambiguous request gets 400 as well, such as one with a query string and a body, or with a repeated name in JSON.
@@ -126,18 +126,19 @@ struct Config {
     /// A query with a higher cost gets 403 and still counts; 0 for no limit.
     #[schemars(extend("minimum" = 0, "default" = 0))]
     max_cost: f64,
-    /// Factor for the cost, before it is rounded up.
+    /// Factor of the cost. The product is rounded up.
     #[schemars(extend("exclusiveMinimum" = 0, "default" = 1))]
     score_factor: f64,
-    /// Whether arguments with variables count, with the client's values.
+    /// Whether arguments with variables count, by the client's values.
     #[schemars(extend("default" = true))]
     resolve_variables: bool,
-    /// The URL for the schema; unset: the path of the request at the upstream of the service.
+    /// The URL for the schema. Default: the path of the request at the upstream of the service.
     #[schemars(with = "Option<EndpointUrl>")]
     introspection_endpoint: Option<Service>,
-    /// Fields of the request for the schema, such as `Authorization`; nothing else of the client's request is in it.
+    /// Header fields of the request for the schema, such as `Authorization`. It contains nothing else of the client's
+    /// request.
     introspection_headers: Option<OwnFields>,
-    /// Whether the certificate of `introspection_endpoint` has to be valid. Sigma's own.
+    /// Whether the certificate of `introspection_endpoint` is verified. Sigma's own.
     #[schemars(extend("default" = false, "own_default" = true))]
     introspection_ssl_verify: bool,
 }
