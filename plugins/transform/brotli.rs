@@ -49,29 +49,30 @@ Content-Encoding: br
 
 /// Compresses responses with Brotli.
 ///
-/// It compresses responses of a listed type without a content coding, for clients that accept `br` or `*`. It does
-/// not compress ranges and responses with `Cache-Control: no-transform`. Bodies of unknown length are flushed piece
-/// by piece, so that events arrive when they are sent. With `zstd` or `gzip` on the same route the coding that the
-/// client weighs most is used, and of equals the first of `zstd`, `brotli`, `gzip`.
+/// It compresses responses of a listed type without a content coding, for clients that accept `br` or `*`. It does not
+/// compress ranges and responses with `Cache-Control: no-transform`. Bodies of unknown length are flushed piece by
+/// piece, so that events arrive when they are sent. With `zstd` or `gzip` on the same route the client's preferred
+/// coding is used, on a tie the first of `zstd`, `brotli`, `gzip`.
 ///
-/// A response holds its compressor until its last byte is made. That is about 1 MiB at levels 0 and 1, 3 MiB at 4, 8
-/// MiB at 6 and 40 MiB at 9, with an `lgwin` of 19, times the responses that run at once; a larger window adds twice
-/// its size, a small one (16 or less) spares nothing: 33 MiB at level 5. Above level 9 a megabyte can take a second
-/// of the worker's time, and compression of one block (`lgblock`) is not interrupted. Such levels are for files
-/// compressed in advance (`precompressed` of `static-files`). All compressors of one worker, with `zstd` and `gzip`,
-/// take at most 256 MiB, or `plugin_attr.brotli.worker_bytes`; a response beyond that is not compressed.
+/// Each response needs a compressor until its last byte is made: about 1 MiB at levels 0 and 1, 3 MiB at 4, 8 MiB at 6
+/// and 40 MiB at 9, with an `lgwin` of 19. A larger window adds twice its size; a small one (16 or less) saves nothing:
+/// 33 MiB at level 5. Above level 9 a megabyte can take a second of the worker's time, and compression of one block
+/// (`lgblock`) is not interrupted. Such levels are for files compressed in advance (`precompressed` of `static-files`).
+/// All compressors of one worker, with `zstd` and `gzip`, take at most 256 MiB, or `plugin_attr.brotli.worker_bytes`; a
+/// response beyond that is not compressed.
 #[derive(Deserialize, JsonSchema)]
 struct Brotli {
     /// Type of the content: 0 any, 1 text, 2 fonts.
     #[schemars(range(min = 0, max = 2), extend("default" = 0))]
     mode: u32,
-    /// From 0, fast, to 11, small.
+    /// Compression level from 0 (fast) to 11 (small).
     #[schemars(range(min = 0, max = 11), extend("default" = 6))]
     comp_level: u32,
-    /// Binary logarithm of the window in bytes, memory against size: 10 to 24, or 0 for the smallest.
+    /// Binary logarithm of the window in bytes: 10 to 24, or 0 for the smallest. A larger window makes responses
+    /// smaller and needs more memory.
     #[schemars(with = "i64", extend("enum" = [0, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24], "default" = 19))]
     lgwin: u32,
-    /// Binary logarithm of the bytes that are compressed at a time: 16 to 24, or 0 for what suits the level.
+    /// Binary logarithm of the bytes that are compressed at a time: 16 to 24, or 0 for the default of the level.
     #[schemars(with = "i64", extend("enum" = [0, 16, 17, 18, 19, 20, 21, 22, 23, 24], "default" = 0))]
     lgblock: u32,
     #[serde(flatten)]

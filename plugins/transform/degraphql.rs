@@ -55,13 +55,13 @@ const MOST_VALUES: usize = 250_000;
 /// look for a query there as well. Use `proxy-rewrite` to change the path.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
-    /// The query. It has to be one that can be executed.
+    /// The query, which must be executable.
     #[schemars(length(min = 1, max = 1024))]
     query: String,
     /// Names of variables from the request; missing ones are left out.
     #[schemars(length(min = 1))]
     variables: Option<Vec<String>>,
-    /// The operation that is executed, where the query has several definitions.
+    /// The operation to execute, if the query has several.
     #[schemars(length(min = 1, max = 1024))]
     operation_name: Option<String>,
     /// Largest body, in bytes; it is held in memory. A larger one gets 503.

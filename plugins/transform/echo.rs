@@ -58,7 +58,7 @@ struct Config {
     before_body: Option<String>,
     /// Text that replaces the body.
     body: Option<String>,
-    /// Text behind the body.
+    /// Text after the body.
     after_body: Option<String>,
     /// Header fields of the response.
     headers: Option<Fields>,

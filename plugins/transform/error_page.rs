@@ -79,9 +79,9 @@ struct Pages {
 
 #[derive(Deserialize, JsonSchema)]
 struct Page {
-    /// The page; an empty one leaves the error as it is.
+    /// The page; empty: the error is unchanged.
     body: String,
-    /// Its type.
+    /// The media type of the page.
     #[schemars(extend("default" = "text/html"))]
     content_type: String,
 }

@@ -72,7 +72,7 @@ struct Config {
 
 #[derive(Deserialize, JsonSchema)]
 struct Rule {
-    /// The statuses of changed responses; unset: all from 400 on.
+    /// The statuses of changed responses. Default: all from 400 on.
     #[schemars(length(min = 1), inner(range(min = 200, max = 599)))]
     statuses: Option<Vec<u16>>,
     /// The new status.
@@ -80,7 +80,7 @@ struct Rule {
     status: Option<u16>,
     /// Fields of the response; they replace fields with the same name. Values may contain variables.
     headers: Option<Fields>,
-    /// The new body, a text with variables. Without one it is the text of the status, if that changes.
+    /// The new body, a text with variables. Default: the text of the status, if `status` changes it.
     body: Option<Template>,
 }
 

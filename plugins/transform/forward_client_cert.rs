@@ -34,13 +34,13 @@ struct ForwardClientCert {
     /// Treatment of `X-Forwarded-Client-Cert`.
     #[schemars(extend("default" = "sanitize_set"))]
     forward_client_cert_details: Details,
-    /// Parts of the certificate in it, in addition to its hash.
+    /// Parts of the certificate in the field, in addition to its hash.
     #[schemars(extend("default" = {}))]
     set_current_client_cert_details: Told,
-    /// `Client-Cert` has the client's certificate.
+    /// Whether `Client-Cert` has the client's certificate.
     #[schemars(extend("default" = false))]
     client_cert: bool,
-    /// `Client-Cert-Chain` has the certificates that lead from it to its authority, as far as the client has shown
+    /// Whether `Client-Cert-Chain` has the certificates from the client's to its authority, as far as the client sent
     /// them.
     #[schemars(extend("default" = false))]
     client_cert_chain: bool,
@@ -50,32 +50,32 @@ struct ForwardClientCert {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum Details {
-    /// It is removed.
+    /// The field is removed.
     Sanitize,
-    /// It stays as a trusted peer sent it.
+    /// The field of a trusted peer is forwarded unchanged.
     ForwardOnly,
     /// The client's certificate is appended to the field of a trusted peer.
     AppendForward,
     /// The field has the client's certificate only.
     SanitizeSet,
-    /// It stays as a trusted peer sent it, which need not have shown a certificate.
+    /// The field of a trusted peer is forwarded unchanged, even if the peer has sent no certificate.
     AlwaysForwardOnly,
 }
 
-/// Parts of an element.
+/// Parts of the certificate.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(deny_unknown_fields)]
 struct Told {
-    /// Its subject.
+    /// The subject.
     subject: bool,
-    /// The whole of it, as escaped PEM.
+    /// The whole certificate, as escaped PEM.
     cert: bool,
-    /// It and what leads to its authority, as escaped PEM.
+    /// The certificate and its chain up to the authority, as escaped PEM.
     chain: bool,
-    /// Its DNS names.
+    /// The DNS names.
     dns: bool,
-    /// Its URIs, such as a SPIFFE id.
+    /// The URIs, such as a SPIFFE id.
     uri: bool,
 }
 

@@ -23,14 +23,13 @@ pub(crate) static FORWARDED_FIELDS: Descriptor = Descriptor {
 #[derive(Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 struct ForwardedFields {
-    /// The client's address is appended to `X-Forwarded-For`.
+    /// Whether the client's address is appended to `X-Forwarded-For`.
     #[schemars(extend("default" = true))]
     x_forwarded_for: bool,
-    /// `X-Real-IP` is the client's address.
+    /// Whether `X-Real-IP` is set to the client's address.
     #[schemars(extend("default" = true))]
     x_real_ip: bool,
-    /// `Forwarded` (RFC 7239) gets another element with the client's address, scheme and host, after the elements of
-    /// earlier proxies.
+    /// Whether an element with the client's address, scheme and host is appended to `Forwarded` (RFC 7239).
     #[schemars(extend("default" = false))]
     forwarded: bool,
 }

@@ -54,11 +54,11 @@ AAAAAAA=gAAAAB5ncnBjLXN0YXR1czowDQpncnBjLW1lc3NhZ2U6DQo=
 ///
 /// The upstream has `scheme: grpc` or `grpcs`. On a route that ends in `/*`, the node gets the matched part as its
 /// path; on other routes the whole path. Bodies pass piece by piece in both directions, so that the messages of a
-/// server stream arrive when they are sent. Trailers of the answer become the last frame of its body. Errors of the
+/// server stream arrive when they are sent. Trailers of the response become the last frame of its body. Errors of the
 /// gateway itself, such as no node responding, are in `grpc-status` and `grpc-message`.
 #[derive(Deserialize, JsonSchema)]
 struct GrpcWeb {
-    /// Names of the fields that pages of other origins may send.
+    /// Header fields that pages of other origins may send.
     #[schemars(regex(pattern = "^[ -~]*$"), extend("default" = "content-type,x-grpc-web,x-user-agent"))]
     cors_allow_headers: String,
     /// Maximum bytes of a request's body, as the client sends it.

@@ -63,17 +63,17 @@ $ curl --compressed http://127.0.0.1:9080/orders
 /// most 256 MiB, or `plugin_attr.gzip.worker_bytes`; a response beyond that is not compressed.
 #[derive(Deserialize, JsonSchema)]
 struct Gzip {
-    /// From 1, fast, to 9, small.
+    /// Compression level from 1 (fast) to 9 (small).
     #[schemars(range(min = 1, max = 9), extend("default" = 1))]
     comp_level: u32,
-    /// Without effect: compressed pieces do not wait in buffers here.
+    /// Without effect: compressed pieces are sent without these buffers.
     #[schemars(extend("default" = {}))]
     #[expect(dead_code, reason = "taken for APISIX's sake")]
     buffers: Buffers,
-    /// Binary logarithm of the window in bytes: memory against size.
+    /// Binary logarithm of the window in bytes. A larger window makes responses smaller and needs more memory.
     #[schemars(range(min = 9, max = 15), extend("default" = 15, "own_default" = true))]
     window_bits: u8,
-    /// Clients that accept `deflate` but not gzip are served with it (RFC 9110 §8.4.1.2).
+    /// Whether clients that accept `deflate` but not gzip get it (RFC 9110 §8.4.1.2).
     #[schemars(extend("default" = false, "own_default" = true))]
     deflate: bool,
     #[serde(flatten)]
@@ -88,7 +88,7 @@ struct Buffers {
     /// Number of buffers.
     #[schemars(range(min = 1), extend("default" = 32))]
     number: u64,
-    /// Bytes of each.
+    /// Bytes of each buffer.
     #[schemars(range(min = 1), extend("default" = 4096))]
     size: u64,
 }

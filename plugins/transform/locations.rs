@@ -10,14 +10,14 @@ use sigma_schema::template::Template;
 
 use sigma_plugin_kit::substitute::Substitution;
 
-/// One replacement; of several the first whose text is found counts.
+/// A replacement. The first one whose text is found applies.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(extend("oneOf" = [{"required": ["from"]}, {"required": ["regex"]}]))]
 pub(super) struct Replacement {
-    /// A text to be replaced: at the beginning of a location or path, all of a domain.
+    /// The text to replace: the beginning of a location or path, or a whole domain.
     #[schemars(length(min = 1))]
     from: Option<String>,
-    /// A pattern instead, without case.
+    /// A regular expression instead of `from`; case is ignored.
     #[schemars(length(min = 1))]
     regex: Option<String>,
     /// The replacement: with variables for `from`, with `$1` for groups of `regex`.
@@ -29,7 +29,7 @@ pub(super) struct Replacement {
 #[serde(deny_unknown_fields)]
 #[schemars(extend("minProperties" = 1))]
 pub(super) struct CookieConfig {
-    /// Replacements of `Domain`, without case and leading dot. Empty parts are removed.
+    /// Replacements of `Domain`; case and a leading dot are ignored. An attribute with an empty result is removed.
     domain: Option<Vec<Replacement>>,
     /// Replacements of `Path`.
     path: Option<Vec<Replacement>>,
@@ -37,12 +37,12 @@ pub(super) struct CookieConfig {
     flags: Option<Vec<Flags>>,
 }
 
-/// The flags of some cookies: set with true, removed with false, left as they are without either. Of several entries
-/// the first with the name of the cookie counts.
+/// The flags of some cookies: `true` sets a flag, `false` removes it, and an unset one stays as it is. The first entry
+/// for the name of the cookie applies.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Flags {
-    /// The name of the cookie; without it all.
+    /// The name of the cookie. Default: all cookies.
     #[schemars(length(min = 1))]
     cookie: Option<String>,
     /// `Secure`.

@@ -65,15 +65,15 @@ const METHODS: [&str; 14] = [
 
 /// Changes path, query, host, method and fields of the request that the node gets.
 ///
-/// A path that is not rewritten, by neither `uri` nor a pattern of `regex_uri`, passes as it came. A new one is made
-/// of the normalised path and encoded; `$request_uri` in `uri` is the path as the client sent it, and the client's
-/// query follows once. The variable `uri` keeps the client's path; `upstream_uri` is the new target. Fields that
-/// frame the message cannot be changed.
+/// A path that neither `uri` nor a pattern of `regex_uri` rewrites stays unchanged. A new one is made of the normalised
+/// path and encoded; `$request_uri` in `uri` is the path as the client sent it, and the client's query follows once.
+/// The variable `uri` keeps the client's path; `upstream_uri` is the new target. Fields that frame the message cannot
+/// be changed.
 ///
 /// Values of clients cannot add arguments: in the query of `uri` and `regex_uri`, groups and decoded variables
-/// (`arg_*`, `uri_param_*`, `post_arg_*`, `uri`) are encoded, and so are characters of other variables after a `=`
-/// that would begin another argument. A new path with a dot segment is answered 400. `use_real_request_uri_unsafe`
-/// switches both off.
+/// (`arg_*`, `uri_param_*`, `post_arg_*`, `uri`) are encoded, and so are characters of other variables after a `=` that
+/// would begin another argument. A new path with a dot segment gets 400. `use_real_request_uri_unsafe` switches both
+/// off.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields, extend("minProperties" = 1))]
 struct ProxyRewrite {
@@ -83,7 +83,7 @@ struct ProxyRewrite {
     /// The new method.
     #[schemars(extend("enum" = METHODS))]
     method: Option<String>,
-    /// Patterns for the path, each followed by what its first match becomes; the first pattern that matches counts.
+    /// Patterns for the path, each followed by the replacement of its first match. The first matching pattern applies.
     /// Ignored with `uri`.
     #[schemars(with = "Option<Vec<String>>", length(min = 2))]
     regex_uri: Option<Substitutions>,
@@ -95,10 +95,10 @@ struct ProxyRewrite {
     #[serde(default, deserialize_with = "Headers::rules")]
     #[schemars(with = "Headers", transform = only_one)]
     headers: FieldRules,
-    /// Begins with the target as the client wrote it, and encodes nothing.
+    /// Whether rewriting begins with the target as the client sent it and encodes nothing.
     #[schemars(extend("default" = false))]
     use_real_request_uri_unsafe: bool,
-    /// Changes of arguments, of the client's and of those in `uri`. Sigma's own.
+    /// Changes of query arguments, of the client's and of the ones in `uri`. Sigma's own.
     args: Option<QueryRules>,
 }
 

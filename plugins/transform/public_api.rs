@@ -43,7 +43,7 @@ apisix_node_info{hostname="…",version="…"} 1
 /// one.
 #[derive(Deserialize, JsonSchema)]
 struct PublicApi {
-    /// The path that the other plugin serves; unset: the request's.
+    /// The path that the other plugin serves. Default: the path of the request.
     uri: Option<String>,
     #[serde(skip)]
     served: Vec<Served>,

@@ -62,24 +62,25 @@ $ curl -H 'X-Forwarded-For: 203.0.113.8' http://127.0.0.1:9080/orders
 /// the peer. In a global rule it covers requests without a route too.
 #[derive(Deserialize, JsonSchema)]
 struct RealIp {
-    /// The variable with the address, e.g. `http_x_forwarded_for` or `arg_realip`; it may have a port. Of
-    /// `http_forwarded`, an RFC 7239 list, it is the value of `for`; only peers in the setting `trusted_addresses`
-    /// may send this field, it is removed from others before plugins run.
+    /// The variable with the address, e.g. `http_x_forwarded_for` or `arg_realip`; it may have a port. With
+    /// `http_forwarded` (RFC 7239) the address is the value of `for`. The field `Forwarded` is only accepted from peers
+    /// in the setting `trusted_addresses`; it is removed for others before plugins run.
     #[schemars(length(min = 1))]
     source: VarName,
-    /// Peers that may send it. Without it, the peers in the setting `trusted_addresses`; if that is empty,
-    /// all.
+    /// Peers that may send the address. Default: the peers in the setting `trusted_addresses`; if it is empty, all
+    /// peers.
     #[schemars(length(min = 1))]
     #[schemars(extend("items" = {"type": "string", "description": "An address or a network."}))]
     trusted_addresses: Option<Networks>,
     /// Whether all peers are trusted if both this list and the setting are empty; true by default, false with
     /// `profile: edge`. Sigma's own.
     trust_any_peer: Option<bool>,
-    /// For `X-Forwarded-For` and `Forwarded`: passes over trusted addresses from the right.
+    /// For `X-Forwarded-For` and `Forwarded`: skips trusted addresses from the right.
     #[schemars(extend("default" = false))]
     recursive: bool,
-    /// For `X-Forwarded-For` and `Forwarded`: how many proxies stand in front. The client's address is the element at
-    /// this position from the right; with fewer elements it is the peer's address. Not with `recursive`. Sigma's own.
+    /// For `X-Forwarded-For` and `Forwarded`: number of proxies in front of the gateway. The client's address is the
+    /// element at this position from the right; with fewer elements it is the peer's address. Not with `recursive`.
+    /// Sigma's own.
     #[schemars(range(min = 1))]
     hops: Option<usize>,
 }

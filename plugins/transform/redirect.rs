@@ -64,21 +64,21 @@ struct Redirect {
     /// The status with `uri` and `regex_uri`.
     #[schemars(range(min = 200, max = 999), extend("default" = 302))]
     ret_code: u16,
-    /// Target; may contain variables such as `$uri`. `$request_uri` is the target as the client sent it, with its
-    /// query.
+    /// Redirect target; may contain variables such as `$uri`. `$request_uri` is the target as the client sent it, with
+    /// its query.
     #[schemars(with = "Option<String>", length(min = 2))]
     uri: Option<Written<UriTemplate>>,
-    /// A pattern and what its first match in the path becomes, with `$1` for its groups; paths without a
-    /// match pass.
+    /// A pattern and the replacement of its first match in the path, with `$1` for its groups. Paths without a match
+    /// are not redirected.
     #[schemars(with = "Option<[String; 2]>")]
     regex_uri: Option<Written<Substitution>>,
-    /// To the same place under https: 301 for GET and HEAD, 308 for others.
+    /// Whether to redirect to the same URL with https: 301 for GET and HEAD, 308 for other methods.
     http_to_https: Option<bool>,
-    /// The text of `uri`, or of the replacement, is percent-encoded as far as its `?`. Values of variables and groups
-    /// are always encoded.
+    /// Whether the text of `uri`, or of the replacement, is percent-encoded up to its `?`. Values of variables and
+    /// groups are always encoded.
     #[schemars(extend("default" = false))]
     encode_uri: bool,
-    /// The client's query is appended.
+    /// Whether the client's query is appended.
     #[schemars(extend("default" = false))]
     append_query_string: bool,
     /// The port in `plugin_attr` for targets with https.
@@ -88,7 +88,7 @@ struct Redirect {
 
 #[derive(Deserialize, JsonSchema)]
 struct Attributes {
-    /// The port that targets with https name.
+    /// The port in redirect targets with https.
     #[schemars(range(min = 1))]
     https_port: Option<u16>,
 }

@@ -56,13 +56,13 @@ struct RequestId {
     /// The field's name.
     #[schemars(extend("default" = "X-Request-Id"))]
     header_name: String,
-    /// The client gets the field too, unless the node has set it.
+    /// Whether the client gets the field too, unless the node has set it.
     #[schemars(extend("default" = true))]
     include_in_response: bool,
-    /// How a new identity is made.
+    /// The algorithm that generates an id.
     #[schemars(extend("default" = "uuid"))]
     algorithm: Algorithm,
-    /// For the algorithm `range_id`.
+    /// The options of the algorithm `range_id`.
     #[schemars(extend("default" = {}))]
     range_id: Range,
 }

@@ -91,7 +91,7 @@ struct Config {
     headers: FieldRules,
     /// Replaces the body.
     body: Option<String>,
-    /// `body` is base64.
+    /// Whether `body` is base64.
     #[schemars(extend("default" = false))]
     body_base64: bool,
     /// Replaces the status.
@@ -107,14 +107,14 @@ struct Config {
     // APISIX's number.
     #[schemars(range(min = 1), extend("default" = 64 << 20))]
     max_resp_body_size: usize,
-    /// Treatment of a body over the limit or with another coding: it is cut off, or it passes and is filtered up to
-    /// the limit. An encoded one over the limit always breaks off. Sigma's own.
+    /// Treatment of a body over the limit or with another coding: cut off (`cut`), or forwarded and filtered up to the
+    /// limit (`pass`). An encoded body over the limit is always cut off. Sigma's own.
     #[schemars(extend("default" = "cut", "own_default" = true))]
     unfiltered: Unfiltered,
-    /// Replacements in `Location` and `Refresh`, the first of which that fits counts. Sigma's own.
+    /// Replacements in `Location` and `Refresh`; the first matching one applies. Sigma's own.
     #[schemars(length(min = 1))]
     location: Option<Vec<Replacement>>,
-    /// Changes of the attributes of cookies in `Set-Cookie`. Sigma's own.
+    /// Changes of cookie attributes in `Set-Cookie`. Sigma's own.
     cookies: Option<CookieConfig>,
 }
 
@@ -123,7 +123,7 @@ struct FilterConfig {
     /// The text to find.
     #[schemars(length(min = 1))]
     regex: String,
-    /// The first match, or all of them.
+    /// Replaced matches: the first (`once`), or all (`global`).
     #[schemars(extend("default" = "once"))]
     scope: Scope,
     /// The replacement; `$1` for groups.

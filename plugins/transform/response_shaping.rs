@@ -100,7 +100,7 @@ impl Configuration for Config {
     }
 }
 
-/// The names on the way to a field.
+/// The names on the path to a field.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
 struct FieldPath(#[schemars(with = "String")] Vec<Box<str>>);

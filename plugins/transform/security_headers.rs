@@ -39,10 +39,10 @@ enum Frame {
 #[derive(Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 struct Hsts {
-    /// Seconds for which only https may be used.
+    /// Seconds for which browsers use only https.
     #[schemars(extend("default" = 15_768_000))]
     max_age: u64,
-    /// Includes subdomains.
+    /// Whether subdomains are included.
     #[schemars(extend("default" = false))]
     include_subdomains: bool,
 }
@@ -53,7 +53,7 @@ struct Csp {
     /// The directives, e.g. `default-src 'self'`.
     #[schemars(length(min = 1), regex(pattern = r"^[\x20-\x7e]+$"))]
     policy: String,
-    /// Report only: browsers report violations and do not block them.
+    /// Whether browsers only report violations, without blocking.
     #[schemars(extend("default" = false))]
     report_only: bool,
 }

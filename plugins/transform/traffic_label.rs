@@ -81,7 +81,7 @@ struct Action {
     #[serde(default, deserialize_with = "fields")]
     #[schemars(with = "Option<Fields<false>>")]
     set_headers: Option<FieldRules>,
-    /// Share among the actions.
+    /// Weight among the actions.
     #[schemars(range(min = 1), extend("default" = 1))]
     weight: u64,
     #[serde(flatten)]

@@ -58,19 +58,20 @@ Content-Encoding: gzip
 /// Sigma's own. It compresses responses of a listed type without a content coding, for clients that accept `zstd` or
 /// `*`. It does not compress ranges and responses with `Cache-Control: no-transform`. Bodies of unknown length are
 /// flushed piece by piece, so that events arrive when they are sent. With `brotli` or `gzip` on the same route the
-/// coding that the client weighs most is used, and of equals the first of `zstd`, `brotli`, `gzip`.
+/// client's preferred coding is used, on a tie the first of `zstd`, `brotli`, `gzip`.
 ///
-/// A response holds its compressor until its last byte is made. That is up to 2 MiB with the defaults and up to 96
-/// MiB at level 19 with the largest window, times the responses that run at once. No window is over the 8 MiB that
-/// every client must be able to hold (RFC 9659). All compressors of one worker, with `brotli` and `gzip`, take at
-/// most 256 MiB, or `plugin_attr.zstd.worker_bytes`; a response beyond that is not compressed.
+/// Each response needs a compressor until its last byte is made: up to 2 MiB with the defaults, and up to 96 MiB at
+/// level 19 with the largest window. No window is over the 8 MiB that every client must be able to hold (RFC 9659). All
+/// compressors of one worker, with `brotli` and `gzip`, take at most 256 MiB, or `plugin_attr.zstd.worker_bytes`; a
+/// response beyond that is not compressed.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 struct Zstd {
-    /// From 1, fast, to 19, small.
+    /// Compression level from 1 (fast) to 19 (small).
     #[schemars(range(min = 1, max = 19), extend("default" = 3))]
     comp_level: i32,
-    /// Binary logarithm of the window in bytes: memory against size, the client's too.
+    /// Binary logarithm of the window in bytes. A larger window makes responses smaller and needs more memory, also at
+    /// the client.
     #[schemars(range(min = 10, max = 23), extend("default" = 19))]
     window_log: u32,
     #[serde(flatten)]

@@ -9,7 +9,7 @@ use super::{xml, yaml};
 use sigma_plugin_kit::json_body::{self, Unread};
 use sigma_plugin_kit::multipart;
 
-/// The form of a body.
+/// The format of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Format {

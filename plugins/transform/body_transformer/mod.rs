@@ -90,14 +90,14 @@ $ curl -s http://127.0.0.1:9080/names -H 'Content-Type: application/json' -d '{'
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("anyOf" = [{"required": ["request"]}, {"required": ["response"]}]))]
 struct Config {
-    /// How request bodies are made.
+    /// The transformation of request bodies.
     request: Option<Side>,
-    /// How response bodies are made.
+    /// The transformation of response bodies.
     response: Option<Side>,
-    /// Largest request body, as it comes and as it is made, in bytes; it is held in memory.
+    /// Largest request body in bytes, before and after the transformation; it is held in memory.
     #[schemars(range(min = 1), extend("default" = 67_108_864))]
     max_req_body_size: usize,
-    /// The same of response bodies.
+    /// Largest response body in bytes, before and after the transformation; it is held in memory.
     #[schemars(range(min = 1), extend("default" = 67_108_864))]
     max_resp_body_size: usize,
     /// Maximum values in a body. A value takes up to a few hundred bytes of memory.
@@ -113,7 +113,7 @@ struct Config {
 struct Side {
     /// The template, or its Base64.
     template: String,
-    /// The form of the body; without it `Content-Type` decides.
+    /// The format of the body. Default: by `Content-Type`.
     input_format: Option<Format>,
     /// Whether the template must be Base64; otherwise Base64 is detected.
     template_is_base64: Option<bool>,

@@ -37,32 +37,33 @@ pub(super) struct Config {
     /// Milliseconds for `grpc-timeout` to the node, if more than 0.
     #[schemars(extend("default" = 0))]
     deadline: f64,
-    /// How messages are shown. Of several about one thing the last counts. Integers of 64 bits that do not fit into
-    /// 32 are `"#123"` as strings. `use_default_metatable` has the effect of `no_default_values`; there are no hooks.
+    /// Representation of messages. Of several options for one thing the last one applies. Integers of 64 bits that do
+    /// not fit into 32 are `"#123"` as strings. `use_default_metatable` has the effect of `no_default_values`; there
+    /// are no hooks.
     #[schemars(length(min = 1), extend("default" = ["enum_as_name", "int64_as_number", "auto_default_values", "disable_hooks"]))]
     pb_option: Vec<PbOption>,
-    /// Whether the details of a call that failed (`grpc-status-details-bin`) are the body.
+    /// Whether the details of a failed call (`grpc-status-details-bin`) are the body.
     #[schemars(extend("default" = false))]
     pub(super) show_status_in_body: bool,
-    /// The message that each detail is, with its package. Without it, details that the definition contains are
-    /// decoded, others are base64.
+    /// The message type of each detail, with its package. Default: details in the definition are decoded, others are
+    /// base64.
     pub(super) status_detail_type: Option<String>,
     /// Largest message of a response in bytes, with its frame; a larger one ends the call.
     #[schemars(range(min = 1), extend("default" = 67_108_864))]
     pub(super) max_resp_body_size: usize,
-    /// Largest body of a request, in bytes; it is held in memory. Of a stream each message may be so long.
+    /// Largest request body in bytes, in a stream the largest message; it is held in memory.
     #[schemars(range(min = 1), extend("default" = 67_108_864, "own_default" = true))]
     pub(super) max_req_body_size: usize,
     /// Maximum values in a body or message. A value takes up to a few hundred bytes of memory.
     #[schemars(range(min = 1), extend("default" = 250_000, "own_default" = true))]
     pub(super) max_body_values: usize,
-    /// Whether the annotations `google.api.http` of the service map requests to methods. The first one counts that a
-    /// request is of, in the order of the methods.
+    /// Whether the annotations `google.api.http` of the service map requests to methods. The first matching one
+    /// applies, in the order of the methods.
     #[schemars(extend("default" = false, "own_default" = true))]
     pub(super) http_rules: bool,
 }
 
-/// How messages are shown, in the words of APISIX' library.
+/// Representation of messages, in the words of APISIX' library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum PbOption {

@@ -83,20 +83,20 @@ struct Conf {
     /// Prefix to strip from the path, e.g. `/static`; other paths are not found.
     #[schemars(extend("default" = ""))]
     prefix: String,
-    /// Files that stand for their folder, the first that exists.
+    /// Index files of a folder; the first existing one is served.
     #[schemars(inner(regex(pattern = "^[^/]+$")), extend("default" = ["index.html"]))]
     index: Vec<String>,
     /// Symbolic links below the folder: not followed, followed as far as they stay in it, or followed
     /// anywhere. `inside` needs Linux 5.6; before it, it is `deny`.
     #[schemars(extend("default" = "inside"))]
     symlinks: Symlinks,
-    /// Files and folders whose name begins with a dot are served too.
+    /// Whether files and folders whose name begins with a dot are served.
     #[schemars(extend("default" = false))]
     hidden: bool,
-    /// Media types by file name extension, before the known ones.
+    /// Media types by file name extension; they have precedence over the built-in ones.
     #[schemars(extend("additionalProperties" = {"type": "string", "pattern": "^[\\x21-\\x7e]+/[\\x20-\\x7e]+$"}, "default" = {}))]
     types: BTreeMap<String, String>,
-    /// Added to the type of text files; empty for none.
+    /// Charset in the type of text files; empty: none.
     #[schemars(regex(pattern = "^[A-Za-z0-9_-]*$"), extend("default" = "utf-8"))]
     charset: String,
     /// Codings of precompressed files next to the originals: `.br`, `.zst` and `.gz`. The client's preferred coding
