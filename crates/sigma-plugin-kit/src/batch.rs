@@ -44,24 +44,24 @@ impl Default for Limits {
 /// to a server that is slow already.
 const LANES: usize = 16;
 
-/// The fields of a plugin's configuration that say how it batches.
+/// The batching options of a plugin.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 pub struct BatchSettings {
     /// Name in the error log and in the metric `batch_process_entries`.
     name: String,
-    /// Further attempts after a failure.
+    /// Additional attempts after a failure.
     #[schemars(with = "u64", extend("default" = 0))]
     max_retry_count: u32,
-    /// Seconds before each further attempt.
+    /// Seconds before each additional attempt.
     #[schemars(extend("default" = 1))]
     retry_delay: u64,
-    /// A batch is sent when its oldest entry is this old, in seconds.
+    /// Age of the oldest entry in seconds at which a batch is sent.
     #[schemars(range(min = 1), extend("default" = 60))]
     buffer_duration: u64,
-    /// A batch is sent when no entry came for this long, in seconds.
+    /// Seconds without a new entry after which a batch is sent.
     #[schemars(range(min = 1), extend("default" = 5))]
     inactive_timeout: u64,
-    /// A batch is sent when it has this many entries.
+    /// Number of entries at which a batch is sent.
     #[schemars(range(min = 1), extend("default" = 1000))]
     batch_max_size: usize,
 }
@@ -119,7 +119,7 @@ pub struct Metadata {
     /// The members of an entry, by kind of metadata.
     #[serde(flatten)]
     pub formats: Formats,
-    /// Entries that may wait to be sent; more are dropped.
+    /// Maximum entries that wait to be sent; more are dropped.
     #[schemars(range(min = 1))]
     pub max_pending_entries: u64,
 }

@@ -13,20 +13,19 @@ use sigma_http::header::list_items;
 use sigma_http::{HeaderId, Headers, Version};
 use sigma_plugin::{Context, Plugin};
 
-/// The responses that a plugin encodes, as far as all these plugins have the same options; part of their
-/// configurations.
+/// The responses that a compression plugin encodes: the options that all of these plugins have.
 #[derive(Deserialize, JsonSchema)]
 pub struct Which {
     /// Media types to compress, without regard to case; `*` for all, alone or in the list.
     #[schemars(extend("default" = ["text/html"]))]
     types: Types,
-    /// Bodies known to be shorter are left alone.
+    /// Minimum length of compressed bodies in bytes; shorter ones are sent as they are, if their length is known.
     #[schemars(range(min = 1), extend("default" = 20))]
     min_length: u64,
     /// The lowest version of requests whose responses are compressed.
     #[schemars(with = "Value", extend("enum" = [1.1, 1.0], "default" = 1.1))]
     http_version: f64,
-    /// Adds `Vary: Accept-Encoding`.
+    /// Whether `Vary: Accept-Encoding` is added.
     vary: Option<bool>,
 }
 

@@ -56,11 +56,11 @@ impl KeyOf {
     }
 }
 
-/// The `plugin_attr` of a plugin that remembers decisions.
+/// The `plugin_attr` of a plugin that caches decisions.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Bound {
-    /// Decisions that one worker remembers, of all its instances.
+    /// Maximum cached decisions of one worker, over all instances of the plugin.
     #[schemars(range(min = 2, max = 10_000_000))]
     worker_decisions: usize,
 }

@@ -48,10 +48,10 @@ const MAX_BODY_BYTES: usize = 512 << 10;
 pub struct Formats {
     /// Members of an entry, instead of the default ones. A value that begins with `$` is a variable.
     pub log_format: Option<LogFormat>,
-    /// Fields that join the usual ones, in the form of `log_format`.
+    /// Additional members of an entry, in the form of `log_format`.
     log_format_extra: Option<LogFormat>,
-    /// Shows credentials: `Authorization`, cookies, and the credentials that the plugins of the route read. Unless it
-    /// is true, `***` replaces them.
+    /// Whether credentials are logged: `Authorization`, cookies, and the credentials that the plugins of the route
+    /// read. Otherwise `***` replaces them.
     log_credentials: Option<bool>,
 }
 
@@ -60,14 +60,14 @@ pub struct Formats {
 pub struct EntryConfig {
     #[serde(flatten)]
     formats: Formats,
-    /// Shows the request body.
+    /// Logs the request body.
     #[schemars(extend("default" = false))]
     include_req_body: bool,
     /// Logs the request body only if these conditions match.
     #[serde(default, deserialize_with = "request_condition")]
     #[schemars(length(min = 1), extend("items" = {"type": "array"}))]
     include_req_body_expr: Option<Expr>,
-    /// Shows the response body.
+    /// Logs the response body.
     #[schemars(extend("default" = false))]
     include_resp_body: bool,
     /// Logs the response body only if these conditions match.

@@ -8,16 +8,16 @@ use serde_json::{Value, json};
 use sigma_plugin::outbound::Service;
 use sigma_schema::Problem;
 
-/// The fields by which APISIX's plugins keep connections to a service.
+/// The connection options of APISIX's plugins that call a service.
 #[derive(Deserialize, JsonSchema)]
 pub struct Keepalive {
     /// Whether connections are kept alive.
     #[schemars(extend("default" = true))]
     keepalive: bool,
-    /// Milliseconds that a kept connection may idle.
+    /// Idle timeout of a connection in milliseconds.
     #[schemars(range(min = 1000), extend("default" = 60_000))]
     keepalive_timeout: u64,
-    /// Idle connections of each worker.
+    /// Maximum idle connections of each worker.
     #[schemars(range(min = 1), extend("default" = 5))]
     keepalive_pool: u64,
 }

@@ -15,7 +15,7 @@ const ROUNDS: std::ops::RangeInclusive<u32> = 4096..=100_000;
 /// The gateway's credentials for a broker.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 pub struct Sasl {
-    /// `PLAIN` sends the password as it is; the others prove that it is known.
+    /// `PLAIN` sends the password itself; the other mechanisms only prove its knowledge.
     #[schemars(extend("default" = "PLAIN"))]
     pub mechanism: Mechanism,
     /// The user.

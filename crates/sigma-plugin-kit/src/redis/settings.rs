@@ -68,7 +68,7 @@ pub struct Cluster {
     usual: Usual,
 }
 
-/// The settings that a server and a cluster have in common.
+/// The settings that a server and a cluster share.
 #[derive(Deserialize, JsonSchema)]
 struct Usual {
     /// Password; empty for none.
@@ -77,7 +77,7 @@ struct Usual {
     /// Timeout in milliseconds, for the connection and for a response.
     #[schemars(range(min = 1), extend("default" = 1000))]
     redis_timeout: u64,
-    /// Milliseconds of silence after which a new connection is made.
+    /// Idle time in milliseconds after which a connection is replaced.
     #[schemars(range(min = 1000), extend("default" = 10000))]
     redis_keepalive_timeout: u64,
     /// Without effect: each worker has one connection, which all its requests share.
@@ -91,19 +91,19 @@ pub struct Sentinel {
     /// The sentinels, used in this order.
     #[schemars(length(min = 1))]
     redis_sentinels: Vec<Place>,
-    /// The name under which sentinels know the master.
+    /// The name of the master at the sentinels.
     #[schemars(length(min = 1))]
     redis_master_name: String,
     /// Whether the master or one of its replicas is used.
     #[schemars(extend("default" = "master"))]
     redis_role: Role,
-    /// Milliseconds to connect.
+    /// Connect timeout in milliseconds.
     #[schemars(range(min = 1), extend("default" = 1000))]
     redis_connect_timeout: u64,
     /// Timeout in milliseconds for a response.
     #[schemars(range(min = 1), extend("default" = 1000))]
     redis_read_timeout: u64,
-    /// Milliseconds of silence after which a new connection is made.
+    /// Idle time in milliseconds after which a connection is replaced.
     #[schemars(range(min = 1), extend("default" = 60000))]
     redis_keepalive_timeout: u64,
     /// Number of the database.
@@ -121,7 +121,7 @@ pub struct Sentinel {
     sentinel_password: Option<Confidential>,
 }
 
-/// A place in one text.
+/// A server as one text.
 #[derive(Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
 struct ClusterNode(Place);

@@ -15,7 +15,7 @@ pub struct Place {
     /// Host of a sentinel.
     #[schemars(length(min = 2))]
     pub host: String,
-    /// Its port.
+    /// Port of the sentinel.
     #[schemars(range(min = 1))]
     pub port: u16,
 }
@@ -38,7 +38,7 @@ pub enum Deployment {
     Sentinel { sentinels: Vec<Place>, master: String, role: Role, login: Login },
 }
 
-/// The server behind sentinels that is asked.
+/// The server behind sentinels that is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 pub enum Role {
     #[serde(rename = "master")]
