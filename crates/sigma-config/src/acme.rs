@@ -42,7 +42,7 @@ pub struct DnsUpdate {
     /// The primary name server of the zone: an IP address, with a port if it is not 53.
     #[schemars(with = "String")]
     pub server: NameServer,
-    /// The zone of the records; unset: the server is asked for it.
+    /// The zone of the records. Default: the zone that the server returns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
     /// The name of the key.
@@ -94,8 +94,8 @@ pub struct AcmeDns {
     /// A program of your own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hook: Option<DnsHook>,
-    /// Name servers that are asked for the zone of a record and whether the record exists. Each is an IP address, with
-    /// a port if it is not 53. Empty: the name servers of the record's zone, which are looked up by `dns.servers` or
+    /// Name servers that are queried for the zone of a record, and for the record itself. Each is an IP address, with a
+    /// port if it is not 53. Empty: the name servers of the record's zone, which are looked up by `dns.servers` or
     /// `/etc/resolv.conf`.
     #[schemars(with = "Vec<String>", length(max = 16))]
     pub servers: Vec<NameServer>,
@@ -118,8 +118,8 @@ impl Default for AcmeDns {
 /// Maximum length of a name on demand, because its files have its name.
 const ON_DEMAND_NAME_MAX: usize = 240;
 
-/// Names whose certificate is ordered during the first handshake that asks for it; the handshake waits. `names` must
-/// contain the name, if it is set, and `ask` must permit it, if it is set.
+/// Names whose certificate is ordered during the first handshake for them; the handshake waits. `names` must contain
+/// the name, if it is set, and `ask` must permit it, if it is set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct OnDemand {
@@ -199,7 +199,7 @@ pub struct Acme {
     /// How `dns-01` records are added to the DNS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dns: Option<AcmeDns>,
-    /// Names whose certificate is ordered when the first client asks for it.
+    /// Names whose certificate is ordered at the first handshake for them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_demand: Option<OnDemand>,
     /// Folder for the account, certificates, private keys and failed orders. It is created if missing and must not be
@@ -222,7 +222,7 @@ pub struct Acme {
     /// the five failures per hour that Let's Encrypt allows.
     #[schemars(range(min = 1, max = 86_400))]
     pub retry_s: u32,
-    /// Maximum pause in seconds between two attempts, unless the authority asks for a longer one.
+    /// Maximum pause in seconds between two attempts, unless the authority requires a longer one.
     #[schemars(range(min = 1, max = 604_800))]
     pub retry_max_s: u32,
 }

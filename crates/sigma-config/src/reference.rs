@@ -68,9 +68,9 @@ pub struct SecretLookup {
     /// `keep_ms` or `keep_failure_ms` has passed, so that a secret changed at its manager takes effect.
     #[schemars(range(min = 10))]
     pub refresh_ms: u32,
-    /// Milliseconds that a response of a secret manager is kept until it is asked again.
+    /// Milliseconds until a secret is requested again from its manager.
     pub keep_ms: u32,
-    /// Milliseconds that an error, or a missing response, is kept until the manager is asked again.
+    /// Milliseconds until a failed lookup, or one without a response, is repeated.
     pub keep_failure_ms: u32,
     /// Timeout of one response in milliseconds.
     #[schemars(range(min = 1))]

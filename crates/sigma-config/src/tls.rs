@@ -154,7 +154,7 @@ pub struct Stapling {
     /// Maximum size of a response in bytes; responses of public authorities have about 2 KiB.
     #[schemars(range(min = 1_024, max = 1_048_576))]
     pub max_bytes: u32,
-    /// Seconds until a failed responder is asked again; the pause doubles with each further failure.
+    /// Seconds until a failed responder is queried again; the pause doubles with each further failure.
     #[schemars(range(min = 1, max = 86_400))]
     pub retry_s: u32,
     /// Maximum pause in seconds between two such attempts.

@@ -137,13 +137,13 @@ pub struct Dump {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DefaultService {
-    /// Its host.
+    /// Host of the node.
     #[schemars(length(min = 1, max = 256))]
     pub host: String,
-    /// Its port.
+    /// Port of the node.
     #[schemars(range(min = 1))]
     pub port: u16,
-    /// Its weight.
+    /// Weight of the node.
     #[serde(default)]
     pub metadata: DefaultMetadata,
 }

@@ -28,7 +28,7 @@ pub struct Eureka {
     /// Timeouts.
     #[serde(default)]
     pub timeout: RegistryTimeout,
-    /// Whether requests ask for changes only; each eleventh one still asks for everything. Eureka keeps changes for
+    /// Whether requests are for changes only. Each eleventh one is still for all instances. Eureka keeps changes for
     /// three minutes, so `fetch_interval` must be well below that.
     #[serde(default)]
     pub delta: bool,

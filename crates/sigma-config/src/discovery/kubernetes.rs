@@ -95,10 +95,10 @@ impl Default for Cluster {
 pub struct ClusterService {
     /// `https` or `http`.
     pub schema: KubernetesSchema,
-    /// Its host; `${NAME}` is replaced by the environment variable.
+    /// Host of the server; `${NAME}` is replaced by the environment variable.
     #[schemars(length(min = 1, max = 256))]
     pub host: String,
-    /// Its port; `${NAME}` is replaced by the environment variable.
+    /// Port of the server; `${NAME}` is replaced by the environment variable.
     #[schemars(length(min = 1, max = 128))]
     pub port: String,
     /// Whether the server's certificate must be valid. Without this check, an attacker who takes over its address can

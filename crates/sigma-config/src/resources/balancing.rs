@@ -106,18 +106,18 @@ fn hour() -> u32 {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct AffinityCookie {
-    /// Its name.
+    /// Name of the cookie.
     #[schemars(length(min = 1, max = 128), extend("pattern" = "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"))]
     pub name: Box<str>,
-    /// Its `Path`.
+    /// `Path` of the cookie.
     #[serde(default = "root")]
     #[schemars(length(max = 1024), extend("pattern" = "^/[!-:<-~]*$"))]
     pub path: Box<str>,
-    /// Its `Domain`; unset: the host of the request.
+    /// `Domain` of the cookie; unset: the host of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), extend("pattern" = "^[0-9A-Za-z.-]+$"))]
     pub domain: Option<Box<str>>,
-    /// Its `Max-Age` in seconds; unset: a session cookie of the browser.
+    /// `Max-Age` of the cookie in seconds; unset: a session cookie of the browser.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_age: Option<u32>,

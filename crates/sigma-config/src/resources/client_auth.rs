@@ -26,7 +26,7 @@ pub struct SslClient {
     /// Certificate revocation lists of the CAs; unset: no check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub crl: Option<Box<SslCrl>>,
-    /// OCSP responders that are asked whether a client certificate is revoked; unset: no check.
+    /// OCSP responders that check client certificates for revocation; unset: no check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ocsp: Option<Box<SslOcsp>>,
 }
@@ -129,7 +129,7 @@ pub struct SslOcsp {
     /// Maximum size of a response in bytes.
     #[schemars(range(min = 1_024, max = 1_048_576))]
     pub max_bytes: u32,
-    /// Seconds until a failed responder is asked again; the pause doubles with each further failure, up to five
+    /// Seconds until a failed responder is queried again; the pause doubles with each further failure, up to five
     /// minutes.
     #[schemars(range(min = 1, max = 86_400))]
     pub retry_s: u32,

@@ -52,10 +52,10 @@ impl AcmeChallenge {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SslAcme {
-    /// The type of its key; unset: the setting's.
+    /// The type of the certificate's key; unset: the setting's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_type: Option<CertificateKey>,
-    /// The challenge type that proves its names; unset: the setting's.
+    /// The challenge type that proves the certificate's names; unset: the setting's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub challenge: Option<AcmeChallenge>,
 }

@@ -73,13 +73,13 @@ pub struct Secret {
 /// A service account of Google Cloud.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GcpAccount {
-    /// The account.
+    /// The e-mail address of the account.
     pub client_email: String,
-    /// Its private key, in PEM.
+    /// The private key of the account, in PEM.
     pub private_key: Confidential,
-    /// The project.
+    /// The project of the account.
     pub project_id: String,
-    /// URL for tokens.
+    /// The URL of the token endpoint.
     #[serde(default = "default_token_uri")]
     pub token_uri: String,
     /// The scopes of tokens.

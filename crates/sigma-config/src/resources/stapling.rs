@@ -12,7 +12,7 @@ pub struct SslStapling {
     /// Do not verify the signature and the status of a response. It must still be for this certificate and not be
     /// expired.
     pub skip_verify: bool,
-    /// Seconds until the responder is asked again; earlier if its response expires soon.
+    /// Seconds until the responder is queried again; earlier if its response expires soon.
     #[schemars(range(min = 60))]
     pub cache_ttl: u32,
 }

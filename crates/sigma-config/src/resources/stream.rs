@@ -93,7 +93,7 @@ pub struct StreamUdp {
 /// A protocol on a connection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Protocol {
-    /// Its name.
+    /// The name of the protocol.
     pub name: String,
     /// The parent stream route of this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -101,12 +101,12 @@ pub struct Protocol {
     /// The settings of the protocol.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conf: Option<Map<String, Value>>,
-    /// Where its calls are logged.
+    /// The loggers of its calls.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub logger: Vec<ProtocolLogger>,
 }
 
-/// Where the calls of a protocol are logged.
+/// A logger of the calls of a protocol.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(extend("dependencies" = { "name": ["conf"] }))]
@@ -114,7 +114,7 @@ pub struct ProtocolLogger {
     /// Name of a logging plugin.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Which calls are logged.
+    /// Conditions: only matching calls are logged.
     #[serde(skip_serializing_if = "Optional::is_unset")]
     pub filter: Optional<Expr>,
     /// The configuration of the plugin.

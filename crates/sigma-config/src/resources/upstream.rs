@@ -187,13 +187,13 @@ pub struct UpstreamTls {
     #[serde(skip_serializing_if = "Optional::is_unset")]
     #[schemars(length(min = 1, max = 2), extend("uniqueItems" = true))]
     pub alpn: Optional<Vec<AlpnProtocol>>,
-    /// How a session of a stream route asks a node for TLS, with `scheme: tls`; unset: it begins with TLS. A node that
-    /// declines gets no session.
+    /// The protocol in which a session of a stream route requests TLS from a node, with `scheme: tls`. Unset: the
+    /// session begins with TLS. A node that declines gets no session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub starttls: Option<StartTls>,
 }
 
-/// A protocol that begins in cleartext and goes over to TLS.
+/// A protocol that begins in cleartext and switches to TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StartTls {
