@@ -120,7 +120,7 @@ fn warnings(conf: &Value) -> Vec<Problem> {
     let names = conf.get("algorithms").and_then(Value::as_array);
     match names.is_some_and(|names| names.iter().any(|name| name == "MD5" || name == "MD5-sess")) {
         true => {
-            let message = "passwords can be found from digests of MD5 by whoever sees them";
+            let message = "an attacker can find passwords from digests of MD5";
             vec![Problem::new("algorithms", "weak", message).hint("leave MD5 out once no client needs it")]
         }
         false => Vec::new(),
@@ -272,7 +272,7 @@ impl Verifier {
         }
         // The digest is of this method and this URI, so it must not be taken for another request.
         if answer.uri != ctx.request.sent_path_and_query() {
-            return Err(invalid_header("the uri is not that of the request").into());
+            return Err(invalid_header("the uri differs from the request's").into());
         }
         const UNKNOWN: &str = "failed to find user: invalid user";
         let found = match answer.is_hashed {

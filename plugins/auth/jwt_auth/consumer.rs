@@ -182,7 +182,7 @@ fn idle_field(consumer: &Consumer) -> Option<&'static str> {
 fn published_keys(consumer: &Consumer, address: &Address) -> Result<Keys, String> {
     let algorithm = consumer.algorithm;
     if algorithm.shared().is_some() {
-        return Err("jwks_uri: a published key is no secret; set `algorithm` to that of the issuer, \
+        return Err("jwks_uri: a published key is no secret; set `algorithm` to the issuer's, \
             such as RS256 or ES256"
             .to_owned());
     }

@@ -401,7 +401,7 @@ fn invalid_issuers_are_refused() {
     assert_eq!(warned("jwt-auth", PluginScope::Consumer, &conf), ["jwks_uri", "jwks_ssl_verify"]);
     check(
         json!({"algorithm": "HS256"}),
-        "jwks_uri: a published key is no secret; set `algorithm` to that of the issuer, such as RS256 or ES256",
+        "jwks_uri: a published key is no secret; set `algorithm` to the issuer's, such as RS256 or ES256",
     );
     check(
         json!({"public_key": "x"}),

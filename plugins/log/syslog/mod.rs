@@ -111,7 +111,7 @@ enum SockType {
 impl Shipping {
     fn check(&self) -> Result<(), String> {
         match self.tls && self.sock_type == SockType::Udp {
-            true => Err("tls: there is none over udp; say `sock_type: tcp`".to_owned()),
+            true => Err("tls: not possible over udp; write `sock_type: tcp`".to_owned()),
             false => Ok(()),
         }
     }

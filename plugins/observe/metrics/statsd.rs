@@ -54,9 +54,9 @@ The agent gets `shop.edge.route.orders.service.none.method.GET.request.counter:1
 ///
 /// The names contain the parts that other agents get as tags: `NAMESPACE.route.ROUTE.service.SERVICE`, then
 /// `path.PATTERN`, `method.METHOD` and `consumer.NAME` if configured, then the measured value. In a part, each
-/// character other than ASCII letters, digits, `-` and `_` becomes `_`, also the dot. A part has at most 64 bytes; a
-/// missing part is `none`. Clients cannot create names: a request without a route is `route.none.service.none`, and
-/// an unknown method is `other`.
+/// character other than ASCII letters, digits, `-` and `_` becomes `_`, also the dot. A part has at most 64 bytes;
+/// `none` replaces a missing part. Clients cannot create names: a request without a route has
+/// `route.none.service.none`, and an unknown method is `other`.
 ///
 /// A request is the counters `request.counter` and `response.status.CODE`, and the timers `request.latency`,
 /// `upstream.latency` (if a node got the request), `gateway.latency`, `ingress.size` and `egress.size`: milliseconds

@@ -229,7 +229,7 @@ fn warnings(conf: &Value) -> Vec<Problem> {
     }
     let is_tls = url.is_some_and(|url| url.starts_with("https://"));
     if is_tls && conf.get("ssl_verify") != Some(&Value::Bool(true)) {
-        let message = "anybody may give another document in the server's place";
+        let message = "an attacker between gateway and server can replace the document";
         found.push(Problem::new("ssl_verify", "unverified", message).hint("write `ssl_verify: true`"));
     }
     found.extend(sigma_plugin_kit::service::cleartext(

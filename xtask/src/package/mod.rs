@@ -254,7 +254,7 @@ fn same_everywhere(command: &mut Command, root: &Path, release: &Release, fully_
 fn no_library(target: &str) -> String {
     let debian = match architecture(target) {
         Some(name) => format!(
-            ", or, where Rust is that of Debian, `dpkg --add-architecture {name}` and `apt-get install libstd-rust-dev:{name}`"
+            ", or, with Debian's Rust, `dpkg --add-architecture {name}` and `apt-get install libstd-rust-dev:{name}`"
         ),
         None => String::new(),
     };
@@ -367,7 +367,7 @@ fn debian_changes(version: &str, epoch: u64) -> anyhow::Result<String> {
     let mut date = Command::new("date");
     date.args(["--utc", "--rfc-email", "--date", &format!("@{epoch}")]).env("LC_ALL", "C");
     Ok(format!(
-        "sigma ({}) unstable; urgency=medium\n\n  * Sigma {version}: changelog.gz, beside this file, has what is new.\n\n -- {MAINTAINER}  {}\n",
+        "sigma ({}) unstable; urgency=medium\n\n  * Sigma {version}: changelog.gz, next to this file, lists the changes.\n\n -- {MAINTAINER}  {}\n",
         debian_version(version),
         text(&mut date)?
     ))

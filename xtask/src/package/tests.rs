@@ -132,7 +132,7 @@ fn a_debian_package_is_one_and_is_the_same_each_time() {
     assert!(plain("usr/share/doc/sigma/third-party-notices.txt.gz") == parts().notices);
     assert_eq!(
         String::from_utf8(plain("usr/share/doc/sigma/changelog.Debian.gz")).unwrap(),
-        "sigma (1.2.3-1) unstable; urgency=medium\n\n  * Sigma 1.2.3: changelog.gz, beside this file, has what is new.\n\n \
+        "sigma (1.2.3-1) unstable; urgency=medium\n\n  * Sigma 1.2.3: changelog.gz, next to this file, lists the changes.\n\n \
          -- The Sigma Authors <authors@sigma.invalid>  Tue, 14 Nov 2023 22:13:20 +0000\n"
     );
     // `dpkg --verify` finds each file as it was packed.
@@ -151,7 +151,7 @@ fn a_debian_package_is_one_and_is_the_same_each_time() {
 
 /// Everything that the file for an image copies is next to it.
 #[test]
-fn an_image_is_built_from_what_is_there() {
+fn an_image_is_built_from_its_folder() {
     let root = repository().unwrap();
     let entries = layout::image(&root, &parts(), b"authorities".to_vec()).unwrap();
     let names: BTreeSet<&str> = entries.iter().map(|entry| entry.path.trim_end_matches('/')).collect();
@@ -394,7 +394,7 @@ fn a_missing_target_has_a_remedy() {
     for (target, expected) in [
         (
             "aarch64-unknown-linux-gnu",
-            "the standard library for aarch64-unknown-linux-gnu is not installed: run `rustup target add aarch64-unknown-linux-gnu`, or, where Rust is that of Debian, `dpkg --add-architecture arm64` and `apt-get install libstd-rust-dev:arm64`",
+            "the standard library for aarch64-unknown-linux-gnu is not installed: run `rustup target add aarch64-unknown-linux-gnu`, or, with Debian's Rust, `dpkg --add-architecture arm64` and `apt-get install libstd-rust-dev:arm64`",
         ),
         (
             "riscv64gc-unknown-linux-gnu",

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::gateway::Gateway;
 
-/// The body of every answer.
-pub(super) const BODY: &str = "what is asked for";
+/// The body of every response.
+pub(super) const BODY: &str = "the expected body";
 
 /// The limits of resets and of frames without a message for a client: above its use.
 const LIMITS: &str =

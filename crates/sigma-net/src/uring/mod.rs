@@ -82,7 +82,7 @@ pub(crate) async fn run(sizes: Sizes) {
             Ok(alarm) => poll_fn(|cx| poll_turns(&alarm, cx)).await,
             Err(error) => error,
         };
-        tracing::error!(%error, "io_uring has failed: a worker's connections end, and it starts anew");
+        tracing::error!(%error, "io_uring has failed: a worker's connections end, and io_uring is started again");
         let number = end();
         tokio::time::sleep(PAUSE).await;
         while let Err(error) = begin(sizes, number.wrapping_add(1)) {
@@ -91,7 +91,7 @@ pub(crate) async fn run(sizes: Sizes) {
                 tracing::error!(%error, "io_uring may not be started again: the worker goes on with epoll");
                 return;
             }
-            tracing::error!(%error, "io_uring cannot be started anew");
+            tracing::error!(%error, "io_uring cannot be started again; the worker retries");
             tokio::time::sleep(PAUSE).await;
         }
     }

@@ -101,7 +101,7 @@ const COMMANDS: [(&str, &str, &str); 38] = [
     ),
     ("docs/install.md", "useradd --system", "the same"),
     ("docs/install.md", "--no-default-features", "make features"),
-    ("docs/install.md", "docker build", "xtask: an_image_is_built_from_what_is_there"),
+    ("docs/install.md", "docker build", "xtask: an_image_is_built_from_its_folder"),
     ("docs/install.md", "rustup target add", "it installs a compiler"),
     ("docs/install.md", "dpkg --add-architecture", "the same"),
     ("docs/routing.md", "sigma routes", "routes_are_explained_as_the_guide_says"),
@@ -111,7 +111,7 @@ const COMMANDS: [(&str, &str, &str); 38] = [
         "quarantine::a_plugin_that_is_not_enabled_closes_what_names_it",
     ),
     ("docs/history.md", "sigma ctl rollback", "history::the_history_is_read_and_gone_back_in_from_a_shell"),
-    ("docs/profiling.md", "/v1/profile/cpu", "profiles::a_profile_shows_what_a_worker_does"),
+    ("docs/profiling.md", "/v1/profile/cpu", "profiles::a_profile_shows_the_functions_of_a_worker"),
     (
         "docs/profiling.md",
         "/v1/profile/heap?seconds",

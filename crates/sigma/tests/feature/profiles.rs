@@ -63,7 +63,7 @@ impl Drop for Over<'_> {
 }
 
 #[test]
-fn a_profile_shows_what_a_worker_does() {
+fn a_profile_shows_the_functions_of_a_worker() {
     let origin = Origin::echo("a").unwrap();
     let gateway = gateway(&origin, "process: { profiling: true }");
     for (target, expected) in [

@@ -138,7 +138,7 @@ fn every_plugin_does_what_its_example_shows() {
 
 /// The page is one configuration, and commands that add resources to it.
 #[test]
-fn the_tutorial_does_what_it_shows() {
+fn the_steps_of_the_tutorial_run() {
     // With one worker, the first response by a change shows that all later requests meet it.
     let page = read(TUTORIAL).replace("profile: edge ", "workers: 1\nprofile: edge ");
     assert!(page.contains("workers: 1"), "the settings begin with the profile");

@@ -162,7 +162,7 @@ fn sigterm_ends_what_outlasts_the_drain() {
     gateway.wait(PATIENCE).unwrap();
 }
 
-/// Connections that the kernel has taken and no worker has: none of them may hang on a process that ends.
+/// Connections that the kernel has accepted, but no worker: they must not hang on a process that ends.
 #[test]
 fn connections_queued_in_the_kernel_end_with_the_drain() {
     let origin = Origin::scripted().unwrap();

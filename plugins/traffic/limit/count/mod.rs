@@ -71,7 +71,7 @@ pub(super) fn warnings(conf: &Value) -> Vec<Problem> {
         .iter()
         .filter(|field| conf.get("cost_header").is_none() && conf.get(**field).is_some());
     let idle = idle.map(|field| {
-        Problem::new(*field, "no_effect", "answers are not asked what they cost").hint("name `cost_header`")
+        Problem::new(*field, "no_effect", "no effect without `cost_header`").hint("set `cost_header`")
     });
     let is_local = conf.get("policy").is_none_or(|policy| policy == "local");
     let interval = conf.get("sync_interval").filter(|interval| is_local && interval.as_f64() != Some(-1.0));

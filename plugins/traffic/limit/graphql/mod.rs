@@ -458,7 +458,7 @@ fn no_cost(reason: NoCost) -> Step {
 
 /// The store has a decoration that cannot be read: the query may cost anything.
 fn no_costs() -> Step {
-    let reply = Reply::new(503).json(&json!({"message": "what the graphql query costs is not known"}));
+    let reply = Reply::new(503).json(&json!({"message": "the cost of the graphql query is unknown"}));
     reply.because("a cost decoration of the service cannot be read").into()
 }
 

@@ -126,7 +126,7 @@ fn costs_that_are_not_known_are_no_small_ones() {
         let reply = case.run(&entry(NAME, conf(&json!({"cost_strategy": strategy}))).unwrap(), Phase::Access);
         assert_eq!(summary(reply.as_ref()), expected);
     };
-    let unknown = "503 {\"message\":\"what the graphql query costs is not known\"}";
+    let unknown = "503 {\"message\":\"the cost of the graphql query is unknown\"}";
     check("complexity", unknown);
     check("node_quantifier", unknown);
     // Decorations say nothing of depth.

@@ -1,25 +1,25 @@
 //! The Admin API: resources are read and changed while the gateway runs.
 //!
-//! It answers as Apache APISIX's does, so that scripts and dashboards written for that work here;
+//! It responds as Apache APISIX's does, so that its scripts and dashboards work here;
 //! `docs/admin-api.md` is the guide. A call goes peer → key → target → body → operation, and a
 //! write ends in one transaction of the [`Store`]: nothing here reaches the workers, which follow
 //! the store.
 //!
 //! | file | content |
 //! |---|---|
-//! | `access` | who may call |
-//! | `collection` | which path names what; the roster of collections |
+//! | `access` | authentication of callers |
+//! | `collection` | the roster of collections, and their paths |
 //! | `call`, `decode` | the parsed call |
-//! | `read`, `filter` | what there is |
-//! | `write`, `patch` | how it is to be from now on |
-//! | `rules`, `credentials` | whether that fits the other resources |
+//! | `read`, `filter` | reading resources |
+//! | `write`, `patch` | writing resources |
+//! | `rules`, `credentials` | checks against the other resources |
 //! | `secrecy` | encryption and masking of secrets |
 //! | `configs` | the whole configuration at once |
 //! | `history`, `rollback` | the history of changes, and rollback |
-//! | `catalogue`, `openapi` | what may be written, and how to call |
+//! | `catalogue`, `openapi` | the schemas of resources, and the description of calls |
 //! | `process` | data of the running gateway |
 //! | `dashboard` | the page for browsers |
-//! | `reply` | the shape of answers |
+//! | `reply` | the format of responses |
 
 mod access;
 mod call;
@@ -225,7 +225,7 @@ impl AdminState {
     /// The history, if it is kept.
     fn history(&self) -> Result<&HistoryReader, Refusal> {
         self.history.as_deref().ok_or_else(|| {
-            let message = "no history is kept: `history.keep` is 0; set it and start anew";
+            let message = "no history is kept: `history.keep` is 0; set it and restart the gateway";
             Refusal::new(StatusCode::NOT_FOUND, message)
         })
     }

@@ -228,8 +228,8 @@ fn unavailable(place: &Path, error: &io::Error) -> StoreError {
 
 fn empty(path: &Path) -> StoreError {
     StoreError::Corrupt(format!(
-        "{} is empty, which a store never is, so what was in it is lost; restore it from a backup, or remove it to \
-         start with an empty store",
+        "{} is empty, which a store never is: its content is lost; restore it from a backup, or remove it to start \
+         with an empty store",
         path.display()
     ))
 }
