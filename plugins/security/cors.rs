@@ -204,7 +204,7 @@ impl Origins {
     }
 
     /// Returns the allowed origin for a page of `origin`.
-    fn answer<'o>(&self, origin: Option<&'o str>) -> Option<&'o str> {
+    fn allowed_origin<'o>(&self, origin: Option<&'o str>) -> Option<&'o str> {
         match (self, origin) {
             (Origins::Any, _) | (Origins::Each, None) => Some("*"),
             (_, origin) => origin.filter(|origin| self.admits(origin)),
@@ -247,7 +247,7 @@ impl Cors {
 
     fn allowed<'o>(&self, origin: Option<&'o str>) -> Option<&'o str> {
         let by_name = origin.filter(|origin| self.named.iter().any(|origins| origins.admits(origin)));
-        by_name.or_else(|| self.own.as_ref()?.answer(origin))
+        by_name.or_else(|| self.own.as_ref()?.allowed_origin(origin))
     }
 
     fn allow(&self, ctx: &mut Context, origin: &str, asked: &CrossOrigin) {
@@ -299,7 +299,7 @@ impl Plugin for Cors {
         if let Some(allowed) = self.allowed(origin) {
             self.allow(ctx, allowed, &asked);
         }
-        if let Some(allowed) = self.timing.as_ref().and_then(|origins| origins.answer(origin)) {
+        if let Some(allowed) = self.timing.as_ref().and_then(|origins| origins.allowed_origin(origin)) {
             set(ctx, "Timing-Allow-Origin", allowed.as_bytes());
         }
         ResponseStep::Next

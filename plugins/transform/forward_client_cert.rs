@@ -36,7 +36,7 @@ struct ForwardClientCert {
     forward_client_cert_details: Details,
     /// Parts of the certificate in the field, in addition to its hash.
     #[schemars(extend("default" = {}))]
-    set_current_client_cert_details: Told,
+    set_current_client_cert_details: CertificateParts,
     /// Whether `Client-Cert` has the client's certificate.
     #[schemars(extend("default" = false))]
     client_cert: bool,
@@ -66,7 +66,7 @@ enum Details {
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(deny_unknown_fields)]
-struct Told {
+struct CertificateParts {
     /// The subject.
     subject: bool,
     /// The whole certificate, as escaped PEM.
@@ -79,9 +79,9 @@ struct Told {
     uri: bool,
 }
 
-impl Default for Told {
+impl Default for CertificateParts {
     fn default() -> Self {
-        Told { subject: true, cert: false, chain: false, dns: true, uri: true }
+        CertificateParts { subject: true, cert: false, chain: false, dns: true, uri: true }
     }
 }
 
@@ -138,7 +138,7 @@ impl ForwardClientCert {
     }
 }
 
-impl Told {
+impl CertificateParts {
     /// An element of the field. No value ends it or begins another one, with any certificate.
     fn element(self, tls: &Tls, chain: &ClientChain) -> String {
         let mut parts: Vec<String> =

@@ -144,7 +144,7 @@ impl RealIp {
         }
     }
 
-    fn told(&self, believed: Believed<'_>, ctx: &Context) -> Option<Vec<u8>> {
+    fn address_text(&self, believed: Believed<'_>, ctx: &Context) -> Option<Vec<u8>> {
         let is_field = |name: &str| self.source == VarName::Http(name.to_owned());
         if is_field(FORWARDED) {
             let lines = ctx.request.headers.get_all(HeaderId::Forwarded);
@@ -194,7 +194,7 @@ impl Plugin for RealIp {
         if !matches!(believed, Believed::All) && !ctx.client.addr.is_some_and(is_believed) {
             return Step::Next;
         }
-        match self.told(believed, ctx).map(|told| parse(&told)) {
+        match self.address_text(believed, ctx).map(|text| parse(&text)) {
             None => complain("missing real address"),
             Some(Err(reason)) => complain(&reason),
             Some(Ok((addr, port))) => {

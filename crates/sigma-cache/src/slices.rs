@@ -45,7 +45,7 @@ impl Version {
         number: u64,
         slice_bytes: u64,
     ) -> Option<Version> {
-        let (range, total) = said(head)?;
+        let (range, total) = declared_range(head)?;
         let is_right = slice(number, slice_bytes, total)? == (range.start, range.length())
             && length == BodyLength::Known(range.length());
         if is_right { Version::of(&head.headers, total) } else { None }
@@ -62,11 +62,12 @@ impl Version {
 
 /// Returns true if a partial response has the whole representation.
 pub fn is_all(head: &ResponseHead, length: BodyLength) -> bool {
-    said(head).is_some_and(|(range, total)| range.length() == total && length == BodyLength::Known(total))
+    declared_range(head)
+        .is_some_and(|(range, total)| range.length() == total && length == BodyLength::Known(total))
 }
 
 /// Returns the declared part of a response; None if it is not declared exactly once.
-fn said(head: &ResponseHead) -> Option<(ByteRange, u64)> {
+fn declared_range(head: &ResponseHead) -> Option<(ByteRange, u64)> {
     let mut said = head.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"content-range"));
     content_range(said.next()?.1).filter(|_| said.next().is_none())
 }

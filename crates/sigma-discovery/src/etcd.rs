@@ -62,7 +62,7 @@ impl Folder {
         }
     }
 
-    fn question<'q>(
+    fn post_request<'q>(
         &self,
         target: &'q str,
         body: Value,
@@ -84,7 +84,7 @@ impl Folder {
         let Some((name, password)) = self.user.clone() else { return Ok(()) };
         self.token = Confidential::default();
         let body = json!({ "name": name, "password": password.reveal() });
-        let question = self.question("/v3/auth/authenticate", body, self.within)?;
+        let question = self.post_request("/v3/auth/authenticate", body, self.within)?;
         let answer = self.http.ask(address, question).await?.json(address).await;
         let answer = answer.map_err(|trouble| Trouble(format!("cannot log in: {trouble}")))?;
         self.token = token(answer.get("token"), address)?;
@@ -156,7 +156,7 @@ impl Watched for Folder {
         self.log_in(&address).await?;
         let (key, range_end) = self.range();
         let body = json!({ "key": key, "range_end": range_end });
-        let question = self.question("/v3/kv/range", body, self.within)?;
+        let question = self.post_request("/v3/kv/range", body, self.within)?;
         let value = self.http.ask(&address, question).await?.json(&address).await?;
         let unusable = || Trouble(format!("{} answered no keys, or too many", address.base()));
         self.keys = self.read(&value).ok_or_else(unusable)?;
@@ -171,7 +171,7 @@ impl Watched for Folder {
         let body = json!({
             "create_request": { "key": key, "range_end": range_end, "start_revision": start_revision }
         });
-        let response = self.http.open(&address, self.question("/v3/watch", body, WATCH)?).await?;
+        let response = self.http.open(&address, self.post_request("/v3/watch", body, WATCH)?).await?;
         match response.status().as_u16() {
             200 => Ok(Some(Lines::new(response, self.limits.answer_bytes as usize))),
             // The token has expired.

@@ -104,7 +104,7 @@ impl OutboundCall<'_> {
         let mut attempts = Attempts::new(self.worker, number, upstream, None, None);
         let mut marked = false;
         loop {
-            let node = attempts.pick().map_err(said)?;
+            let node = attempts.pick().map_err(call_error)?;
             if !marked {
                 marked = mark_pass(&mut head.headers, &self.worker.own_name, snapshot, &node.addr);
             }
@@ -121,7 +121,7 @@ impl OutboundCall<'_> {
                 Err(fault) => {
                     let failure = Failure { fault, decision, request_sent: true, status: None };
                     if !attempts.failed(&node, &failure) {
-                        return Err(said(fault));
+                        return Err(call_error(fault));
                     }
                 }
             }
@@ -299,6 +299,6 @@ impl Upload<'_> {
     }
 }
 
-fn said(fault: Fault) -> CallError {
+fn call_error(fault: Fault) -> CallError {
     CallError(fault.reason.to_owned())
 }

@@ -194,7 +194,7 @@ impl Watch {
         loop {
             let due = self.names.values().map(|named| named.due).min();
             tokio::select! {
-                (feed, list) = told(&mut asked), if asked.is_some() => {
+                (feed, list) = next_list(&mut asked), if asked.is_some() => {
                     self.hear(&feed.name(), list);
                     asked = Some(ask(feed, self.feed_pause()));
                     // Names of the list, before it is published without their addresses.
@@ -300,7 +300,7 @@ fn ask(mut feed: Box<dyn Feed>, pause: Duration) -> Asked {
 }
 
 /// Returns the result of a running feed request; never without one.
-async fn told(asked: &mut Option<Asked>) -> (Box<dyn Feed>, List) {
+async fn next_list(asked: &mut Option<Asked>) -> (Box<dyn Feed>, List) {
     match asked {
         Some(asked) => asked.as_mut().await,
         None => std::future::pending().await,

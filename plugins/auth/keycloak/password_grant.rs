@@ -13,7 +13,7 @@ use super::super::form::{Form, fields};
 use super::endpoints::{Endpoint, EndpointService};
 use super::{Party, Then};
 
-fn said(status: u16, message: &'static str) -> Step {
+fn json_reply(status: u16, message: &'static str) -> Step {
     Reply::new(status).json(&json!({ "message": message })).because(message).into()
 }
 
@@ -40,11 +40,11 @@ impl Party {
                 return Reply::new(400).text("").because("the form cannot be read").into();
             };
             let field = |name: &str| form.get(name).and_then(Value::as_str).map(str::to_owned);
-            let Some(username) = field("username") else { return said(422, "username is missing.") };
-            let Some(password) = field("password") else { return said(422, "password is missing.") };
+            let Some(username) = field("username") else { return json_reply(422, "username is missing.") };
+            let Some(password) = field("password") else { return json_reply(422, "password is missing.") };
             let party = Arc::clone(&self);
             let then: Then<Result<Arc<EndpointService>, String>> = Box::new(move |place, ctx, env| {
-                let Ok(place) = place else { return said(503, "Unable to determine token endpoint.") };
+                let Ok(place) = place else { return json_reply(503, "Unable to determine token endpoint.") };
                 let form = party.client(Form::default().with("grant_type", "password"));
                 let form = form.with("username", username).with("password", password);
                 let call = party.post(&place, form, ctx);
@@ -57,10 +57,10 @@ impl Party {
 }
 
 fn settle(answer: Result<Answer, CallError>) -> Step {
-    let Ok(answer) = answer else { return said(401, "Accessing token endpoint URL failed.") };
+    let Ok(answer) = answer else { return json_reply(401, "Accessing token endpoint URL failed.") };
     let is_json = serde_json::from_slice::<IgnoredAny>(&answer.body).is_ok();
     if answer.status != 200 || !is_json {
-        return said(401, "Could not decode JSON from response.");
+        return json_reply(401, "Could not decode JSON from response.");
     }
     // Tokens are not for caches.
     Reply::new(200).header("Cache-Control", "no-store").text(answer.body).into()

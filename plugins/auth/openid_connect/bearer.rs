@@ -33,10 +33,10 @@ impl Default for Introspected {
     }
 }
 
-/// A question about a token.
-struct Inquiry {
+/// A call of the introspection endpoint.
+struct IntrospectionCall {
     token: String,
-    /// Stands for the question.
+    /// The key of its result in the cache.
     key: [u8; 32],
     /// Fields that go along.
     along: Vec<(String, Vec<u8>)>,
@@ -214,11 +214,11 @@ impl Party {
             return self.judge_claims(&claims, &token, ctx);
         }
         if let Some(endpoint) = self.config.introspection_endpoint.clone() {
-            return self.ask(Inquiry { token, key, along }, endpoint, env);
+            return self.ask(IntrospectionCall { token, key, along }, endpoint, env);
         }
         self.with_metadata(false, ctx, env, move |party, metadata, ctx, env| {
             match metadata.and_then(|metadata| metadata.introspection_endpoint.clone()) {
-                Some(endpoint) => party.ask(Inquiry { token, key, along }, endpoint, env),
+                Some(endpoint) => party.ask(IntrospectionCall { token, key, along }, endpoint, env),
                 None => party.unjudged("the provider cannot be asked about tokens", ctx),
             }
         })
@@ -226,7 +226,7 @@ impl Party {
 
     fn ask(
         self: &Arc<Self>,
-        Inquiry { token, key, along }: Inquiry,
+        IntrospectionCall { token, key, along }: IntrospectionCall,
         endpoint: Address,
         env: &Env<'_>,
     ) -> Step {

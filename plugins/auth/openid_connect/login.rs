@@ -153,7 +153,7 @@ impl Party {
             }
             let departure = match party.depart(&metadata, &reason, ctx, env) {
                 Ok(departure) => departure,
-                Err(fault) => return nobody(&fault),
+                Err(fault) => return login_failed(&fault),
             };
             match &party.pusher {
                 Some(pusher) => party.push(pusher.clone(), departure, &metadata, env),
@@ -168,7 +168,9 @@ impl Party {
         let written = self.config.par.as_ref().and_then(|par| par.endpoint.clone());
         let endpoint = written.or_else(|| metadata.pushed_authorization_request_endpoint.clone());
         let Some(endpoint) = endpoint else {
-            return nobody("the provider has no pushed_authorization_request_endpoint; set `par.endpoint`");
+            return login_failed(
+                "the provider has no pushed_authorization_request_endpoint; set `par.endpoint`",
+            );
         };
         let (provider, pairs, id) = (Arc::clone(&self.provider), departure.pairs.clone(), pusher.id.clone());
         let pushed =
@@ -178,8 +180,8 @@ impl Party {
                 let pairs = vec![("client_id".to_owned(), id), ("request_uri".to_owned(), uri)];
                 Departure { pairs, ..departure }.sent().into()
             }
-            Some(Err(fault)) => nobody(&fault),
-            None => nobody("the provider is not asked"),
+            Some(Err(fault)) => login_failed(&fault),
+            None => login_failed("the provider is not asked"),
         })
     }
 
@@ -224,11 +226,11 @@ impl Party {
             surplus.into_iter().map(|name| login_cookie(config, &name, None, ctx)).collect();
         let name = cookie_name(sessions, &pending.state);
         cookies.push(login_cookie(config, &name, Some(&sealed), ctx));
-        Ok(Departure { endpoint: endpoint.clone(), pairs: self.question(&pending), cookies })
+        Ok(Departure { endpoint: endpoint.clone(), pairs: self.authorization_parameters(&pending), cookies })
     }
 
     /// Returns the parameters of the authorization request (OpenID Connect Core §3.1.2.1).
-    fn question(&self, pending: &Pending) -> Vec<(String, String)> {
+    fn authorization_parameters(&self, pending: &Pending) -> Vec<(String, String)> {
         let config = &self.config;
         let challenge = URL_SAFE_NO_PAD.encode(digest(&SHA256, pending.verifier.as_bytes()));
         let mut pairs: Vec<(&str, &str)> = vec![
@@ -280,7 +282,7 @@ fn borrowed(pairs: &[(String, String)]) -> Vec<(&str, &str)> {
 }
 
 /// 500, with the reason in the log alone.
-fn nobody(fault: &str) -> Step {
+fn login_failed(fault: &str) -> Step {
     tracing::error!(fault, "openid-connect: logins fail");
     Reply::new(500).because("logins fail").into()
 }

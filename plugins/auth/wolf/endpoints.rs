@@ -24,14 +24,14 @@ const BODY_BYTES: usize = 64 << 10;
 pub(super) fn login(_: &mut Context, _: &Env<'_>) -> Step {
     with_arguments(|arguments, ctx, env| {
         let Some(appid) = arguments.get("appid").and_then(Value::as_str) else {
-            return said(400, json!({ "message": "appid is missing" }));
+            return json_reply(400, json!({ "message": "appid is missing" }));
         };
         let appid = appid.to_owned();
         let owner = match owner(env, &appid) {
             Ok(owner) => owner,
             Err(refusal) => return refusal,
         };
-        let question = question("/wolf/rbac/login.rest", None, Some(arguments));
+        let question = wolf_request("/wolf/rbac/login.rest", None, Some(arguments));
         ask(&owner, question, ctx, env, move |given: Option<Login>| {
             let Login { token, user } = given?;
             Some(json!({ "rbac_token": Token::written(&appid, &token)?, "user_info": user }))
@@ -46,7 +46,7 @@ pub(super) fn change_password(_: &mut Context, _: &Env<'_>) -> Step {
             Ok(found) => found,
             Err(refusal) => return refusal,
         };
-        let question = question("/wolf/rbac/change_pwd", Some(&token), Some(arguments));
+        let question = wolf_request("/wolf/rbac/change_pwd", Some(&token), Some(arguments));
         ask(&owner, question, ctx, env, |_: Option<Value>| {
             Some(json!({ "message": "success to change password" }))
         })
@@ -59,7 +59,7 @@ pub(super) fn user_info(ctx: &mut Context, env: &Env<'_>) -> Step {
         Ok(found) => found,
         Err(refusal) => return refusal,
     };
-    let question = question("/wolf/rbac/user_info", Some(&token), None);
+    let question = wolf_request("/wolf/rbac/user_info", Some(&token), None);
     ask(&owner, question, ctx, env, |given: Option<UserInfo>| Some(json!({ "user_info": given?.user })))
 }
 
@@ -77,7 +77,7 @@ struct UserInfo {
     user: Value,
 }
 
-fn said(status: u16, body: Value) -> Step {
+fn json_reply(status: u16, body: Value) -> Step {
     // Tokens are not for caches.
     let reply =
         Reply::new(status).header("Content-Type", "application/json").header("Cache-Control", "no-store");
@@ -88,11 +88,11 @@ fn said(status: u16, body: Value) -> Step {
 fn with_arguments(then: impl FnOnce(Map<String, Value>, &mut Context, &Env<'_>) -> Step + 'static) -> Step {
     let then = move |ctx: &mut Context, env: &Env<'_>, read| {
         if read == BodyRead::TooLarge {
-            return said(413, json!({ "message": "invalid request" }));
+            return json_reply(413, json!({ "message": "invalid request" }));
         }
         match arguments(ctx) {
             Some(arguments) => then(arguments, ctx, env),
-            None => said(400, json!({ "message": "invalid request" })),
+            None => json_reply(400, json!({ "message": "invalid request" })),
         }
     };
     Step::ReadBody { limit: BODY_BYTES, then: Box::new(then) }
@@ -108,19 +108,19 @@ fn arguments(ctx: &Context) -> Option<Map<String, Value>> {
 /// The consumer of an application.
 fn owner(env: &Env<'_>, appid: &str) -> Result<Owner, Step> {
     Owner::find(env, appid).ok_or_else(|| match env.consumers.has_any(NAME) {
-        true => said(400, json!({ "message": "appid not found" })),
+        true => json_reply(400, json!({ "message": "appid not found" })),
         false => Reply::new(500).text("").into(),
     })
 }
 
 /// The token of a request, and the consumer that it is for.
 fn sender(ctx: &Context, env: &Env<'_>) -> Result<(Token, Owner), Step> {
-    let token = Token::of(ctx).map_err(|reason| said(401, json!({ "message": reason })))?;
+    let token = Token::of(ctx).map_err(|reason| json_reply(401, json!({ "message": reason })))?;
     let owner = owner(env, &token.appid)?;
     Ok((token, owner))
 }
 
-fn question<'q>(
+fn wolf_request<'q>(
     target: &str,
     token: Option<&'q Token>,
     arguments: Option<Map<String, Value>>,
@@ -139,7 +139,7 @@ fn ask<D: DeserializeOwned>(
 ) -> Step {
     let call = question.call(owner, ctx);
     Step::wait(env.outbound.call(call), move |answer, _, _| {
-        let failed = |status| said(status, json!({ "message": "request to wolf-server failed!" }));
+        let failed = |status| json_reply(status, json!({ "message": "request to wolf-server failed!" }));
         let given = match read(answer) {
             Ok(Some(given)) => given,
             // In APISIX's words, and with its status.
@@ -152,7 +152,7 @@ fn ask<D: DeserializeOwned>(
                 return failed(500);
             }
         };
-        made(given).map_or_else(|| failed(500), |body| said(200, body))
+        made(given).map_or_else(|| failed(500), |body| json_reply(200, body))
     })
 }
 

@@ -219,8 +219,8 @@ impl Owner {
     }
 }
 
-/// A request that wolf is asked about.
-struct Inquiry {
+/// A request that wolf checks.
+struct AccessCheck {
     owner: Owner,
     token: Token,
     /// Where the fields for the client are kept.
@@ -232,7 +232,7 @@ struct Inquiry {
 /// Fields about the user for the client.
 struct UserFields(Vec<(String, Vec<u8>)>);
 
-impl Inquiry {
+impl AccessCheck {
     fn ask(mut self, ctx: &mut Context, env: &Env<'_>) -> Step {
         self.tries -= 1;
         let query = Form::default()
@@ -312,7 +312,7 @@ impl Plugin for WolfRbac {
             Err(reason) => return refuse(401, reason, reason),
         };
         match Owner::find(env, &token.appid) {
-            Some(owner) => Inquiry { owner, token, slot: Slot::from(self), tries: TRIES }.ask(ctx, env),
+            Some(owner) => AccessCheck { owner, token, slot: Slot::from(self), tries: TRIES }.ask(ctx, env),
             None => {
                 let known = env.consumers.has_any(NAME);
                 let reason = if known { "Invalid appid in rbac token" } else { "Missing related consumer" };

@@ -112,7 +112,7 @@ impl ChaitinWaf {
 
 impl Detectors {
     /// Returns the data of a request for a detector. `id` tells it apart from others.
-    fn question(&self, ctx: &Context, env: &Env<'_>, id: u128, start: &BodyStart) -> Vec<u8> {
+    fn detector_request(&self, ctx: &Context, env: &Env<'_>, id: u128, start: &BodyStart) -> Vec<u8> {
         let body = Some(&*start.bytes).filter(|bytes| !bytes.is_empty());
         t1k::question(&head(ctx), body, self.facts(ctx, env, id).as_bytes())
     }
@@ -166,7 +166,7 @@ impl Waf {
         }
         let call = BytesCall {
             upstream: detectors.upstream.clone(),
-            request: detectors.question(ctx, env, u128::from_ne_bytes(id), start),
+            request: detectors.detector_request(ctx, env, u128::from_ne_bytes(id), start),
             end: t1k::end,
             timeout_ms: detectors.settings.timeout_ms,
             limit: ANSWER_BYTES,

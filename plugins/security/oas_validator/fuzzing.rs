@@ -134,12 +134,18 @@ pub fn oas_validator(input: &[u8]) {
             let outcome = || found.body(described, &content_type, body, LIMITS);
             assert_eq!(outcome(), outcome());
         }
-        answer(all, found.number, &mut ctx, content_type, body);
+        check_responses(all, found.number, &mut ctx, content_type, body);
     }
 }
 
-/// The same of answers with this type and body.
-fn answer(all: &Specification, operation: usize, ctx: &mut Context, content_type: &[u8], body: &[u8]) {
+/// The same for responses with this type and body.
+fn check_responses(
+    all: &Specification,
+    operation: usize,
+    ctx: &mut Context,
+    content_type: &[u8],
+    body: &[u8],
+) {
     for status in [200, 204, 404, 418, 500] {
         ctx.response.start(status);
         ctx.response.headers.append("Content-Type", content_type);

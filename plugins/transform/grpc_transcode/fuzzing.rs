@@ -82,8 +82,8 @@ pub fn grpc_transcode(input: &[u8]) {
     };
     let Some(first) = message.and_then(|message| FORM.message(&message, LONGEST).ok()) else { return };
     // Parts that a form cannot express are lost once.
-    let Some(second) = made(&first).and_then(|message| told(&message)) else { return };
-    let third = made(&second).and_then(|message| told(&message));
+    let Some(second) = made(&first).and_then(|message| json_of(&message)) else { return };
+    let third = made(&second).and_then(|message| json_of(&message));
     let third = third.expect("taking back succeeds");
     assert!(is_same(&second, &third), "{} {}", second.escape_ascii(), third.escape_ascii());
 }
@@ -103,7 +103,7 @@ fn decoded(bytes: &[u8]) -> Option<DynamicMessage> {
 }
 
 /// A message that was sent, as JSON.
-fn told(message: &DynamicMessage) -> Option<Vec<u8>> {
+fn json_of(message: &DynamicMessage) -> Option<Vec<u8>> {
     let sent = DynamicMessage::decode(fuzzed().clone(), &message.encode_to_vec()[..]);
     FORM.message(&sent.expect("decoding succeeds"), LONGEST).ok()
 }

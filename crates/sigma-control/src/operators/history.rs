@@ -66,7 +66,7 @@ impl HistoryReader {
         let has_more = found.len() > limit;
         found.truncate(limit);
         let next = found.last().filter(|_| has_more).map(|last| last.version);
-        let list: Vec<Value> = found.iter().map(told).collect();
+        let list: Vec<Value> = found.iter().map(version_json).collect();
         Ok(json!({"list": list, "next_before": next}))
     }
 
@@ -100,7 +100,7 @@ impl HistoryReader {
     /// Returns an error if there is no such version, or the history cannot be read.
     pub(crate) async fn one(&self, number: u64, key: Option<String>) -> Result<Value, Refused> {
         let version = self.version(number).await?;
-        let mut shown = told(&version);
+        let mut shown = version_json(&version);
         let changes = match version.without_values {
             true => json!({"changes": [], "total": version.summary.objects(), "truncated": true}),
             false => self.between(number.saturating_sub(1), number, key).await?,
@@ -181,8 +181,8 @@ impl HistoryReader {
     }
 }
 
-/// A version as answers tell it.
-fn told(version: &Version) -> Value {
+/// A version as in responses.
+fn version_json(version: &Version) -> Value {
     // None of its parts can fail.
     let mut shown = serde_json::to_value(version).unwrap_or_default();
     if let Some(shown) = shown.as_object_mut() {

@@ -173,7 +173,7 @@ impl One {
                     (Standing::Good, Some(_)) => Standing::Good,
                     _ => Standing::Unavailable,
                 };
-                let pause = pause(self.shared.ocsp.retry_s.into(), self.failures, chance);
+                let pause = backoff(self.shared.ocsp.retry_s.into(), self.failures, chance);
                 // An expired answer does not count until the next query.
                 (standing, left.map_or(pause, |left| pause.min(left)))
             }
@@ -190,7 +190,7 @@ fn until_next(now: i64, ends: i64, ttl: i64, chance: f64) -> i64 {
 }
 
 /// Seconds until the next attempt after so many that failed in a row.
-fn pause(retry_s: i64, failures: u32, chance: f64) -> i64 {
+fn backoff(retry_s: i64, failures: u32, chance: f64) -> i64 {
     let doubled = (retry_s << failures.saturating_sub(1).min(20)).min(RETRY_MAX_S.max(retry_s));
     doubled + (doubled as f64 * JITTER * chance) as i64
 }

@@ -250,7 +250,7 @@ impl Follower {
             }
             self.fault = Some(fault);
         }
-        pause(&self.wanted.settings, self.failures, fastrand::f64())
+        backoff(&self.wanted.settings, self.failures, fastrand::f64())
     }
 
     fn say_if_over(&mut self, now: i64) {
@@ -277,7 +277,7 @@ fn until_next(now: i64, ends: i64, ttl: i64, chance: f64) -> i64 {
 }
 
 /// Seconds until the next attempt after so many that failed in a row.
-fn pause(settings: &Stapling, failures: u32, chance: f64) -> i64 {
+fn backoff(settings: &Stapling, failures: u32, chance: f64) -> i64 {
     let doubled = i64::from(settings.retry_s) << failures.saturating_sub(1).min(20);
     let pause = doubled.min(settings.retry_max_s.max(settings.retry_s).into());
     pause + (pause as f64 * JITTER * chance) as i64
@@ -311,7 +311,7 @@ mod tests {
     fn each_failure_doubles_the_pause() {
         let settings = Stapling::default();
         let check = |failures: u32, chance: f64, expected: i64| {
-            assert_eq!(pause(&settings, failures, chance), expected, "{failures} {chance}");
+            assert_eq!(backoff(&settings, failures, chance), expected, "{failures} {chance}");
         };
         check(1, 0.0, 30);
         check(1, 1.0, 36);
@@ -320,6 +320,6 @@ mod tests {
         check(8, 0.0, 3_600);
         check(u32::MAX, 1.0, 4_320);
         let short = Stapling { retry_s: 100, retry_max_s: 1, ..settings };
-        assert_eq!(pause(&short, 9, 0.0), 100);
+        assert_eq!(backoff(&short, 9, 0.0), 100);
     }
 }

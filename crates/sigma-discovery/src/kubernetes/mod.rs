@@ -144,7 +144,11 @@ impl Endpoints {
         text.map(|text| text.trim().to_owned()).map_err(|_| Trouble("the token is no text".to_owned()))
     }
 
-    async fn question<'q>(&self, target: &'q str, within: Duration) -> Result<RegistryRequest<'q>, Trouble> {
+    async fn authorized_request<'q>(
+        &self,
+        target: &'q str,
+        within: Duration,
+    ) -> Result<RegistryRequest<'q>, Trouble> {
         let token = self.token().await?;
         let value = if token.is_empty() { token } else { format!("Bearer {token}") };
         RegistryRequest::get(target, within).secret(AUTHORIZATION, &value)
@@ -162,7 +166,7 @@ impl Endpoints {
             target.push_str(&format!("&continue={}", encoded(further)));
         }
         let (address, http) = self.server()?;
-        let question = self.question(&target, Duration::from_millis(millis)).await?;
+        let question = self.authorized_request(&target, Duration::from_millis(millis)).await?;
         http.ask(address, question).await?.json(address).await
     }
 
@@ -307,7 +311,8 @@ impl Watched for Endpoints {
             encoded(&self.revision)
         );
         let (address, http) = self.server()?;
-        let response = http.open(address, self.question(&target, WATCH + WATCH_GRACE).await?).await?;
+        let response =
+            http.open(address, self.authorized_request(&target, WATCH + WATCH_GRACE).await?).await?;
         match response.status().as_u16() {
             200 => Ok(Some(Lines::new(response, self.env.limits.answer_bytes as usize))),
             410 => Ok(None),

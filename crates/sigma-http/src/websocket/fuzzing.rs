@@ -73,7 +73,7 @@ fn whole(limit: usize, mut rest: &[u8]) -> All {
             Err(violation) => return (all, Some(violation)),
         };
         rest = frame.rest;
-        match said(&frame, &mut message) {
+        match next_message(&frame, &mut message) {
             Ok(said) => all.extend(said),
             Err(violation) => return (all, Some(violation)),
         }
@@ -129,7 +129,7 @@ fn frame(bytes: &[u8], room: usize, is_within: bool) -> Result<Option<Frame<'_>>
     Ok(Some(Frame { first, payload, rest }))
 }
 
-fn said(
+fn next_message(
     frame: &Frame<'_>,
     message: &mut Option<(Kind, Vec<u8>)>,
 ) -> Result<Option<WebsocketMessage>, Violation> {

@@ -38,7 +38,7 @@ const CLIENT: &str = "sigma";
 /// The number of every request: a connection has one at a time.
 const CORRELATION: i32 = 1;
 
-fn question(api: Api) -> Vec<u8> {
+fn request_head(api: Api) -> Vec<u8> {
     let mut out = Vec::new();
     let (key, version) = api.key_and_version();
     out.put_i16(key);
@@ -61,7 +61,7 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 
 /// Asks for the partitions of a topic, which a broker may create if it is missing and `absent` allows it.
 pub fn metadata(topic: &str, absent: Absent) -> Vec<u8> {
-    let mut out = question(Api::Metadata);
+    let mut out = request_head(Api::Metadata);
     out.put_i32(1);
     put_text(&mut out, topic);
     out.put_u8((absent == Absent::Made).into());
@@ -79,21 +79,21 @@ pub enum Absent {
 
 /// Asks to log in by a mechanism.
 pub fn handshake(mechanism: &str) -> Vec<u8> {
-    let mut out = question(Api::SaslHandshake);
+    let mut out = request_head(Api::SaslHandshake);
     put_text(&mut out, mechanism);
     out
 }
 
 /// Sends a message of the mechanism.
 pub fn authenticate(message: &[u8]) -> Vec<u8> {
-    let mut out = question(Api::SaslAuthenticate);
+    let mut out = request_head(Api::SaslAuthenticate);
     put_bytes(&mut out, message);
     out
 }
 
 /// Asks to append records to a partition.
 pub fn produce((topic, partition): (&str, i32), acks: i16, timeout_ms: i32, records: &[u8]) -> Vec<u8> {
-    let mut out = question(Api::Produce);
+    let mut out = request_head(Api::Produce);
     // No transaction.
     out.put_i16(-1);
     out.put_i16(acks);
@@ -112,7 +112,7 @@ const NO_REPLICA: i32 = -1;
 /// Asks for the first offset at or after a time: milliseconds since 1970, -1 for the next offset to be written, -2
 /// for the first existing one.
 pub fn list_offsets((topic, partition): (&str, i32), timestamp: i64) -> Vec<u8> {
-    let mut out = question(Api::ListOffsets);
+    let mut out = request_head(Api::ListOffsets);
     out.put_i32(NO_REPLICA);
     out.put_i32(1);
     put_text(&mut out, topic);
@@ -133,7 +133,7 @@ pub struct FetchBounds {
 
 /// Asks for records from an offset on, committed or not.
 pub fn fetch((topic, partition): (&str, i32), offset: i64, wish: FetchBounds) -> Vec<u8> {
-    let mut out = question(Api::Fetch);
+    let mut out = request_head(Api::Fetch);
     out.put_i32(NO_REPLICA);
     out.put_i32(wish.wait_ms);
     // The broker waits for records if it has no record yet.

@@ -198,7 +198,7 @@ impl<'t> Parser<'t> {
         self.take_room()?;
         let name = self.name()?;
         self.expect(':')?;
-        let value = self.told()?;
+        let value = self.argument_value()?;
         if let Some(kept) = &mut self.kept {
             kept.arguments.push(Argument { name, value });
         }
@@ -206,8 +206,8 @@ impl<'t> Parser<'t> {
     }
 
     /// Parses a value.
-    fn told(&mut self) -> Result<ArgumentValue<'t>, String> {
-        let told = match self.token {
+    fn argument_value(&mut self) -> Result<ArgumentValue<'t>, String> {
+        let value = match self.token {
             Token::Number => {
                 // A number of GraphQL is also a number of Rust.
                 let number = self.text[self.began..self.at].parse();
@@ -219,7 +219,7 @@ impl<'t> Parser<'t> {
             }
             _ => ArgumentValue::Other,
         };
-        self.value().map(|()| told)
+        self.value().map(|()| value)
     }
 
     /// Parses the arguments of a directive, which are not kept.
@@ -248,7 +248,7 @@ impl<'t> Parser<'t> {
         let mut default = None;
         if self.token == Token::Punctuator('=') {
             self.advance()?;
-            if let ArgumentValue::Number(number) = self.told()? {
+            if let ArgumentValue::Number(number) = self.argument_value()? {
                 default = Some(number);
             }
         }

@@ -104,7 +104,7 @@ impl Exchange<'_, '_> {
             drop(node);
             if let Some(own) = state.own_rules.as_deref_mut() {
                 // Boxed, as few exchanges wait.
-                Box::pin(pause(&plan, plan.attempts.pause_ms(own.asked_ms.take()))).await?;
+                Box::pin(back_off(&plan, plan.attempts.pause_ms(own.asked_ms.take()))).await?;
             }
         };
         if is_seen { Box::pin(self.deliver_local(*own)).await } else { Box::pin(self.send_own(*own)).await }
@@ -548,7 +548,7 @@ fn answer_length(length: BodyLength, ctx: &mut Context) -> BodyLength {
 }
 
 /// Waits before the next attempt, at most for the remaining time of the exchange.
-async fn pause(plan: &Plan<'_>, pause_ms: u64) -> Result<(), Fault> {
+async fn back_off(plan: &Plan<'_>, pause_ms: u64) -> Result<(), Fault> {
     if pause_ms == 0 {
         return Ok(());
     }

@@ -35,7 +35,7 @@ impl OutboundBytesCall<'_> {
         };
         let mut attempts = Attempts::new(self.worker, number, upstream, None, None);
         loop {
-            let node = attempts.pick().map_err(told)?;
+            let node = attempts.pick().map_err(bytes_error)?;
             let in_flight = attempts.begin(&node);
             let mut decision = Decision::NextNode;
             let link_ms = attempts.link_ms(&node);
@@ -49,7 +49,7 @@ impl OutboundBytesCall<'_> {
                 Err(fault) => {
                     let failure = Failure { fault, decision, request_sent: true, status: None };
                     if !attempts.failed(&node, &failure) {
-                        return Err(told(fault));
+                        return Err(bytes_error(fault));
                     }
                 }
             }
@@ -128,7 +128,7 @@ fn late(has_left: bool) -> Fault {
     }
 }
 
-fn told(fault: Fault) -> BytesError {
+fn bytes_error(fault: Fault) -> BytesError {
     let missing = match fault {
         fault if has_no_node_left(fault) => Missing::Node,
         fault if is_late(fault) => Missing::Time,

@@ -113,7 +113,7 @@ impl Learnt {
             named.into_iter().for_each(|named| self.keep(named, node, &serves));
             return;
         }
-        let told = self.told(answer).map(|name| self.table.hash(name));
+        let told = self.session_name(answer).map(|name| self.table.hash(name));
         if let Some(session) = told.filter(|told| named.is_none_or(|named| named.session != *told))
             && self.table.find(session, now_s()).is_none_or(|before| before != node && !serves(before))
         {
@@ -135,8 +135,8 @@ impl Learnt {
         }
     }
 
-    /// The name that an answer gives its session.
-    fn told<'a>(&self, answer: &'a Headers) -> Option<&'a [u8]> {
+    /// The name of the session in a response.
+    fn session_name<'a>(&self, answer: &'a Headers) -> Option<&'a [u8]> {
         let name = match &self.named_by {
             NamedBy::Header(name) => answer.find(name.as_bytes()),
             NamedBy::Cookie(name) => {
@@ -180,7 +180,7 @@ mod tests {
     fn answers_name_sessions_by_cookies_and_headers() {
         let (cookie, header) = (learnt(r#"{"cookie": "SID"}"#), learnt(r#"{"header": "Mcp-Session-Id"}"#));
         let check = |learnt: &Learnt, fields: &[(&str, &str)], want: Option<&str>| {
-            assert_eq!(learnt.told(&headers(fields)), want.map(str::as_bytes), "{fields:?}");
+            assert_eq!(learnt.session_name(&headers(fields)), want.map(str::as_bytes), "{fields:?}");
         };
         check(&cookie, &[("Set-Cookie", "SID=a.b; Path=/; HttpOnly")], Some("a.b"));
         check(&cookie, &[("Set-Cookie", "a=b"), ("set-cookie", " SID = c ")], Some("c"));

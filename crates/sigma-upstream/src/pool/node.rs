@@ -145,7 +145,7 @@ impl Node {
         let limits = target.limits;
         self.limits.set(Some(limits));
         let mut kept = self.kept.borrow_mut();
-        let room = Node::room(limits, self.demand.spare() + 1);
+        let room = Node::idle_limit(limits, self.demand.spare() + 1);
         while kept.len() >= room {
             if !self.close_longest_idle(&mut kept) {
                 return;
@@ -157,7 +157,7 @@ impl Node {
 
     /// Returns the limit of idle connections. Beyond the size, the total including those in use is at most the recent
     /// peak: a client that uses new names all the time gains nothing.
-    fn room(limits: PoolLimits, spare: usize) -> usize {
+    fn idle_limit(limits: PoolLimits, spare: usize) -> usize {
         match limits.burst_ms {
             0 => limits.size,
             _ => limits.size.max(spare),
@@ -181,7 +181,7 @@ impl Node {
             kept.idle.retain_mut(|c| c.expires_ms > now_ms && c.connection.is_quiet());
             kept.shared.sweep(now_ms);
             if let Some(limits) = self.limits.get() {
-                let room = Node::room(limits, self.demand.spare());
+                let room = Node::idle_limit(limits, self.demand.spare());
                 while kept.len() > room && self.close_longest_idle(&mut kept) {}
                 kept.close_beyond(limits.size, now_ms, limits.burst_ms);
                 census.beyond = kept.idle.len().saturating_sub(limits.size);

@@ -98,7 +98,7 @@ impl Group {
     }
 
     /// Returns a member with room, if there is one.
-    fn room(&mut self) -> Option<&Rc<Member>> {
+    fn available_member(&mut self) -> Option<&Rc<Member>> {
         while let Some(last) = self.roomy.last() {
             if last.has_room() {
                 break;
@@ -227,7 +227,7 @@ impl Shared {
     /// Returns a stream for an exchange, if there is one.
     pub(super) fn place(&mut self, target: &Target<'_>, now_ms: u64) -> Option<(Connection, Rc<Member>)> {
         let group = self.groups.iter_mut().find(|group| group.made.fits(target))?;
-        let member = group.room()?;
+        let member = group.available_member()?;
         member.used_ms.set(now_ms);
         Some((Connection::on(&member.connection, Reused::Yes), Rc::clone(member)))
     }
@@ -242,7 +242,7 @@ impl Shared {
         if group.waiting.is_empty() || timeout_ms > group.dial.timeout_ms {
             group.dial = target.dial.in_general();
         }
-        let fresh = group.room().is_some();
+        let fresh = group.available_member().is_some();
         group.waiting.push_back(Waiter { came, fresh, timeout_ms, tell });
         let made = Rc::clone(&group.made);
         self.waiting += 1;

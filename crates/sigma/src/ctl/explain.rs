@@ -49,7 +49,7 @@ pub(super) async fn show(client: &Client, wish: Explain, form: Option<Form>) -> 
     arguments.extend(named.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?))));
     let found = client.ask(control.as_deref(), &with_query("explain", arguments.into_iter())).await?;
     match form.unwrap_or(Form::Table) {
-        Form::Table => print!("{}", told(&found)),
+        Form::Table => print!("{}", table_of(&found)),
         form => output::print(form, &found)?,
     }
     Ok(if found["route"].is_null() { ExitCode::from(NO_ROUTE) } else { ExitCode::SUCCESS })
@@ -63,7 +63,7 @@ fn items<'v>(value: &'v Value, name: &str) -> impl Iterator<Item = &'v Value> {
     value[name].as_array().into_iter().flatten()
 }
 
-fn told(found: &Value) -> String {
+fn table_of(found: &Value) -> String {
     let mut text = String::new();
     line(&mut text, "routes:");
     for route in items(found, "routes") {
@@ -211,10 +211,10 @@ mod tests {
             \x20 127.0.0.1:80 weight 1, unchecked\n\
             \x20 127.0.0.2:80 weight 0, unhealthy, drain: a b\n\
             to the node: GET /a\n  Host: a.com\n  may be changed by key-auth\n";
-        assert_eq!(told(&found), expected);
+        assert_eq!(table_of(&found), expected);
         assert!(expected.lines().all(|line| line.chars().count() < 80));
         let none =
             json!({"routes": [], "other_routes": 0, "refused": "404: no route", "plugins": [], "phases": {}});
-        assert_eq!(told(&none), "routes:\nanswer: 404: no route\n");
+        assert_eq!(table_of(&none), "routes:\nanswer: 404: no route\n");
     }
 }

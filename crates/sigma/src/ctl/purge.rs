@@ -47,14 +47,14 @@ impl Purge {
         let done = client.call(Method::Post, "cache/purge", Some(&order)).await?;
         match form {
             Some(form) => output::print(form, &done)?,
-            None => println!("{}", told(&done)),
+            None => println!("{}", result_text(&done)),
         }
         Ok(())
     }
 }
 
 /// Returns the result, as a sentence.
-fn told(done: &Value) -> String {
+fn result_text(done: &Value) -> String {
     let count = done["forgotten"].as_u64().unwrap_or_default();
     let answers = if count == 1 { "answer" } else { "answers" };
     match done["gateways"] == "all" {
@@ -69,8 +69,11 @@ mod tests {
 
     #[test]
     fn the_result_is_printed() {
-        assert_eq!(told(&json!({"forgotten": 1, "gateways": "this"})), "forgot 1 answer on this gateway");
-        let all = told(&json!({"forgotten": 2, "gateways": "all"}));
+        assert_eq!(
+            result_text(&json!({"forgotten": 1, "gateways": "this"})),
+            "forgot 1 answer on this gateway"
+        );
+        let all = result_text(&json!({"forgotten": 2, "gateways": "all"}));
         assert_eq!(all, "forgot 2 answers here; the other gateways of the store are notified");
         assert_eq!(values(r#"["a", "/b"]"#), Ok(json!(["a", "/b"])));
         assert!(values("a").is_err() && values("[1]").is_err());

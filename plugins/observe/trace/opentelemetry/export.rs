@@ -71,7 +71,7 @@ impl Exporter {
                 Err(failure) => failure,
             };
             self.breaker.failed(uptime());
-            let pause = failure.retry_after.unwrap_or_else(|| pause(attempt));
+            let pause = failure.retry_after.unwrap_or_else(|| backoff(attempt));
             let is_late = uptime() - began + pause > OVERALL;
             if attempt == ATTEMPTS || !failure.is_passing || is_late {
                 return Err(failure.reason);
@@ -120,7 +120,7 @@ fn tell_rejected(answer: ExportResponse) {
 }
 
 /// Before the attempt after this one: a random part of 2ⁿ seconds.
-fn pause(attempt: u32) -> Duration {
+fn backoff(attempt: u32) -> Duration {
     let mut byte = [0; 1];
     // Without random bytes it is the whole time.
     let share = match Host.fill_random(&mut byte) {
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn pauses_grow_and_stay_within_bounds() {
         for attempt in 1..4 {
-            assert!(pause(attempt) <= Duration::from_secs(1 << (attempt - 1)));
+            assert!(backoff(attempt) <= Duration::from_secs(1 << (attempt - 1)));
         }
     }
 }

@@ -241,15 +241,15 @@ impl Learning {
 
     /// Returns the cost that is still to be counted after the cost at the start.
     fn rest(&self, headers: &mut Headers) -> u64 {
-        let cost = self.told(headers);
+        let cost = self.stated_cost(headers);
         if self.hides {
             headers.remove_name(self.header.as_bytes());
         }
         cost.min(self.most).saturating_sub(self.default)
     }
 
-    /// The cost that an answer with these fields tells.
-    fn told(&self, headers: &Headers) -> u64 {
+    /// The cost in the header fields of a response.
+    fn stated_cost(&self, headers: &Headers) -> u64 {
         let mut fields = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(self.header.as_bytes()));
         let first = fields.next().map(|(_, value)| value.trim_ascii());
         let told = first.filter(|value| !value.is_empty() && value.iter().all(u8::is_ascii_digit));

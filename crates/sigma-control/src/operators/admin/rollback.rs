@@ -40,7 +40,7 @@ pub(super) async fn to(state: &AdminState, call: &Call, version: u64) -> Outcome
         let target = reader.history.target(version, &present).await.map_err(unavailable)?;
         let Some(target) = target else { continue };
         let plan = Plan::of(state, &present, &target)?;
-        let reply = answer(version, &plan, &target).warning(&plan.warnings);
+        let reply = rollback_reply(version, &plan, &target).warning(&plan.warnings);
         if call.is_dry() {
             return Ok(reply.with("sigma-dry-run", "true"));
         }
@@ -57,7 +57,7 @@ pub(super) async fn to(state: &AdminState, call: &Call, version: u64) -> Outcome
     Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message))
 }
 
-fn answer(version: u64, plan: &Plan, target: &Target) -> Reply {
+fn rollback_reply(version: u64, plan: &Plan, target: &Target) -> Reply {
     let named = |keys: &[String]| keys.iter().take(KEYS_NAMED).cloned().collect::<Vec<_>>();
     let body = json!({
         "rollback_to": version,

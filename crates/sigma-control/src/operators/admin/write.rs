@@ -49,7 +49,7 @@ pub(crate) async fn put(state: &AdminState, place: &ResourcePath, call: &Call) -
         let action = if previous.is_some() { "set" } else { "create" };
         match store(state, place, call, &draft, value, previous.as_ref()).await? {
             Some((revision, value)) => {
-                return Ok(answer(state, status, action, &draft, &value, revision).await);
+                return Ok(write_reply(state, status, action, &draft, &value, revision).await);
             }
             None => continue,
         }
@@ -82,7 +82,7 @@ pub(crate) async fn post(state: &AdminState, place: &ResourcePath, call: &Call) 
         call.preconditions.check(None)?;
         match store(state, place, call, &draft, value, None).await? {
             Some((revision, value)) => {
-                return Ok(answer(state, StatusCode::CREATED, "create", &draft, &value, revision).await);
+                return Ok(write_reply(state, StatusCode::CREATED, "create", &draft, &value, revision).await);
             }
             None => continue,
         }
@@ -108,7 +108,9 @@ pub(crate) async fn patch(state: &AdminState, place: &ResourcePath, call: &Call)
         let value = draft.value.clone();
         match store(state, place, call, &draft, value, Some(&record)).await? {
             Some((revision, value)) => {
-                return Ok(answer(state, StatusCode::OK, "compareAndSwap", &draft, &value, revision).await);
+                return Ok(
+                    write_reply(state, StatusCode::OK, "compareAndSwap", &draft, &value, revision).await
+                );
             }
             // The base of the patch is gone; the client has to read again. A change of a referenced resource
             // does not matter.
@@ -241,7 +243,7 @@ async fn store(
     }
 }
 
-async fn answer(
+async fn write_reply(
     state: &AdminState,
     status: StatusCode,
     action: &str,

@@ -75,14 +75,14 @@ async fn watch(pid: Pid, ended: AsyncFd<OwnedFd>, events: mpsc::Sender<Event>) {
     let _ = ended.readable().await;
     let status = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED);
     let (text, code) = match status {
-        Ok(Some(status)) => told(&status),
+        Ok(Some(status)) => exit_text_and_code(&status),
         Ok(None) | Err(_) => ("it has ended".to_owned(), 1),
     };
     let _ = events.send(Event::Ended(pid, text, code)).await;
 }
 
 /// The end of a process in words, and the exit status that a shell would show.
-fn told(status: &WaitIdStatus) -> (String, i32) {
+fn exit_text_and_code(status: &WaitIdStatus) -> (String, i32) {
     match (status.exit_status(), status.terminating_signal()) {
         (Some(code), _) => (format!("exit status {code}"), code),
         (None, Some(signal)) => (format!("signal {signal}"), 128 + signal),

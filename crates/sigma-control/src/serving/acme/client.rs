@@ -66,7 +66,7 @@ impl Caller {
         let mut content = Vec::new();
         while let Some(part) = answer.chunk().await.map_err(failed)? {
             if content.len() + part.len() > ANSWER_MAX {
-                return Err(said(format!("the authority answered more than {ANSWER_MAX} bytes")));
+                return Err(other_error(format!("the authority answered more than {ANSWER_MAX} bytes")));
             }
             content.extend_from_slice(&part);
         }
@@ -111,10 +111,10 @@ fn within_reason(
     let is_refusal = status.is_client_error() || status.is_server_error();
     if is_refusal && !serde_json::from_slice(&content).is_ok_and(|value: serde_json::Value| value.is_object())
     {
-        return Err(said(format!("the authority answered {status}")));
+        return Err(other_error(format!("the authority answered {status}")));
     }
     if status.is_redirection() {
-        return Err(said(format!("the authority answered {status}, and redirects are not followed")));
+        return Err(other_error(format!("the authority answered {status}, and redirects are not followed")));
     }
     let mut answer = Response::new(Full::from(content));
     *answer.status_mut() = status;
@@ -142,7 +142,7 @@ fn seconds(value: &HeaderValue, now: SystemTime) -> Option<i64> {
 
 fn failed(error: reqwest::Error) -> Error {
     if error.is_timeout() {
-        return said("the authority did not answer in time; see `acme.call_timeout_ms`".to_owned());
+        return other_error("the authority did not answer in time; see `acme.call_timeout_ms`".to_owned());
     }
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(&error);
@@ -150,10 +150,10 @@ fn failed(error: reqwest::Error) -> Error {
         text = format!("{text}: {inner}");
         cause = inner.source();
     }
-    said(format!("the authority cannot be asked: {text}"))
+    other_error(format!("the authority cannot be asked: {text}"))
 }
 
-fn said(text: String) -> Error {
+fn other_error(text: String) -> Error {
     Error::Other(text.into())
 }
 

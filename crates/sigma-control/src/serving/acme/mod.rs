@@ -81,7 +81,7 @@ struct State {
 
 impl State {
     /// Seconds until an ssl may be demanded again; None if it may be now. A clock that was set back keeps none out.
-    fn pause(&self, ssl: &str, settings: &Acme, now: i64) -> Option<i64> {
+    fn demand_backoff(&self, ssl: &str, settings: &Acme, now: i64) -> Option<i64> {
         let last = self.last_demands.get(ssl)?;
         let next = last + i64::from(settings.retry_s);
         (*last..next).contains(&now).then_some(next - now)
@@ -330,7 +330,7 @@ impl Ordered {
         if !self.is_wanted(ssl) {
             return Err(Unwilling::Unknown);
         }
-        if let Some(after_s) = self.state().pause(ssl, &self.settings, now) {
+        if let Some(after_s) = self.state().demand_backoff(ssl, &self.settings, now) {
             return Err(Unwilling::TooSoon { after_s });
         }
         match &self.shared {
@@ -345,7 +345,7 @@ impl Ordered {
         let is_wanted = self.is_wanted(ssl);
         let mut state = self.state();
         // Of others there is nothing to order; of several gateways each may have been asked.
-        if is_wanted && state.pause(ssl, &self.settings, now).is_none() {
+        if is_wanted && state.demand_backoff(ssl, &self.settings, now).is_none() {
             state.demanded.insert(ssl.to_owned());
             state.last_demands.insert(ssl.to_owned(), now);
             drop(state);

@@ -250,7 +250,7 @@ impl OnDemand {
     pub(super) async fn ask(&self, name: &str) -> Verdict {
         let Some(service) = &self.settings.ask else { return Verdict::Permitted };
         match self.client().await {
-            Ok(client) => asked(client.clone(), question(service, name)).await,
+            Ok(client) => asked(client.clone(), permission_url(service, name)).await,
             Err(reason) => Verdict::Unknown(reason),
         }
     }
@@ -343,7 +343,7 @@ impl Issuer for OnDemand {
 }
 
 /// The address at which the service is asked for a name, which has no character that means anything in one.
-fn question(service: &str, name: &str) -> String {
+fn permission_url(service: &str, name: &str) -> String {
     let joint = if service.contains('?') { '&' } else { '?' };
     format!("{service}{joint}domain={name}")
 }
