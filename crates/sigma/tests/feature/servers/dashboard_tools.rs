@@ -15,7 +15,7 @@ fn plugins_are_found_by_description_and_phase() {
     log_in(&browser, &gateway, KEY);
     browser.await_text("Live traffic");
     browser.go(&page(&gateway, "#/plugins"));
-    browser.await_text("Limits requests per window of time.");
+    browser.await_text("Limits requests per time window");
     browser.write("//input[@id='search']", "window access traffic");
     browser.await_true(
         "[...document.querySelectorAll('tbody th')].some((one) => one.innerText === 'limit-count')",
