@@ -1,6 +1,34 @@
 //! Code from users in Lua, as APISIX and OpenResty run it.
+//!
+//! | module | subject |
+//! |---|---|
+//! | `engine` | the Lua state of a worker: sandbox, budgets, runs |
+//! | `exchange` | what scripts keep of one exchange |
+//! | `ngx` | the table `ngx` |
+//! | `core` | the module `apisix.core` and its relatives |
+//! | `modules` | other modules that scripts require |
+//! | `loaded` | what workers keep of instances |
+//! | `reply` | the response that a script makes |
+//! | `serverless` | `serverless-pre-function` and `serverless-post-function` |
+
+mod core;
+mod engine;
+mod exchange;
+mod loaded;
+mod modules;
+mod ngx;
+mod reply;
+mod serverless;
 
 use sigma_plugin::Descriptor;
 
+#[cfg(test)]
+mod snippets;
+#[cfg(test)]
+#[path = "../../plugins/testing.rs"]
+mod testing;
+
+use serverless::{SERVERLESS_POST_FUNCTION, SERVERLESS_PRE_FUNCTION};
+
 /// The plugins of this group, in the order of their names.
-pub static ROSTER: &[&Descriptor] = &[];
+pub static ROSTER: &[&Descriptor] = &[&SERVERLESS_POST_FUNCTION, &SERVERLESS_PRE_FUNCTION];

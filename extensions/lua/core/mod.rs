@@ -1,0 +1,45 @@
+//! The module `apisix.core` and its relatives.
+
+pub(crate) mod response;
+
+use std::rc::Rc;
+
+use mlua::{Lua, Table, Value};
+
+use crate::engine::host::Host;
+use crate::modules::Modules;
+
+/// Registers the modules.
+pub(crate) fn register(lua: &Lua, _host: &Rc<Host>, modules: &Modules) -> mlua::Result<()> {
+    let core = lua.create_table()?;
+    modules.add("apisix.core", core)
+}
+
+/// Makes `ctx` for one exchange.
+pub(crate) fn new_api_ctx(lua: &Lua) -> mlua::Result<Table> {
+    lua.create_table()
+}
+
+/// A JSON value as APISIX's scripts see it: null is `ngx.null`.
+pub(crate) fn to_lua(lua: &Lua, value: &serde_json::Value) -> mlua::Result<Value> {
+    Ok(match value {
+        serde_json::Value::Null => crate::ngx::null(),
+        serde_json::Value::Bool(value) => Value::Boolean(*value),
+        serde_json::Value::Number(number) => Value::Number(number.as_f64().unwrap_or_default()),
+        serde_json::Value::String(text) => Value::String(lua.create_string(text)?),
+        serde_json::Value::Array(items) => {
+            let table = lua.create_table_with_capacity(items.len(), 0)?;
+            for item in items {
+                table.raw_push(to_lua(lua, item)?)?;
+            }
+            Value::Table(table)
+        }
+        serde_json::Value::Object(members) => {
+            let table = lua.create_table_with_capacity(0, members.len())?;
+            for (name, member) in members {
+                table.raw_set(name.as_str(), to_lua(lua, member)?)?;
+            }
+            Value::Table(table)
+        }
+    })
+}

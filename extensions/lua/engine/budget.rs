@@ -1,0 +1,81 @@
+//! The run time of scripts: a hook in the interpreter ends those that take too long.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use mlua::{HookTriggers, Lua, VmState};
+use rustix::time::{ClockId, clock_gettime};
+
+/// Instructions between two readings of the clock: some 100 µs.
+const INSTRUCTIONS: u32 = 10_000;
+
+/// The time that the scripts of one state have used.
+pub(crate) struct Budget {
+    /// The most time of one run without a wait.
+    run: Duration,
+    /// The time of the thread when the run ends at the latest.
+    until: Cell<Duration>,
+    /// The run has no time left. The hook fails at each instruction then: so `pcall` cannot go on.
+    is_spent: Cell<bool>,
+    /// The text of the error.
+    message: RefCell<String>,
+}
+
+/// The processor time of this thread: other threads and a busy machine do not count.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+    Duration::from_secs(seconds) + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or_default())
+}
+
+impl Budget {
+    pub(crate) fn new(run: Duration) -> Budget {
+        let message = format!("the script ran longer than {} ms without a wait", run.as_millis());
+        Budget {
+            run,
+            until: Cell::new(Duration::MAX),
+            is_spent: Cell::new(false),
+            message: RefCell::new(message),
+        }
+    }
+
+    /// Installs the hook.
+    pub(super) fn install(self: &Rc<Self>, lua: &Lua) -> mlua::Result<()> {
+        self.hook(lua, INSTRUCTIONS)
+    }
+
+    fn hook(self: &Rc<Self>, lua: &Lua, instructions: u32) -> mlua::Result<()> {
+        let budget = Rc::clone(self);
+        let triggers = HookTriggers::new().every_nth_instruction(instructions);
+        lua.set_global_hook(triggers, move |lua, _| {
+            if !budget.is_spent.get() && thread_time() < budget.until.get() {
+                return Ok(VmState::Continue);
+            }
+            if !budget.is_spent.replace(true) {
+                budget.hook(lua, 1)?;
+            }
+            Err(mlua::Error::runtime(budget.message.borrow().as_str()))
+        })
+    }
+
+    /// Begins a run.
+    pub(super) fn begin(self: &Rc<Self>, lua: &Lua) -> mlua::Result<()> {
+        if self.is_spent.replace(false) {
+            self.hook(lua, INSTRUCTIONS)?;
+        }
+        self.until.set(thread_time() + self.run);
+        Ok(())
+    }
+
+    /// Whether the run has no time left.
+    pub(super) fn is_spent(&self) -> bool {
+        self.is_spent.get()
+    }
+
+    /// Ends a run; whether it has used its time up.
+    pub(super) fn end(&self) -> bool {
+        self.until.set(Duration::MAX);
+        self.is_spent.get()
+    }
+}

@@ -1,0 +1,268 @@
+//! The gateway as the functions of a Lua state see it: the exchange that runs now, and how functions are registered.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mlua::{Function, Lua, MultiValue, Table, Thread, Value};
+use sigma_plugin::{Context, Env, Local, Node};
+
+use super::arguments::{Arguments, Results, nothing};
+use crate::exchange::Exchange;
+
+/// Where a script runs, in nginx's terms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// While a configuration is checked or compiled: no exchange.
+    Load,
+    /// Conditions of routes, before a route is known.
+    Match,
+    Rewrite,
+    Access,
+    HeaderFilter,
+    BodyFilter,
+    Log,
+    Timer,
+}
+
+impl Stage {
+    /// The name of OpenResty's directive, for errors; the text of `ngx.get_phase`.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Stage::Load => "init_worker",
+            Stage::Match | Stage::Access => "access",
+            Stage::Rewrite => "rewrite",
+            Stage::HeaderFilter => "header_filter",
+            Stage::BodyFilter => "body_filter",
+            Stage::Log => "log",
+            Stage::Timer => "timer",
+        }
+    }
+
+    /// Whether a script may wait here.
+    pub(crate) fn may_wait(self) -> bool {
+        matches!(self, Stage::Rewrite | Stage::Access | Stage::Timer)
+    }
+
+    /// The error of a call that is not for this stage.
+    pub(crate) fn disabled(self) -> String {
+        match self {
+            Stage::Timer => "API disabled in the context of ngx.timer".to_owned(),
+            stage => format!("API disabled in the context of {}_by_lua*", stage.as_str()),
+        }
+    }
+}
+
+/// Work that a script waits for. It makes the results of the function that waits, when the script runs again.
+pub(crate) type Work = Pin<Box<dyn Future<Output = Ready>>>;
+
+/// Makes the results of a function that waited.
+pub(crate) type Ready = Box<dyn FnOnce(&Lua) -> Results>;
+
+/// What a function needs before its script can go on.
+pub(crate) enum Wish {
+    /// Work outside the state.
+    Work(Work),
+    /// The whole request body, up to so many bytes; the function returns nothing.
+    Body { limit: usize },
+    /// The end of the script: the exchange gets this status. 0 ends the phase alone.
+    Exit(i64),
+    /// A light thread that runs this function.
+    Spawn { function: Function, arguments: MultiValue },
+    /// The end of one of these light threads.
+    Join(Vec<Thread>),
+    /// The end of a light thread.
+    Kill(Thread),
+}
+
+/// The exchange and its surroundings, while a script of it runs.
+pub(crate) struct Seat {
+    pub(crate) ctx: Context,
+    pub(crate) node: Arc<Node>,
+    pub(crate) local: Rc<Local>,
+    /// Time since 1970, as of the beginning of the run or the last `ngx.update_time`.
+    pub(crate) now: Duration,
+    /// What scripts keep of the exchange.
+    pub(crate) exchange: Rc<Exchange>,
+}
+
+/// The gateway's side of one Lua state. Functions of the state share it.
+pub(crate) struct Host {
+    /// None where no script runs, and in timers.
+    seat: RefCell<Option<Seat>>,
+    stage: Cell<Stage>,
+    wish: RefCell<Option<Wish>>,
+    /// Functions of the prelude that wrap those of the gateway.
+    checked: RefCell<Option<Function>>,
+    waiting: RefCell<Option<Function>>,
+}
+
+impl Host {
+    pub(crate) fn new() -> Host {
+        Host {
+            seat: RefCell::new(None),
+            stage: Cell::new(Stage::Load),
+            wish: RefCell::new(None),
+            checked: RefCell::new(None),
+            waiting: RefCell::new(None),
+        }
+    }
+
+    /// Sets the wrappers that the prelude made.
+    pub(super) fn set_wrappers(&self, gateway: &Table) -> mlua::Result<()> {
+        *self.checked.borrow_mut() = Some(gateway.get("checked")?);
+        *self.waiting.borrow_mut() = Some(gateway.get("waiting")?);
+        Ok(())
+    }
+
+    /// Where the script runs.
+    pub(crate) fn stage(&self) -> Stage {
+        self.stage.get()
+    }
+
+    /// Begins a run of an exchange: it is moved here until [`Host::leave`].
+    pub(super) fn enter(&self, stage: Stage, ctx: &mut Context, env: &Env<'_>, exchange: Rc<Exchange>) {
+        self.stage.set(stage);
+        self.wish.borrow_mut().take();
+        let seat = Seat {
+            ctx: std::mem::take(ctx),
+            node: Arc::clone(env.node),
+            local: Rc::clone(env.local),
+            now: env.unix_time(),
+            exchange,
+        };
+        *self.seat.borrow_mut() = Some(seat);
+    }
+
+    /// Ends a run of an exchange.
+    pub(super) fn leave(&self, ctx: &mut Context) {
+        if let Some(seat) = self.seat.borrow_mut().take() {
+            *ctx = seat.ctx;
+        }
+        self.stage.set(Stage::Load);
+    }
+
+    /// Begins a run without an exchange.
+    pub(super) fn enter_stage(&self, stage: Stage) {
+        self.stage.set(stage);
+        self.wish.borrow_mut().take();
+    }
+
+    /// Uses the exchange that runs.
+    ///
+    /// # Errors
+    /// Returns the text of a Lua error where there is none, such as in a timer.
+    pub(crate) fn with<R>(&self, run: impl FnOnce(&mut Seat) -> Result<R, String>) -> Result<R, String> {
+        match self.seat.borrow_mut().as_mut() {
+            Some(seat) => run(seat),
+            None => Err("API disabled in the current context".to_owned()),
+        }
+    }
+
+    /// As [`Host::with`], in one of these stages alone.
+    pub(crate) fn within<R>(
+        &self,
+        stages: &[Stage],
+        run: impl FnOnce(&mut Seat) -> Result<R, String>,
+    ) -> Result<R, String> {
+        let stage = self.stage();
+        if !stages.contains(&stage) && stage != Stage::Load {
+            return Err(stage.disabled());
+        }
+        self.with(run)
+    }
+
+    /// Takes the wish of the function that yielded.
+    pub(super) fn take_wish(&self) -> Option<Wish> {
+        self.wish.borrow_mut().take()
+    }
+
+    /// Registers a function as a member of a table.
+    pub(crate) fn function(
+        self: &Rc<Self>,
+        lua: &Lua,
+        table: &Table,
+        name: &'static str,
+        run: impl Fn(&Host, Arguments<'_>) -> Results + 'static,
+    ) -> mlua::Result<()> {
+        let raw = self.raw(lua, name, run)?;
+        let checked = self.checked.borrow().clone();
+        let checked = checked.ok_or_else(|| mlua::Error::runtime("the prelude has not run"))?;
+        table.raw_set(name, checked.call::<Function>(raw)?)
+    }
+
+    /// Registers a function that may wait: it returns what it needs, or its results.
+    pub(crate) fn waiting_function(
+        self: &Rc<Self>,
+        lua: &Lua,
+        table: &Table,
+        name: &'static str,
+        run: impl Fn(&Host, Arguments<'_>) -> Result<Wait, String> + 'static,
+    ) -> mlua::Result<()> {
+        let raw = self.raw(lua, name, move |host, arguments| match run(host, arguments)? {
+            Wait::Ready(mut results) => {
+                results.push_front(Value::Boolean(false));
+                Ok(results)
+            }
+            Wait::For(wish) => {
+                // Exit is no wait, and is allowed where its function says so.
+                if !host.stage().may_wait() && !matches!(wish, Wish::Exit(_)) {
+                    return Err(host.stage().disabled());
+                }
+                *host.wish.borrow_mut() = Some(wish);
+                Ok(MultiValue::from_iter([Value::Boolean(true)]))
+            }
+        })?;
+        let waiting = self.waiting.borrow().clone();
+        let waiting = waiting.ok_or_else(|| mlua::Error::runtime("the prelude has not run"))?;
+        table.raw_set(name, waiting.call::<Function>(raw)?)
+    }
+
+    /// A function whose first result is nil or the text of an error.
+    pub(crate) fn raw(
+        self: &Rc<Self>,
+        lua: &Lua,
+        name: &'static str,
+        run: impl Fn(&Host, Arguments<'_>) -> Results + 'static,
+    ) -> mlua::Result<Function> {
+        let host = Rc::clone(self);
+        lua.create_function(move |lua, values: MultiValue| {
+            match run(&host, Arguments::new(lua, name, values)) {
+                Ok(mut results) => {
+                    results.push_front(Value::Nil);
+                    Ok(results)
+                }
+                Err(message) => Ok(MultiValue::from_iter([Value::String(lua.create_string(message)?)])),
+            }
+        })
+    }
+}
+
+/// The result of a function that may wait.
+pub(crate) enum Wait {
+    /// It need not wait.
+    Ready(MultiValue),
+    /// The script goes on when this has come.
+    For(Wish),
+}
+
+impl Wait {
+    /// Waits for a future, whose result becomes the results of the function.
+    pub(crate) fn until<T: 'static>(
+        future: impl Future<Output = T> + 'static,
+        results: impl FnOnce(&Lua, T) -> Results + 'static,
+    ) -> Wait {
+        Wait::For(Wish::Work(Box::pin(async move {
+            let value = future.await;
+            Box::new(move |lua: &Lua| results(lua, value)) as Ready
+        })))
+    }
+
+    /// Waits for a future without a result.
+    pub(crate) fn for_end(future: impl Future<Output = ()> + 'static) -> Wait {
+        Wait::until(future, |_, ()| nothing())
+    }
+}

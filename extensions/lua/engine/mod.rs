@@ -1,0 +1,192 @@
+//! The Lua state of a worker: sandbox, budgets, and the runs of scripts.
+
+pub(crate) mod arguments;
+mod budget;
+pub(crate) mod host;
+pub(crate) mod run;
+mod sandbox;
+pub(crate) mod settings;
+
+use std::ffi::c_void;
+use std::rc::Rc;
+
+use mlua::chunk::ChunkMode;
+use mlua::{Function, LightUserData, Lua, LuaOptions, StdLib, Table, Value};
+use sigma_plugin::{Env, Node};
+
+use budget::Budget;
+use host::Host;
+use sandbox::Parts;
+use settings::Settings;
+
+use crate::loaded::{Loaded, Token};
+use crate::{core, modules, ngx};
+
+/// The first value that a coroutine yields when its script waits. Scripts cannot make it.
+static WISH: u8 = 0;
+
+/// The Lua state of one worker, with the functions of the gateway.
+pub(crate) struct Engine {
+    lua: Lua,
+    host: Rc<Host>,
+    budget: Rc<Budget>,
+    pub(crate) settings: Settings,
+    /// `run` of the prelude.
+    runner: Function,
+    /// `run_all` of the prelude.
+    run_all: Function,
+    /// `environment` of the prelude.
+    environment: Function,
+    /// What it keeps for instances of plugins.
+    instances: Loaded,
+}
+
+/// The state of a worker, or why it could not be made.
+struct Made(Result<Rc<Engine>, String>);
+
+impl Engine {
+    /// The state of this worker; the first script makes it.
+    ///
+    /// # Errors
+    /// Returns an error message if the state cannot be made.
+    pub(crate) fn of(env: &Env<'_>) -> Result<Rc<Engine>, String> {
+        env.local.part(|| Made(Engine::made(env.node))).0.clone()
+    }
+
+    /// A state of its own, for checks of texts.
+    ///
+    /// # Errors
+    /// Returns an error message if the state cannot be made.
+    pub(crate) fn made(node: &Node) -> Result<Rc<Engine>, String> {
+        let settings = Settings::of(node)?;
+        Engine::new(settings).map(Rc::new).map_err(|error| format!("the Lua engine cannot start: {error}"))
+    }
+
+    fn new(settings: Settings) -> mlua::Result<Engine> {
+        let libs = StdLib::BIT | StdLib::JIT | StdLib::MATH | StdLib::OS | StdLib::STRING | StdLib::TABLE;
+        // The `pcall` of the default options lets coroutines yield.
+        let lua = Lua::new_with(libs, LuaOptions::new())?;
+        // The hook that ends scripts does not run in compiled code.
+        lua.load("jit.off()").exec()?;
+        let host = Rc::new(Host::new());
+        let libraries = sandbox::libraries(&lua)?;
+        let prelude = lua.load(include_str!("prelude.lua")).set_name("=gateway");
+        let budget = Rc::new(Budget::new(settings.run_time));
+        let is_spent = {
+            let budget = Rc::clone(&budget);
+            lua.create_function(move |_, ()| Ok(budget.is_spent()))?
+        };
+        let gateway: Table = prelude.call((libraries.clone(), wish(), is_spent))?;
+        host.set_wrappers(&gateway)?;
+        let parts = Parts { base: gateway.get("base")?, libraries, environment: gateway.get("environment")? };
+        sandbox::register(&lua, &host, &parts)?;
+        let modules = modules::Modules::new(&lua, &host, &gateway)?;
+        ngx::register(&lua, &host, &gateway, &parts.base, &modules, &settings)?;
+        core::register(&lua, &host, &modules)?;
+        modules.register(&lua, &host, &parts.base)?;
+        empty_globals(&lua)?;
+        lua.set_memory_limit(settings.memory_bytes)?;
+        budget.install(&lua)?;
+        Ok(Engine {
+            runner: gateway.get("run")?,
+            run_all: gateway.get("run_all")?,
+            environment: parts.environment,
+            instances: Loaded::default(),
+            lua,
+            host,
+            budget,
+            settings,
+        })
+    }
+
+    pub(crate) fn lua(&self) -> &Lua {
+        &self.lua
+    }
+
+    pub(crate) fn host(&self) -> &Rc<Host> {
+        &self.host
+    }
+
+    /// Compiles a text in an environment of its own.
+    ///
+    /// # Errors
+    /// Returns Lua's message, with the line.
+    pub(crate) fn compile(&self, text: &str) -> Result<Function, String> {
+        let compiled = || {
+            let environment: Table = self.environment.call(())?;
+            let chunk = self.lua.load(text).set_name(chunk_name(text));
+            chunk.set_mode(ChunkMode::Text).set_environment(environment).into_function()
+        };
+        compiled().map_err(|error| message_of(&error))
+    }
+
+    /// Runs a chunk that only defines things, and returns its first result.
+    ///
+    /// # Errors
+    /// Returns the message of an error that the chunk raises.
+    pub(crate) fn define(&self, chunk: &Function) -> Result<Value, String> {
+        self.host.enter_stage(host::Stage::Load);
+        self.budget.begin(&self.lua).map_err(|error| message_of(&error))?;
+        let result = chunk.call::<Value>(());
+        self.budget.end();
+        result.map_err(|error| message_of(&error))
+    }
+
+    /// `run_all` of the prelude: runs functions in order, until one returns something.
+    pub(crate) fn run_all(&self) -> &Function {
+        &self.run_all
+    }
+
+    /// What this state keeps for an instance; the first call makes it.
+    ///
+    /// # Errors
+    /// Returns the error of `make`.
+    pub(crate) fn loaded<T: 'static>(
+        &self,
+        token: &Token,
+        make: impl FnOnce() -> Result<T, String>,
+    ) -> Result<Rc<T>, String> {
+        self.instances.get(token, make)
+    }
+
+    /// Makes `ctx` for one exchange.
+    pub(crate) fn new_api_ctx(&self) -> mlua::Result<Table> {
+        core::new_api_ctx(&self.lua)
+    }
+}
+
+/// The mark of a wait.
+fn wish() -> Value {
+    Value::LightUserData(LightUserData(std::ptr::from_ref(&WISH).cast_mut().cast::<c_void>()))
+}
+
+/// Leaves no global: `getfenv(0)` and functions of C would lead scripts there.
+fn empty_globals(lua: &Lua) -> mlua::Result<()> {
+    let globals = lua.globals();
+    let names: Vec<Value> =
+        globals.pairs::<Value, Value>().map(|pair| pair.map(|pair| pair.0)).collect::<Result<_, _>>()?;
+    for name in names {
+        globals.raw_set(name, Value::Nil)?;
+    }
+    Ok(())
+}
+
+/// The name of a chunk: its text, as OpenResty names it, so that errors begin with `[string "…"]:1:`.
+fn chunk_name(text: &str) -> String {
+    text.replace('\0', " ")
+}
+
+/// The message of an error, without what the binding adds.
+pub(crate) fn message_of(error: &mlua::Error) -> String {
+    match error {
+        mlua::Error::RuntimeError(message) | mlua::Error::SyntaxError { message, .. } => message.clone(),
+        mlua::Error::MemoryError(_) => "not enough memory".to_owned(),
+        mlua::Error::CallbackError { cause, .. } | mlua::Error::WithContext { cause, .. } => {
+            message_of(cause)
+        }
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,152 @@
+-- Runs once when a state is made. It gets the libraries that scripts may use and the functions of the gateway, and
+-- returns what the gateway calls.
+--
+-- A function of the gateway returns nil, or the text of an error, and then its results: so errors are texts with the
+-- place of the script, as those of C functions are. A function that waits returns true where it has to wait; then the
+-- coroutine yields WISH, and is resumed with the results.
+local libraries, WISH, is_spent = ...
+local error, getfenv, setfenv, setmetatable, type, xpcall = error, getfenv, setfenv, setmetatable, type, xpcall
+local traceback, rawset, next, tostring = libraries.debug.traceback, rawset, next, tostring
+local co_create, co_resume, co_yield = coroutine.create, coroutine.resume, coroutine.yield
+local co_running, co_status = coroutine.running, coroutine.status
+
+local function finish(message, ...)
+  if message ~= nil then error(message, 2) end
+  return ...
+end
+
+local function finish_wait(message, waits, ...)
+  if message ~= nil then error(message, 2) end
+  if waits then return finish(co_yield(WISH)) end
+  return ...
+end
+
+local gateway = {}
+
+function gateway.checked(f)
+  return function(...) return finish(f(...)) end
+end
+
+function gateway.waiting(f)
+  return function(...) return finish_wait(f(...)) end
+end
+
+-- A table that scripts can read and not change.
+local function readonly(real, name)
+  return setmetatable({}, {
+    __index = real,
+    __newindex = function(_, key) error("attempt to change `" .. name .. "." .. tostring(key) .. "`, which all scripts share", 2) end,
+    __metatable = false,
+  })
+end
+gateway.readonly = readonly
+
+-- A table of functions: `get(key)` and `set(key, value)`, each with an error first.
+function gateway.proxy(get, set)
+  return setmetatable({}, {
+    __index = function(_, key) return finish(get(key)) end,
+    __newindex = function(_, key, value) return finish(set(key, value)) end,
+    __metatable = false,
+  })
+end
+
+-- A table with constants and functions, besides members that are computed.
+function gateway.object(real, get, set)
+  setmetatable(real, { __index = function(_, key) return finish(get(key)) end })
+  return setmetatable({}, {
+    __index = real,
+    __newindex = function(_, key, value) return finish(set(key, value)) end,
+    __metatable = false,
+  })
+end
+
+-- Coroutines of scripts: a wait of one is a wait of the whole script.
+local coroutines = {}
+
+-- The handler runs where the error is raised. After the end of the budget that is within the hook, where no further hook
+-- would end it, so it does not run then.
+function libraries.xpcall(f, handler, ...)
+  return xpcall(f, function(problem)
+    if is_spent() then return problem end
+    return handler(problem)
+  end, ...)
+end
+
+local function pass(co, ok, first, ...)
+  if ok and first == WISH then return pass(co, co_resume(co, co_yield(WISH))) end
+  return ok, first, ...
+end
+
+local function unwrap(ok, ...)
+  if not ok then error((...), 0) end
+  return ...
+end
+
+coroutines.create, coroutines.running, coroutines.status = co_create, co_running, co_status
+coroutines.yield = co_yield
+
+function coroutines.resume(co, ...)
+  return pass(co, co_resume(co, ...))
+end
+
+function coroutines.wrap(f)
+  local co = co_create(f)
+  return function(...) return unwrap(pass(co, co_resume(co, ...))) end
+end
+
+libraries.coroutine = coroutines
+
+-- Environments belong to scripts. That of a function of the gateway is no script's business.
+local function environment_of(f)
+  if type(f) == "function" then return getfenv(f) end
+  local level = f == nil and 1 or f
+  if type(level) ~= "number" or level < 1 then error("getfenv takes a function or a level from 1 on", 3) end
+  return getfenv(level + 2)
+end
+
+function libraries.getfenv(f)
+  return (environment_of(f))
+end
+
+function libraries.setfenv(f, environment)
+  if type(f) == "number" then
+    if f < 1 then error("setfenv takes a function or a level from 1 on", 2) end
+    return setfenv(f + 1, environment)
+  end
+  return setfenv(f, environment)
+end
+
+local base = {}
+for name, library in next, libraries do
+  base[name] = type(library) == "table" and readonly(library, name) or library
+end
+gateway.base = base
+
+-- The globals of one script: a forgotten `local` is no channel to another script.
+local of_base = { __index = base, __metatable = false }
+function gateway.environment()
+  local environment = setmetatable({}, of_base)
+  rawset(environment, "_G", environment)
+  return environment
+end
+
+local function text_of(problem)
+  if type(problem) == "string" or type(problem) == "number" then return traceback(problem, 2) end
+  if type(problem) == "userdata" then return tostring(problem) end
+  return "unknown reason"
+end
+
+-- Runs a function to its end: true and its results, or false and the text of the error.
+function gateway.run(f, ...)
+  return xpcall(f, text_of, ...)
+end
+
+-- Runs functions in order until one returns something.
+function gateway.run_all(functions, ...)
+  for index = 1, #functions do
+    local code, body = functions[index](...)
+    if code ~= nil or body ~= nil then return code, body end
+  end
+end
+
+return gateway

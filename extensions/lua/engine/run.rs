@@ -1,0 +1,356 @@
+//! One run of a script: its main coroutine and its light threads, from wait to wait.
+
+use std::rc::Rc;
+use std::task::Poll;
+
+use mlua::{Function, MultiValue, Thread, Value};
+use sigma_plugin::step::{BodyRead, Resume};
+use sigma_plugin::{Context, Env, Reply, Step};
+
+use super::host::{Ready, Stage, Wish, Work};
+use super::{Engine, message_of, wish};
+use crate::exchange::Exchange;
+
+/// How a run ended.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// The script returned these values.
+    Returned(MultiValue),
+    /// `ngx.exit` with this status.
+    Exited(i64),
+    /// An error that the script did not handle; it is logged already.
+    Failed,
+}
+
+/// Continues the exchange after a run.
+pub(crate) type Finish = Box<dyn FnOnce(Outcome, &Engine, &Exchange, &mut Context, &Env<'_>) -> Step>;
+
+/// Why a run stopped.
+enum Progress {
+    Ended(Outcome),
+    /// It needs the request body.
+    NeedsBody {
+        limit: usize,
+    },
+    /// It waits for work.
+    Waits,
+}
+
+/// What a coroutine does.
+enum State {
+    /// It goes on with these values.
+    Runnable(MultiValue),
+    /// Its work is done; the results are made when it goes on.
+    Woken(Ready),
+    Working(Work),
+    /// It waits for the request body.
+    Body {
+        limit: usize,
+    },
+    /// It waits for the end of one of these.
+    Joining(Vec<Thread>),
+    /// It ended with true and results, or with false and an error.
+    Ended(MultiValue),
+    /// Its end was given to who waited for it.
+    Gone,
+}
+
+struct Task {
+    thread: Thread,
+    state: State,
+}
+
+/// A run of one function, in a phase of one exchange.
+pub(crate) struct Run {
+    engine: Rc<Engine>,
+    exchange: Rc<Exchange>,
+    stage: Stage,
+    /// The first is the main coroutine.
+    tasks: Vec<Task>,
+    /// Where the log says that it ran.
+    place: Rc<str>,
+}
+
+impl Run {
+    /// Prepares a run of a function.
+    ///
+    /// # Errors
+    /// Returns a message if there is no memory for it.
+    pub(crate) fn new(
+        engine: &Rc<Engine>,
+        exchange: &Rc<Exchange>,
+        stage: Stage,
+        place: &Rc<str>,
+        function: Function,
+        arguments: MultiValue,
+    ) -> Result<Run, String> {
+        let mut run = Run {
+            engine: Rc::clone(engine),
+            exchange: Rc::clone(exchange),
+            stage,
+            tasks: Vec::with_capacity(1),
+            place: Rc::clone(place),
+        };
+        run.add(function, arguments).map_err(|error| message_of(&error))?;
+        Ok(run)
+    }
+
+    fn add(&mut self, function: Function, mut arguments: MultiValue) -> mlua::Result<Thread> {
+        let thread = self.engine.lua.create_thread(self.engine.runner.clone())?;
+        arguments.push_front(Value::Function(function));
+        self.tasks.push(Task { thread: thread.clone(), state: State::Runnable(arguments) });
+        Ok(thread)
+    }
+
+    /// Runs to the end, in a stage where scripts do not wait.
+    pub(crate) fn at_once(mut self, ctx: &mut Context, env: &Env<'_>) -> Outcome {
+        match self.advanced(ctx, env) {
+            Progress::Ended(outcome) => outcome,
+            // No function waits in such a stage.
+            Progress::NeedsBody { .. } | Progress::Waits => Outcome::Failed,
+        }
+    }
+
+    /// Runs until it ends or waits; the step goes on from there.
+    pub(crate) fn step(mut self, ctx: &mut Context, env: &Env<'_>, then: Finish) -> Step {
+        match self.advanced(ctx, env) {
+            Progress::Ended(outcome) => {
+                let Run { engine, exchange, .. } = self;
+                then(outcome, &engine, &exchange, ctx, env)
+            }
+            Progress::NeedsBody { limit } => Step::ReadBody {
+                limit,
+                then: Box::new(move |ctx, env, read| match read {
+                    BodyRead::Whole => {
+                        self.exchange.is_body_read.set(true);
+                        self.has_body();
+                        self.step(ctx, env, then)
+                    }
+                    BodyRead::TooLarge => {
+                        Reply::new(413).because("the request body is larger than scripts may read").into()
+                    }
+                }),
+            },
+            Progress::Waits => Step::Wait(Box::pin(async move {
+                self.woken().await;
+                Box::new(move |ctx: &mut Context, env: &Env<'_>| self.step(ctx, env, then)) as Resume
+            })),
+        }
+    }
+
+    /// Waits until the work of at least one coroutine is done.
+    async fn woken(&mut self) {
+        std::future::poll_fn(|cx| {
+            let mut is_woken = false;
+            for task in &mut self.tasks {
+                if let State::Working(work) = &mut task.state
+                    && let Poll::Ready(ready) = work.as_mut().poll(cx)
+                {
+                    task.state = State::Woken(ready);
+                    is_woken = true;
+                }
+            }
+            if is_woken { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    fn has_body(&mut self) {
+        for task in &mut self.tasks {
+            if matches!(task.state, State::Body { .. }) {
+                task.state = State::Runnable(no_error());
+            }
+        }
+    }
+
+    /// Runs coroutines until none can go on.
+    fn advanced(&mut self, ctx: &mut Context, env: &Env<'_>) -> Progress {
+        let engine = Rc::clone(&self.engine);
+        engine.host.enter(self.stage, ctx, env, Rc::clone(&self.exchange));
+        let progress = match engine.budget.begin(&engine.lua) {
+            Ok(()) => self.progress(),
+            Err(error) => self.failed(&message_of(&error)),
+        };
+        engine.budget.end();
+        engine.host.leave(ctx);
+        progress
+    }
+
+    fn progress(&mut self) -> Progress {
+        while let Some(index) = self.runnable() {
+            if let Some(outcome) = self.resume(index) {
+                return Progress::Ended(outcome);
+            }
+            self.join();
+        }
+        let limits = self.tasks.iter().filter_map(|task| match task.state {
+            State::Body { limit } => Some(limit),
+            _ => None,
+        });
+        if let Some(limit) = limits.max() {
+            return Progress::NeedsBody { limit };
+        }
+        if self.tasks.iter().any(|task| matches!(task.state, State::Working(_))) {
+            return Progress::Waits;
+        }
+        match self.tasks.first_mut().map(|main| std::mem::replace(&mut main.state, State::Gone)) {
+            Some(State::Ended(values)) => Progress::Ended(Outcome::Returned(values)),
+            // All coroutines wait for each other.
+            _ => self.failed("the script waits for light threads that never end"),
+        }
+    }
+
+    /// A coroutine that can go on.
+    fn runnable(&self) -> Option<usize> {
+        let is_runnable = |task: &Task| matches!(task.state, State::Runnable(_) | State::Woken(_));
+        // The newest first: a light thread runs at once when it is made.
+        self.tasks.iter().rposition(is_runnable)
+    }
+
+    /// Runs one coroutine until it waits or ends. Returns the end of the whole run, if that is it.
+    fn resume(&mut self, index: usize) -> Option<Outcome> {
+        let values = match std::mem::replace(&mut self.tasks[index].state, State::Gone) {
+            State::Runnable(values) => values,
+            State::Woken(ready) => results(&self.engine, ready(&self.engine.lua)),
+            other => {
+                self.tasks[index].state = other;
+                return None;
+            }
+        };
+        let thread = self.tasks[index].thread.clone();
+        match thread.resume::<MultiValue>(values) {
+            Err(error) => self.ended(index, failure(&self.engine, &message_of(&error))),
+            Ok(values) if thread.is_resumable() => {
+                if values.front() == Some(&wish()) {
+                    // Without a wish the mark comes from nowhere, and means nothing.
+                    if let Some(wish) = self.engine.host.take_wish() {
+                        return self.wished(index, wish);
+                    }
+                }
+                // A script's own yield at the top goes on at once.
+                self.tasks[index].state = State::Runnable(MultiValue::new());
+                None
+            }
+            Ok(values) => self.ended(index, values),
+        }
+    }
+
+    /// A coroutine ended, with the results of the prelude's `run`.
+    fn ended(&mut self, index: usize, mut values: MultiValue) -> Option<Outcome> {
+        let is_right = matches!(values.front(), Some(Value::Boolean(true)));
+        if !is_right {
+            let text = values.get(1).and_then(Value::as_string).map(|text| text.to_string_lossy());
+            self.complain(&text.unwrap_or_else(|| "unknown reason".to_owned()));
+            if index == 0 {
+                return Some(Outcome::Failed);
+            }
+        }
+        if index == 0 {
+            values.pop_front();
+        }
+        self.tasks[index].state = State::Ended(values);
+        None
+    }
+
+    /// A coroutine needs something.
+    fn wished(&mut self, index: usize, wish: Wish) -> Option<Outcome> {
+        self.tasks[index].state = match wish {
+            Wish::Exit(status) => return Some(Outcome::Exited(status)),
+            Wish::Work(work) => State::Working(work),
+            Wish::Body { limit } => State::Body { limit },
+            Wish::Join(threads) => State::Joining(threads),
+            Wish::Spawn { function, arguments } => {
+                let most = self.engine.settings.threads;
+                let is_alive = |task: &&Task| !matches!(task.state, State::Ended(_) | State::Gone);
+                let made = if self.tasks.iter().filter(is_alive).count() >= most {
+                    Err(format!("a script may have {most} light threads at most"))
+                } else {
+                    self.add(function, arguments).map_err(|error| message_of(&error))
+                };
+                State::Runnable(results(
+                    &self.engine,
+                    made.map(|thread| MultiValue::from_iter([Value::Thread(thread)])),
+                ))
+            }
+            Wish::Kill(thread) => {
+                let killed = self.tasks.iter_mut().find(|task| task.thread == thread);
+                let is_alive =
+                    killed.as_ref().is_some_and(|task| !matches!(task.state, State::Ended(_) | State::Gone));
+                if let Some(task) = killed.filter(|_| is_alive) {
+                    task.state = State::Gone;
+                }
+                let killed = if is_alive {
+                    Ok(MultiValue::from_iter([Value::Integer(1)]))
+                } else {
+                    super::arguments::failed(&self.engine.lua, "already waited or killed")
+                };
+                State::Runnable(results(&self.engine, killed))
+            }
+        };
+        None
+    }
+
+    /// Gives the ends of light threads to those who wait for them.
+    fn join(&mut self) {
+        for index in 0..self.tasks.len() {
+            let State::Joining(threads) = &self.tasks[index].state else { continue };
+            let ended = threads.iter().find_map(|thread| {
+                self.tasks
+                    .iter()
+                    .position(|task| task.thread == *thread && matches!(task.state, State::Ended(_)))
+            });
+            let is_lost = !threads.iter().any(|thread| {
+                self.tasks.iter().any(|task| task.thread == *thread && !matches!(task.state, State::Gone))
+            });
+            if let Some(ended) = ended
+                && let State::Ended(mut values) = std::mem::replace(&mut self.tasks[ended].state, State::Gone)
+            {
+                values.push_front(Value::Nil);
+                self.tasks[index].state = State::Runnable(values);
+            } else if is_lost {
+                let lost = super::arguments::failed(&self.engine.lua, "already waited or killed");
+                self.tasks[index].state = State::Runnable(results(&self.engine, lost));
+            }
+        }
+    }
+
+    fn failed(&self, message: &str) -> Progress {
+        self.complain(message);
+        Progress::Ended(Outcome::Failed)
+    }
+
+    /// Logs an error that a script did not handle.
+    fn complain(&self, message: &str) {
+        // The first line names the place; the stack follows it.
+        let (first, stack) = message.split_once('\n').unwrap_or((message, ""));
+        tracing::error!("{}: a Lua function failed: runtime error: {first}", self.place);
+        if !stack.is_empty() {
+            tracing::info!("{}: {stack}", self.place);
+        }
+    }
+}
+
+/// The results that a function of the gateway gives to its wrapper.
+fn results(engine: &Engine, results: Result<MultiValue, String>) -> MultiValue {
+    match results {
+        Ok(mut values) => {
+            values.push_front(Value::Nil);
+            values
+        }
+        Err(message) => match engine.lua.create_string(message) {
+            Ok(message) => MultiValue::from_iter([Value::String(message)]),
+            Err(_) => MultiValue::from_iter([Value::Boolean(false)]),
+        },
+    }
+}
+
+/// The end of a coroutine that failed outside the prelude's `run`.
+fn failure(engine: &Engine, message: &str) -> MultiValue {
+    let text = engine.lua.create_string(message).map_or(Value::Nil, Value::String);
+    MultiValue::from_iter([Value::Boolean(false), text])
+}
+
+/// No error and no results.
+fn no_error() -> MultiValue {
+    MultiValue::from_iter([Value::Nil])
+}

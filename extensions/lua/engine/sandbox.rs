@@ -1,0 +1,191 @@
+//! The libraries that scripts may use.
+//!
+//! A script of a configuration has no files, processes, `ffi`, `debug` beyond `debug.traceback`, and no bytecode: whoever
+//! may write configurations does not get the machine with it.
+
+use std::rc::Rc;
+
+use mlua::chunk::ChunkMode;
+use mlua::{Lua, Table, Value};
+
+use super::arguments::{Results, failed, several};
+use super::host::Host;
+
+/// What the prelude has made.
+pub(super) struct Parts {
+    /// The globals of scripts.
+    pub(super) base: Table,
+    /// The libraries behind them.
+    pub(super) libraries: Table,
+    /// Makes the globals of one script.
+    pub(super) environment: mlua::Function,
+}
+
+/// Functions of the basic library that are passed on as they are.
+const BASIC: &[&str] = &[
+    "_VERSION",
+    "assert",
+    "error",
+    "getmetatable",
+    "ipairs",
+    "next",
+    "pairs",
+    "pcall",
+    "rawequal",
+    "rawget",
+    "rawset",
+    "select",
+    "setmetatable",
+    "tonumber",
+    "tostring",
+    "type",
+    "unpack",
+    "xpcall",
+];
+
+/// Libraries that are passed on, with the members that they keep; an empty list keeps all.
+const LIBRARIES: &[(&str, &[&str])] = &[
+    ("bit", &[]),
+    ("math", &[]),
+    ("string", &[]),
+    ("table", &[]),
+    ("os", &["clock", "date", "difftime", "time"]),
+];
+
+/// Members of whole libraries that are taken out.
+const TAKEN: &[(&str, &str)] = &[("string", "dump")];
+
+/// Functions that raise an error which names the reason.
+const REFUSED: &[&str] = &[
+    "os.execute",
+    "os.exit",
+    "os.getenv",
+    "os.remove",
+    "os.rename",
+    "os.setlocale",
+    "os.tmpname",
+    "dofile",
+    "loadfile",
+];
+
+/// Makes the table of libraries for the prelude.
+pub(super) fn libraries(lua: &Lua) -> mlua::Result<Table> {
+    let globals = lua.globals();
+    let libraries = lua.create_table()?;
+    for name in BASIC {
+        libraries.raw_set(*name, globals.raw_get::<Value>(*name)?)?;
+    }
+    for (name, members) in LIBRARIES {
+        let whole: Table = globals.raw_get(*name)?;
+        let library = lua.create_table()?;
+        for pair in whole.pairs::<String, Value>() {
+            let (member, value) = pair?;
+            if members.is_empty() || members.contains(&member.as_str()) {
+                library.raw_set(member, value)?;
+            }
+        }
+        libraries.raw_set(*name, library)?;
+    }
+    for (library, member) in TAKEN {
+        libraries.raw_get::<Table>(*library)?.raw_set(*member, Value::Nil)?;
+    }
+    // Methods of texts are those of the library that scripts see.
+    let of_text: Table = libraries.raw_get("string")?;
+    let metatable = lua.create_table()?;
+    metatable.raw_set("__index", of_text)?;
+    metatable.raw_set("__metatable", false)?;
+    lua.set_type_metatable::<mlua::LuaString>(Some(metatable));
+    let debug = lua.create_table()?;
+    debug.raw_set("traceback", lua.create_function(traceback)?)?;
+    libraries.raw_set("debug", debug)?;
+    libraries.raw_set("collectgarbage", lua.create_function(collect_garbage)?)?;
+    libraries.raw_set("gcinfo", lua.create_function(|lua, ()| Ok(lua.used_memory() / 1024))?)?;
+    Ok(libraries)
+}
+
+/// The stack, after a message. Anything else than a text is returned as it is.
+fn traceback(lua: &Lua, (message, level): (Value, Option<usize>)) -> mlua::Result<Value> {
+    let text = match &message {
+        Value::Nil => None,
+        Value::String(text) => Some(text.to_string_lossy()),
+        _ => return Ok(message),
+    };
+    lua.traceback(text.as_deref(), level.unwrap_or(1)).map(Value::String)
+}
+
+/// Counts memory; the collector itself is the gateway's.
+fn collect_garbage(lua: &Lua, option: Option<String>) -> mlua::Result<f64> {
+    match option.as_deref() {
+        Some("count") => Ok(lua.used_memory() as f64 / 1024.0),
+        _ => Ok(0.0),
+    }
+}
+
+/// Registers what needs the wrappers of the prelude: `load`, `loadstring`, and the functions that are refused.
+pub(super) fn register(lua: &Lua, host: &Rc<Host>, parts: &Parts) -> mlua::Result<()> {
+    let Parts { base, libraries, environment } = parts;
+    let make = environment.clone();
+    host.function(lua, base, "loadstring", move |_, arguments| {
+        let text = arguments.text(1)?;
+        let name = arguments.optional_text(2)?;
+        let name = name.map_or_else(|| text.to_string_lossy(), |name| name.to_string_lossy());
+        loaded(arguments.lua(), &text.as_bytes(), &name, &make)
+    })?;
+    let make = environment.clone();
+    host.function(lua, base, "load", move |_, arguments| {
+        let text = match arguments.value(1) {
+            Value::String(text) => text.as_bytes().to_vec(),
+            Value::Function(pieces) => whole(&pieces)?,
+            _ => return Err(arguments.wrong(1, "function")),
+        };
+        let name = arguments.optional_text(2)?;
+        let name = name.map_or_else(|| "=(load)".to_owned(), |name| name.to_string_lossy());
+        let results = loaded(arguments.lua(), &text, &name, &make)?;
+        if let (Some(Value::Function(function)), Value::Table(environment)) =
+            (results.front(), arguments.value(4))
+        {
+            function.set_environment(environment).map_err(|error| error.to_string())?;
+        }
+        Ok(results)
+    })?;
+    for path in REFUSED {
+        let (table, name) = match path.split_once('.') {
+            Some((library, member)) => (libraries.raw_get::<Table>(library)?, member),
+            None => (base.clone(), *path),
+        };
+        host.function(lua, &table, name, |_, _| {
+            Err("scripts of a configuration may not reach the machine".to_owned())
+        })?;
+    }
+    Ok(())
+}
+
+/// The pieces that a function returns, joined.
+fn whole(pieces: &mlua::Function) -> Result<Vec<u8>, String> {
+    /// The largest text.
+    const MOST: usize = 1 << 20;
+    let mut text = Vec::new();
+    loop {
+        let piece: Value = pieces.call(()).map_err(|error| error.to_string())?;
+        match piece {
+            Value::String(piece) if !piece.as_bytes().is_empty() && text.len() < MOST => {
+                text.extend_from_slice(&piece.as_bytes());
+            }
+            _ => return Ok(text),
+        }
+    }
+}
+
+/// Compiles a text; nil and a message if it is wrong.
+fn loaded(lua: &Lua, text: &[u8], name: &str, environment: &mlua::Function) -> Results {
+    let environment: Table = environment.call(()).map_err(|error| error.to_string())?;
+    let chunk = lua
+        .load(text)
+        .set_name(super::chunk_name(name))
+        .set_mode(ChunkMode::Text)
+        .set_environment(environment);
+    match chunk.into_function() {
+        Ok(function) => several(lua, function),
+        Err(error) => failed(lua, super::message_of(&error)),
+    }
+}

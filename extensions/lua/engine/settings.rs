@@ -1,0 +1,86 @@
+//! Limits of scripts.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use sigma_plugin::Node;
+
+/// Settings of Lua for the whole process, in `plugin_attr.serverless-pre-function`.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(crate) struct Attributes {
+    /// The longest run of a script without a wait, in milliseconds of processor time. The script is aborted then.
+    #[schemars(range(min = 1, max = 10000))]
+    run_ms: u64,
+    /// The most memory of all scripts of one worker, in MiB.
+    #[schemars(range(min = 4, max = 4096))]
+    memory_mib: usize,
+    /// The largest request body that a script may read, in bytes.
+    #[schemars(range(min = 1))]
+    body_bytes: usize,
+    /// The largest response body that a script may write, in bytes.
+    #[schemars(range(min = 1))]
+    output_bytes: usize,
+    /// The most timers of one worker that wait (`ngx.timer.at`).
+    pending_timers: usize,
+    /// The most timers of one worker that run.
+    running_timers: usize,
+    /// The most light threads of one run (`ngx.thread.spawn`).
+    threads: usize,
+}
+
+impl Default for Attributes {
+    fn default() -> Attributes {
+        Attributes {
+            run_ms: 20,
+            memory_mib: 64,
+            body_bytes: 1 << 20,
+            output_bytes: 8 << 20,
+            pending_timers: 1024,
+            running_timers: 256,
+            threads: 64,
+        }
+    }
+}
+
+/// The limits, ready for use.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) run_time: Duration,
+    pub(crate) memory_bytes: usize,
+    pub(crate) body_bytes: usize,
+    pub(crate) output_bytes: usize,
+    pub(crate) pending_timers: usize,
+    pub(crate) running_timers: usize,
+    pub(crate) threads: usize,
+}
+
+impl Settings {
+    /// The settings of a gateway.
+    ///
+    /// # Errors
+    /// Returns an error message if they are invalid.
+    pub(crate) fn of(node: &Node) -> Result<Settings, String> {
+        let told = Option::<Attributes>::deserialize(node.attribute("serverless-pre-function"));
+        let told = told.map_err(|error| format!("plugin_attr.serverless-pre-function: {error}"))?;
+        let Attributes {
+            run_ms,
+            memory_mib,
+            body_bytes,
+            output_bytes,
+            pending_timers,
+            running_timers,
+            threads,
+        } = told.unwrap_or_default();
+        Ok(Settings {
+            run_time: Duration::from_millis(run_ms),
+            memory_bytes: memory_mib << 20,
+            body_bytes,
+            output_bytes,
+            pending_timers,
+            running_timers,
+            threads,
+        })
+    }
+}

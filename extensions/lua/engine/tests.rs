@@ -1,0 +1,125 @@
+//! The sandbox, budgets and coroutines.
+
+use crate::snippets::{check, refusal_of, said};
+
+#[test]
+fn texts_that_do_not_compile_are_refused_with_the_line() {
+    let start = "failed to check the configuration of plugin serverless-pre-function err: ";
+    for (text, expected) in [
+        (
+            "return function(conf, ctx)\n  ngx.say('a' end",
+            "failed to loadstring: [string \"return function(conf, ctx)...\"]:2: ')' expected",
+        ),
+        ("error('no')", "pcall error: [string \"error('no')\"]:1: no"),
+        ("return 7", "only accept Lua function, the input code type is number"),
+        ("local a = 1", "only accept Lua function, the input code type is nil"),
+        ("\u{1b}LJ\u{2}", "failed to loadstring: "),
+        ("while true do end", "pcall error: the script ran longer than 20 ms without a wait"),
+    ] {
+        let refusal = refusal_of(text);
+        let refusal = refusal.strip_prefix(start).unwrap_or(&refusal);
+        assert!(refusal.starts_with(expected), "{text}: {refusal}");
+    }
+}
+
+#[test]
+fn scripts_write_and_exit() {
+    check(&[
+        ("ngx.say('a', 1, 1.5, nil, true, ngx.null) ngx.print({'b', {2}})", "a11.5niltruenull\nb2"),
+        ("ngx.say(1) ngx.exit(200) ngx.say(2)", "1\n"),
+        ("pcall(function() ngx.exit(403) end) ngx.say('on')", "403"),
+        ("coroutine.wrap(function() ngx.exit(404) end)() ngx.say('on')", "404"),
+        ("ngx.exit(0) ngx.say('on')", "passed"),
+        ("ngx.status = 201 ngx.say('made')", "201 made"),
+        ("ngx.exit(444)", "444"),
+        ("local ok, e = xpcall(function() ngx.sayy() end, function(e) return 'handled' end) ngx.say(ok, e)", "falsehandled\n"),
+        ("error('broken')", "500"),
+        ("ngx.say('begun') error('broken')", "444"),
+        ("local t = nil t.x = 1", "500"),
+    ]);
+}
+
+#[test]
+fn endless_scripts_end() {
+    for body in [
+        "while true do end",
+        "while true do pcall(function() while true do end end) end",
+        "local function f() return f() end f()",
+        "local co = coroutine.wrap(function() while true do end end) co()",
+        "while true do coroutine.yield() end",
+        "setmetatable({}, {__index = function() while true do end end})[1] = nil local x = setmetatable({}, {__index = function() while true do end end}).y",
+        "xpcall(function() while true do end end, function() while true do end end)",
+    ] {
+        assert_eq!(said(body), "500", "{body}");
+    }
+    // The next script has its whole time.
+    assert_eq!(said("for i = 1, 1000 do end ngx.say('fine')"), "fine\n");
+}
+
+#[test]
+fn memory_is_bounded() {
+    for body in [
+        "local t = {} while true do t[#t + 1] = ('x'):rep(1000000) end",
+        "local s = 'x' while true do s = s .. s end",
+        "local function f(n) return n + f(n + 1) end f(1)",
+        "local t = {} for i = 1, 1e9 do t[i] = coroutine.create(function() end) end",
+    ] {
+        assert_eq!(said(body), "500", "{body}");
+    }
+    assert_eq!(said("collectgarbage() ngx.say('fine')"), "fine\n");
+}
+
+#[test]
+fn scripts_do_not_reach_the_machine() {
+    check(&[
+        (
+            "ngx.say(type(io), type(ffi), type(package), type(debug.getinfo), type(string.dump), type(jit), type(newproxy))",
+            "nilnilnilnilnilnilnil\n",
+        ),
+        (
+            "local ok, e = pcall(os.execute, 'true') ngx.say(ok, e)",
+            "falsescripts of a configuration may not reach the machine\n",
+        ),
+        ("local ok, e = pcall(require, 'ffi') ngx.say(ok)", "false\n"),
+        ("ngx.say(loadstring('\\27LJ\\2') == nil)", "true\n"),
+        // No global is left behind the environments.
+        ("local ok, e = pcall(getfenv, 0) ngx.say(ok)", "false\n"),
+        (
+            "ngx.say(tostring(getmetatable('')), tostring(getmetatable(_G)), tostring(getmetatable(string)))",
+            "falsefalsefalse\n",
+        ),
+        ("local n = 0 for k in pairs(getfenv(ngx.say)) do n = n + 1 end ngx.say(n)", "0\n"),
+    ]);
+}
+
+#[test]
+fn scripts_share_nothing_by_accident() {
+    check(&[
+        ("leaked = 1 ngx.say(tostring(leaked), tostring(_G.leaked))", "11\n"),
+        ("ngx.say(tostring(leaked))", "nil\n"),
+        (
+            "local ok, e = pcall(function() string.format = nil end) ngx.say(ok, type(string.format))",
+            "falsefunction\n",
+        ),
+        ("local ok, e = pcall(function() ngx.say = nil end) ngx.say(ok)", "false\n"),
+        ("local ok, e = pcall(setmetatable, string, {}) ngx.say(ok)", "false\n"),
+        ("local ok = pcall(rawset, string, 'format', 1) ngx.say(type(('x').format))", "function\n"),
+    ]);
+}
+
+#[test]
+fn coroutines_and_environments() {
+    check(&[
+        (
+            "local co = coroutine.create(function(a) local b = coroutine.yield(a + 1) return b * 2 end) \
+          ngx.say(coroutine.resume(co, 1)) ngx.say(coroutine.resume(co, 5)) ngx.say(coroutine.resume(co))",
+            "true2\ntrue10\nfalsecannot resume dead coroutine\n",
+        ),
+        (
+            "local f = function() return y end setfenv(f, {y = 'mine'}) ngx.say(f(), type(getfenv(1)))",
+            "minetable\n",
+        ),
+        ("ngx.say(coroutine.yield() == nil)", "true\n"),
+        ("local ok, e = pcall(error, {1}) ngx.say(ok, type(e))", "falsetable\n"),
+    ]);
+}

@@ -1,0 +1,108 @@
+//! What scripts keep of one exchange, over its phases.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use std::sync::Arc;
+
+use mlua::Table;
+use sigma_http::Headers;
+use sigma_plugin::system::Host;
+use sigma_plugin::{Consumers, Context, Env, Local, Node, Plugin, Slot};
+
+use crate::engine::Engine;
+
+/// The owner of the values that all scripts of an exchange share.
+struct Scripts(#[expect(dead_code, reason = "a type with a size has an address of its own")] u8);
+
+impl Plugin for Scripts {}
+
+static SCRIPTS: Scripts = Scripts(0);
+
+/// The state of one exchange for its scripts.
+pub(crate) struct Exchange {
+    /// `ctx`, the second argument of functions: scripts keep values in it.
+    pub(crate) api_ctx: Table,
+    /// `ngx.ctx`.
+    pub(crate) ngx_ctx: RefCell<Table>,
+    /// The status that a script set before the response.
+    pub(crate) status: Cell<Option<u16>>,
+    /// Response fields that a script set before the response, in order.
+    pub(crate) fields: RefCell<Vec<(String, Vec<u8>)>>,
+    /// The body that scripts have written; None if they have written nothing.
+    pub(crate) output: RefCell<Option<Vec<u8>>>,
+    /// `ngx.eof` was called: no output follows.
+    pub(crate) is_output_complete: Cell<bool>,
+    /// The status of `ngx.exit` in a header filter.
+    pub(crate) exit_in_filter: Cell<Option<i64>>,
+    /// The request body was read.
+    pub(crate) is_body_read: Cell<bool>,
+    /// `ngx.arg` in a body filter.
+    pub(crate) piece: RefCell<Piece>,
+}
+
+/// One piece of a response body, as a body filter sees it.
+#[derive(Default)]
+pub(crate) struct Piece {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) is_last: bool,
+}
+
+impl Exchange {
+    /// The state of an exchange; the first script makes it.
+    pub(crate) fn of(ctx: &mut Context, engine: &Engine) -> mlua::Result<Rc<Exchange>> {
+        let slot = Slot::from(&SCRIPTS);
+        if let Some(known) = ctx.kept::<_, Rc<Exchange>>(slot) {
+            return Ok(Rc::clone(known));
+        }
+        let exchange = Rc::new(Exchange {
+            api_ctx: engine.new_api_ctx()?,
+            ngx_ctx: RefCell::new(engine.lua().create_table()?),
+            status: Cell::new(None),
+            fields: RefCell::default(),
+            output: RefCell::default(),
+            is_output_complete: Cell::new(false),
+            exit_in_filter: Cell::new(None),
+            is_body_read: Cell::new(false),
+            piece: RefCell::default(),
+        });
+        exchange.ngx_ctx.borrow().raw_set("api_ctx", &exchange.api_ctx)?;
+        ctx.keep(slot, Rc::clone(&exchange));
+        Ok(exchange)
+    }
+
+    /// Moves the response fields that were set before the response into it.
+    pub(crate) fn move_fields(&self, headers: &mut Headers) {
+        for (name, value) in self.fields.borrow_mut().drain(..) {
+            headers.append(&name, &value);
+        }
+    }
+
+    /// The state of an exchange, if a script has run in it.
+    pub(crate) fn known(ctx: &mut Context) -> Option<Rc<Exchange>> {
+        ctx.kept::<_, Rc<Exchange>>(Slot::from(&SCRIPTS)).map(|exchange| Rc::clone(exchange))
+    }
+}
+
+/// What a hook needs of its environment after the hook: filters of bodies run later.
+pub(crate) struct Surroundings {
+    node: Arc<Node>,
+    local: Rc<Local>,
+    consumers: Consumers,
+}
+
+impl Surroundings {
+    pub(crate) fn of(env: &Env<'_>) -> Surroundings {
+        Surroundings {
+            node: Arc::clone(env.node),
+            local: Rc::clone(env.local),
+            consumers: Consumers::default(),
+        }
+    }
+
+    /// Runs something in an environment without outbound calls.
+    pub(crate) fn with<R>(&self, run: impl FnOnce(&Env<'_>) -> R) -> R {
+        let env = Env::new(&self.node, &self.local, &self.consumers);
+        run(&Env { machine: &Host, ..env })
+    }
+}

@@ -1,0 +1,50 @@
+//! Modules that scripts require.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use mlua::{Function, Lua, Table, Value};
+
+use crate::engine::arguments::one;
+use crate::engine::host::Host;
+
+/// The modules of one state, by name.
+pub(crate) struct Modules {
+    known: Rc<RefCell<HashMap<String, Value>>>,
+    /// `readonly` of the prelude.
+    readonly: Function,
+}
+
+impl Modules {
+    pub(crate) fn new(_lua: &Lua, _host: &Rc<Host>, gateway: &Table) -> mlua::Result<Modules> {
+        Ok(Modules { known: Rc::default(), readonly: gateway.get("readonly")? })
+    }
+
+    /// Adds a module: a table that scripts can read and not change.
+    pub(crate) fn add(&self, name: &str, module: Table) -> mlua::Result<()> {
+        let module: Value = self.readonly.call((module, name))?;
+        self.known.borrow_mut().insert(name.to_owned(), module);
+        Ok(())
+    }
+
+    /// Adds a value as a module, unchanged.
+    pub(crate) fn add_value(&self, name: &str, module: impl Into<Value>) {
+        self.known.borrow_mut().insert(name.to_owned(), module.into());
+    }
+
+    /// Registers `require`.
+    pub(crate) fn register(&self, lua: &Lua, host: &Rc<Host>, base: &Table) -> mlua::Result<()> {
+        for name in ["bit", "coroutine", "math", "os", "string", "table"] {
+            self.add_value(name, base.raw_get::<Value>(name)?);
+        }
+        let known = Rc::clone(&self.known);
+        host.function(lua, base, "require", move |_, arguments| {
+            let name = arguments.text(1)?.to_string_lossy();
+            match known.borrow().get(&name) {
+                Some(module) => one(arguments.lua(), module),
+                None => Err(format!("module '{name}' not found: this gateway has no such module")),
+            }
+        })
+    }
+}

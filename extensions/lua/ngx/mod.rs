@@ -1,0 +1,64 @@
+//! The table `ngx`.
+
+mod constants;
+mod log;
+mod output;
+
+pub(crate) use constants::null;
+
+use std::rc::Rc;
+
+use mlua::{Function, Lua, Table, Value};
+
+use crate::engine::arguments::{Results, nothing, one};
+use crate::engine::host::Host;
+use crate::engine::settings::Settings;
+use crate::modules::Modules;
+
+/// Registers `ngx` as a global, with all its members.
+pub(crate) fn register(
+    lua: &Lua,
+    host: &Rc<Host>,
+    gateway: &Table,
+    base: &Table,
+    modules: &Modules,
+    settings: &Settings,
+) -> mlua::Result<()> {
+    let _ = modules;
+    let ngx = lua.create_table()?;
+    constants::register(lua, &ngx)?;
+    log::register(lua, host, &ngx, base)?;
+    output::register(lua, host, &ngx, settings)?;
+    let get = host.raw(lua, "ngx", |host, arguments| member(host, arguments.lua(), &arguments.value(1)))?;
+    let set =
+        host.raw(lua, "ngx", |host, arguments| set_member(host, &arguments.value(1), &arguments.value(2)))?;
+    let object: Function = gateway.get("object")?;
+    base.raw_set("ngx", object.call::<Value>((ngx, get, set))?)
+}
+
+/// Reads a member that is computed.
+fn member(host: &Host, lua: &Lua, name: &Value) -> Results {
+    match name.as_string().map(|name| name.as_bytes().to_vec()).as_deref() {
+        Some(b"status") => output::status(host, lua),
+        Some(b"headers_sent") => output::headers_sent(host, lua),
+        Some(b"ctx") => {
+            host.with(|seat| Ok(seat.exchange.ngx_ctx.borrow().clone())).and_then(|ctx| one(lua, ctx))
+        }
+        _ => one(lua, Value::Nil),
+    }
+}
+
+/// Writes a member that the gateway reads.
+fn set_member(host: &Host, name: &Value, value: &Value) -> Results {
+    let text = name.as_string().map(|name| name.to_string_lossy()).unwrap_or_default();
+    match (text.as_str(), value) {
+        ("status", value) => output::set_status(host, value)?,
+        ("ctx", Value::Table(table)) => host.with(|seat| {
+            *seat.exchange.ngx_ctx.borrow_mut() = table.clone();
+            Ok(())
+        })?,
+        ("ctx", _) => return Err("ngx.ctx is a table".to_owned()),
+        _ => return Err(format!("attempt to change `ngx.{text}`, which all scripts share")),
+    }
+    nothing()
+}

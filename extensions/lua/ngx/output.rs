@@ -1,0 +1,178 @@
+//! What a script writes to the client: `ngx.say`, `ngx.print`, `ngx.exit`, `ngx.status`.
+
+use std::rc::Rc;
+
+use mlua::{Lua, Table, Value};
+
+use super::constants::is_null;
+use crate::engine::arguments::{Arguments, Results, failed, nothing, one, type_name};
+use crate::engine::host::{Host, Stage, Wait, Wish};
+use crate::engine::settings::Settings;
+
+/// The stages where a script can answer.
+const REQUEST: &[Stage] = &[Stage::Rewrite, Stage::Access];
+
+/// The deepest nesting of tables that are written.
+const DEPTH: usize = 32;
+
+pub(super) fn register(lua: &Lua, host: &Rc<Host>, ngx: &Table, settings: &Settings) -> mlua::Result<()> {
+    let most = settings.output_bytes;
+    host.function(lua, ngx, "print", move |host, arguments| write(host, &arguments, "", most))?;
+    host.function(lua, ngx, "say", move |host, arguments| write(host, &arguments, "\n", most))?;
+    for name in ["flush", "send_headers"] {
+        host.function(lua, ngx, name, |host, arguments| {
+            host.within(REQUEST, |seat| {
+                seat.exchange.output.borrow_mut().get_or_insert_default();
+                Ok(())
+            })?;
+            one(arguments.lua(), 1)
+        })?;
+    }
+    host.function(lua, ngx, "eof", |host, arguments| {
+        let was_complete = host.within(REQUEST, |seat| {
+            seat.exchange.output.borrow_mut().get_or_insert_default();
+            Ok(seat.exchange.is_output_complete.replace(true))
+        })?;
+        if was_complete { failed(arguments.lua(), "seen eof") } else { one(arguments.lua(), 1) }
+    })?;
+    host.waiting_function(lua, ngx, "exit", |host, arguments| {
+        let (Value::Integer(_) | Value::Number(_)) = arguments.value(1) else {
+            return Err(arguments.wrong(1, "number"));
+        };
+        exit(host, arguments.integer(1)?)
+    })
+}
+
+/// Ends the script, or in a header filter replaces the response.
+pub(crate) fn exit(host: &Host, status: i64) -> Result<Wait, String> {
+    match host.stage() {
+        Stage::Rewrite | Stage::Access | Stage::Timer => Ok(Wait::For(Wish::Exit(status))),
+        Stage::HeaderFilter => {
+            host.with(|seat| {
+                seat.exchange.exit_in_filter.set(Some(status));
+                Ok(())
+            })?;
+            nothing().map(Wait::Ready)
+        }
+        stage => Err(stage.disabled()),
+    }
+}
+
+/// Appends texts to the response body.
+fn write(host: &Host, arguments: &Arguments<'_>, end: &str, most: usize) -> Results {
+    let mut bytes = Vec::new();
+    for place in 1..=arguments.count() {
+        let value = arguments.value(place);
+        match &value {
+            Value::Nil => bytes.extend_from_slice(b"nil"),
+            Value::Boolean(value) => bytes.extend_from_slice(if *value { b"true" } else { b"false" }),
+            Value::String(text) => bytes.extend_from_slice(&text.as_bytes()),
+            Value::Integer(_) | Value::Number(_) => {
+                bytes.extend_from_slice(&arguments.text(place)?.as_bytes())
+            }
+            Value::Table(table) => {
+                flatten(arguments.lua(), table, &mut bytes, DEPTH)
+                    .map_err(|reason| arguments.bad(place, &reason))?;
+            }
+            value if is_null(value) => bytes.extend_from_slice(b"null"),
+            value => {
+                let expected = "string, number, boolean, nil, ngx.null, or array table expected, but got";
+                return Err(format!("bad argument #{place} to '?' ({expected} {})", type_name(value)));
+            }
+        }
+    }
+    bytes.extend_from_slice(end.as_bytes());
+    let is_written = host.within(REQUEST, |seat| {
+        if seat.exchange.is_output_complete.get() {
+            return Ok(false);
+        }
+        let mut output = seat.exchange.output.borrow_mut();
+        let output = output.get_or_insert_default();
+        if output.len() + bytes.len() > most {
+            return Err(format!("a script may write {most} bytes at most"));
+        }
+        output.extend_from_slice(&bytes);
+        Ok(true)
+    })?;
+    if is_written { one(arguments.lua(), 1) } else { failed(arguments.lua(), "seen eof") }
+}
+
+/// Appends the texts of an array, with those within it.
+pub(crate) fn flatten(lua: &Lua, table: &Table, bytes: &mut Vec<u8>, depth: usize) -> Result<(), String> {
+    if depth == 0 {
+        return Err("the tables are nested too deeply".to_owned());
+    }
+    let mut length = 0;
+    for pair in table.pairs::<Value, Value>() {
+        let (key, _) = pair.map_err(|error| error.to_string())?;
+        match key {
+            Value::Integer(place) if place > 0 => length = length.max(place),
+            Value::Number(place) if place >= 1.0 && place.fract() == 0.0 => length = length.max(place as i64),
+            _ => return Err("non-array table found".to_owned()),
+        }
+    }
+    for place in 1..=length {
+        match table.raw_get::<Value>(place).map_err(|error| error.to_string())? {
+            Value::Nil => bytes.extend_from_slice(b"nil"),
+            Value::Boolean(value) => bytes.extend_from_slice(if value { b"true" } else { b"false" }),
+            Value::Table(inner) => flatten(lua, &inner, bytes, depth - 1)?,
+            value if is_null(&value) => bytes.extend_from_slice(b"null"),
+            value @ (Value::String(_) | Value::Integer(_) | Value::Number(_)) => {
+                let text = lua.coerce_string(value).map_err(|error| error.to_string())?;
+                bytes.extend_from_slice(&text.map(|text| text.as_bytes().to_vec()).unwrap_or_default());
+            }
+            value => return Err(format!("bad data type {} found", type_name(&value))),
+        }
+    }
+    Ok(())
+}
+
+/// `ngx.status`.
+pub(super) fn status(host: &Host, lua: &Lua) -> Results {
+    let stage = host.stage();
+    let status = host.with(|seat| {
+        let set = seat.exchange.status.get();
+        Ok(match stage {
+            Stage::HeaderFilter | Stage::BodyFilter => seat.ctx.response.status,
+            Stage::Log => seat.ctx.record.status,
+            _ => set.unwrap_or_default(),
+        })
+    })?;
+    one(lua, status)
+}
+
+/// Sets `ngx.status`.
+pub(super) fn set_status(host: &Host, value: &Value) -> Result<(), String> {
+    let number = match value {
+        Value::Integer(number) => Some(*number),
+        Value::Number(number) => Some(*number as i64),
+        Value::String(text) => text.to_string_lossy().trim().parse::<f64>().ok().map(|number| number as i64),
+        _ => None,
+    };
+    let Some(number) = number else {
+        return Err(format!("number expected, got {}", type_name(value)));
+    };
+    // Other numbers have no response.
+    let status = u16::try_from(number).ok().filter(|status| (100..=999).contains(status)).unwrap_or(500);
+    let stage = host.stage();
+    host.with(|seat| {
+        match stage {
+            Stage::HeaderFilter => seat.ctx.response.status = status,
+            Stage::BodyFilter => {
+                super::log::write(4, b"attempt to set ngx.status after sending out response headers")
+            }
+            _ => seat.exchange.status.set(Some(status)),
+        }
+        Ok(())
+    })
+}
+
+/// `ngx.headers_sent`.
+pub(super) fn headers_sent(host: &Host, lua: &Lua) -> Results {
+    let stage = host.stage();
+    let is_sent = host.with(|seat| {
+        let is_after = matches!(stage, Stage::BodyFilter | Stage::Log);
+        Ok(is_after || seat.exchange.output.borrow().is_some())
+    })?;
+    one(lua, is_sent)
+}

@@ -1,0 +1,77 @@
+//! The response that a script makes.
+
+use sigma_plugin::{Context, Reply, Step};
+
+use crate::engine::run::Outcome;
+use crate::exchange::Exchange;
+
+/// Statuses for which nginx closes the connection without a response.
+const SILENT: &[i64] = &[-1, 444, 499];
+
+/// Statuses above 300 for which nginx has no page.
+const WITHOUT_PAGE: &[i64] = &[418, 599];
+
+/// The step after a run in a request phase whose return values have no meaning of their own.
+pub(crate) fn after(outcome: &Outcome, exchange: &Exchange, ctx: &mut Context) -> Step {
+    match outcome {
+        Outcome::Returned(_) => match written(exchange, ctx) {
+            Some(reply) => reply.into(),
+            None => Step::Next,
+        },
+        Outcome::Exited(status) => exited(*status, exchange, ctx),
+        // A response that was begun is cut off.
+        Outcome::Failed if exchange.output.borrow().is_some() => {
+            Reply::silent().because("a Lua function failed").into()
+        }
+        Outcome::Failed => Reply::new(500).because("a Lua function failed").into(),
+    }
+}
+
+/// The step after `ngx.exit`.
+fn exited(status: i64, exchange: &Exchange, ctx: &mut Context) -> Step {
+    if SILENT.contains(&status) {
+        return Reply::silent().because("a Lua function closed the connection").into();
+    }
+    if let Some(reply) = written(exchange, ctx) {
+        if u16::try_from(status).is_ok_and(|status| status >= 200 && status != reply.status) {
+            let sent = reply.status;
+            tracing::error!(
+                "attempt to set status {status} via ngx.exit after sending out the response status {sent}"
+            );
+        }
+        return reply.into();
+    }
+    match status {
+        // The phase ends, and the request goes on.
+        ..200 => Step::Next,
+        status => page(status, exchange, ctx).into(),
+    }
+}
+
+/// The response of `ngx.exit` without output.
+pub(crate) fn page(status: i64, exchange: &Exchange, ctx: &mut Context) -> Reply {
+    let set = exchange.status.get();
+    let status = match (status, set) {
+        (200, Some(set)) => i64::from(set),
+        (status, _) => status,
+    };
+    let has_page = status >= 300 && !WITHOUT_PAGE.contains(&status) && set != u16::try_from(status).ok();
+    let reply = Reply::new(u16::try_from(status).unwrap_or(500)).because("a Lua function answered");
+    with_fields(if has_page { reply } else { reply.text("") }, exchange, ctx)
+}
+
+/// The response that scripts have written; None if they have written nothing.
+pub(crate) fn written(exchange: &Exchange, ctx: &mut Context) -> Option<Reply> {
+    let output = exchange.output.borrow_mut().take()?;
+    let reply =
+        Reply::new(exchange.status.get().unwrap_or(200)).text(output).because("a Lua function answered");
+    Some(with_fields(reply, exchange, ctx))
+}
+
+/// Adds the response fields that scripts have set.
+fn with_fields(mut reply: Reply, exchange: &Exchange, _ctx: &mut Context) -> Reply {
+    for (name, value) in exchange.fields.borrow_mut().drain(..) {
+        reply = reply.header(name, value);
+    }
+    reply
+}
