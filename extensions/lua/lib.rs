@@ -7,17 +7,23 @@
 //! | `ngx` | the table `ngx` |
 //! | `core` | the module `apisix.core` and its relatives |
 //! | `modules` | other modules that scripts require |
+//! | `filter` | scripts that change bodies |
+//! | `hooks` | what hooks have in common |
 //! | `loaded` | what workers keep of instances |
 //! | `reply` | the response that a script makes |
+//! | `scripts` | scripts in resources, besides plugins |
 //! | `serverless` | `serverless-pre-function` and `serverless-post-function` |
 
 mod core;
 mod engine;
 mod exchange;
+mod filter;
+mod hooks;
 mod loaded;
 mod modules;
 mod ngx;
 mod reply;
+mod scripts;
 mod serverless;
 
 use sigma_plugin::Descriptor;

@@ -10,7 +10,24 @@ use sigma_plugin::Node;
 
 use crate::engine::Engine;
 
+/// Uses the state of the worker of this thread; on other threads, the one that checks texts.
+///
+/// # Errors
+/// Returns the error of `run`, or a message if there is no state.
+pub(crate) fn here<R>(run: impl FnOnce(&Rc<Engine>) -> Result<R, String>) -> Result<R, String> {
+    match HERE.with_borrow(Clone::clone) {
+        Some(engine) => run(&engine),
+        None => with_checker(run),
+    }
+}
+
+/// Notes the state of the worker of this thread.
+pub(crate) fn set_here(engine: &Rc<Engine>) {
+    HERE.set(Some(Rc::clone(engine)));
+}
+
 /// The identity of an instance of a plugin. When it is dropped, workers forget what they keep for it.
+#[derive(Debug)]
 pub(crate) struct Token(Arc<()>);
 
 impl Token {
@@ -73,6 +90,8 @@ impl Loaded {
 }
 
 thread_local! {
+    /// The state of the worker of this thread.
+    static HERE: RefCell<Option<Rc<Engine>>> = const { RefCell::new(None) };
     /// The state that checks texts on this thread; made anew after an error.
     static CHECKER: RefCell<Option<Rc<Engine>>> = const { RefCell::new(None) };
 }

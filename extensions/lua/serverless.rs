@@ -7,27 +7,24 @@ use mlua::{Function, MultiValue, Table, Value as LuaValue};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use sigma_http::{Chunk, Fault, FaultKind, Headers};
 use sigma_plugin::{
-    BodyFilter, Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Pieces, Plugin, Reply,
-    ResponseStep, Step, Transform,
+    BodyFilter, Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep, Step,
 };
 
 use crate::engine::host::Stage;
 use crate::engine::run::{Outcome, Run};
 use crate::engine::{Engine, message_of, settings};
-use crate::exchange::{Exchange, Piece};
+use crate::exchange::Exchange;
+use crate::filter::Filter;
 use crate::loaded::Token;
-use crate::{core, reply};
-
-/// A body whose script failed is cut off.
-const FAILED: Fault = Fault::new(FaultKind::Internal, "a Lua function failed");
+use crate::{core, hooks, reply};
 
 /// Functions before almost all other plugins of the phase.
 pub(crate) static SERVERLESS_PRE_FUNCTION: Descriptor = Descriptor {
     name: "serverless-pre-function",
     priority: 10000,
     example: include_str!("example.md"),
+    scripts: Some(crate::scripts::scripts),
     attributes: Some(sigma_schema::described::schema_of::<settings::Attributes>),
     ..DESCRIPTOR
 };
@@ -127,6 +124,14 @@ struct Functions {
     place: Rc<str>,
 }
 
+impl Functions {
+    /// The arguments of `run_all`: the functions, the configuration, and `ctx`.
+    fn arguments(&self, exchange: &Exchange) -> Vec<LuaValue> {
+        let functions = LuaValue::Table(self.functions.clone());
+        vec![functions, self.conf.clone(), LuaValue::Table(exchange.api_ctx.clone())]
+    }
+}
+
 impl Serverless {
     fn new(build: &Build<'_>) -> Result<Serverless, String> {
         let Config { phase, functions } = build.config()?;
@@ -152,11 +157,7 @@ impl Serverless {
         let engine = Engine::of(env)?;
         let functions = self.functions(&engine)?;
         let exchange = Exchange::of(ctx, &engine).map_err(|error| message_of(&error))?;
-        let arguments = MultiValue::from_iter([
-            LuaValue::Table(functions.functions.clone()),
-            functions.conf.clone(),
-            LuaValue::Table(exchange.api_ctx.clone()),
-        ]);
+        let arguments = MultiValue::from_iter(functions.arguments(&exchange));
         Run::new(&engine, &exchange, stage, &functions.place, engine.run_all().clone(), arguments)
     }
 
@@ -179,19 +180,16 @@ impl Serverless {
                     _ => reply::after(&outcome, exchange, ctx),
                 }),
             ),
-            Err(message) => {
-                tracing::error!("{}: a Lua function failed: runtime error: {message}", self.place);
-                Reply::new(500).because("a Lua function failed").into()
-            }
+            Err(message) => hooks::broken(&self.place, &message).into(),
         }
     }
 
-    /// Runs in a stage without waits and without a response of its own.
-    fn filter(&self, stage: Stage, ctx: &mut Context, env: &Env<'_>) -> Outcome {
+    /// Runs in a stage without waits.
+    fn at_once(&self, stage: Stage, ctx: &mut Context, env: &Env<'_>) -> Outcome {
         match self.run(stage, ctx, env) {
             Ok(run) => run.at_once(ctx, env),
             Err(message) => {
-                tracing::error!("{}: a Lua function failed: runtime error: {message}", self.place);
+                hooks::broken(&self.place, &message);
                 Outcome::Failed
             }
         }
@@ -212,125 +210,31 @@ impl Plugin for Serverless {
     }
 
     fn header_filter(&self, ctx: &mut Context, env: &Env<'_>) -> ResponseStep {
-        if let Some(exchange) = Exchange::known(ctx) {
-            exchange.move_fields(&mut ctx.response.headers);
-        }
+        hooks::move_fields(ctx);
         if self.phase != ConfiguredPhase::HeaderFilter {
             return ResponseStep::Next;
         }
-        let outcome = self.filter(Stage::HeaderFilter, ctx, env);
-        let exchange = Exchange::known(ctx);
-        match (
-            outcome,
-            exchange.and_then(|exchange| exchange.exit_in_filter.take().map(|status| (exchange, status))),
-        ) {
-            (Outcome::Failed, _) => {
-                ResponseStep::Replace(Box::new(Reply::silent().because("a Lua function failed")))
-            }
-            (_, Some((exchange, status))) if status >= 200 => {
-                ResponseStep::Replace(Box::new(reply::page(status, &exchange, ctx)))
-            }
-            _ => ResponseStep::Next,
-        }
+        let outcome = self.at_once(Stage::HeaderFilter, ctx, env);
+        hooks::after_filter(&outcome, ctx)
     }
 
     fn body_filter(&self, ctx: &mut Context, env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
         if self.phase != ConfiguredPhase::BodyFilter {
             return None;
         }
-        // The runs need the surroundings of the hook.
         let made = Engine::of(env).and_then(|engine| {
             let functions = self.functions(&engine)?;
             let exchange = Exchange::of(ctx, &engine).map_err(|error| message_of(&error))?;
-            Ok(Filter {
-                surroundings: crate::exchange::Surroundings::of(env),
-                engine,
-                functions,
-                exchange,
-                is_complete: false,
-            })
+            let arguments = functions.arguments(&exchange);
+            let function = engine.run_all().clone();
+            Ok(Some(Filter::new(&engine, &exchange, env, &functions.place, function, arguments)))
         });
-        match made {
-            Ok(filter) => Some(filter.filter()),
-            Err(message) => {
-                tracing::error!("{}: a Lua function failed: runtime error: {message}", self.place);
-                Some(Broken.filter())
-            }
-        }
+        Filter::or_broken(made, &self.place)
     }
 
     fn log(&self, ctx: &mut Context, env: &Env<'_>) {
         if self.phase == ConfiguredPhase::Log {
-            self.filter(Stage::Log, ctx, env);
+            self.at_once(Stage::Log, ctx, env);
         }
-    }
-}
-
-/// Runs the functions for each piece of a response body.
-struct Filter {
-    engine: Rc<Engine>,
-    functions: Rc<Functions>,
-    exchange: Rc<Exchange>,
-    surroundings: crate::exchange::Surroundings,
-    /// A script ended the body: later pieces are dropped.
-    is_complete: bool,
-}
-
-impl Filter {
-    fn run(&mut self, ctx: &mut Context, bytes: Vec<u8>, is_last: bool, out: &mut Pieces) {
-        if self.is_complete {
-            return;
-        }
-        *self.exchange.piece.borrow_mut() = Piece { bytes, is_last };
-        let arguments = MultiValue::from_iter([
-            LuaValue::Table(self.functions.functions.clone()),
-            self.functions.conf.clone(),
-            LuaValue::Table(self.exchange.api_ctx.clone()),
-        ]);
-        let function = self.engine.run_all().clone();
-        let place = &self.functions.place;
-        let run = Run::new(&self.engine, &self.exchange, Stage::BodyFilter, place, function, arguments);
-        let outcome = run.map(|run| self.surroundings.with(|env| run.at_once(ctx, env)));
-        if !matches!(outcome, Ok(Outcome::Returned(_))) {
-            ctx.instead = Some(Box::new(Reply::silent().because("a Lua function failed")));
-            out.fail(FAILED);
-            return;
-        }
-        let piece = std::mem::take(&mut *self.exchange.piece.borrow_mut());
-        out.bytes(&piece.bytes);
-        self.is_complete = piece.is_last;
-    }
-}
-
-impl Transform for Filter {
-    fn holds_head(&self) -> bool {
-        true
-    }
-
-    fn data(&mut self, ctx: &mut Context, data: Chunk, out: &mut Pieces) {
-        self.run(ctx, data.to_vec(), false, out);
-    }
-
-    fn end(&mut self, ctx: &mut Context, _: Option<&mut Headers>, out: &mut Pieces) {
-        self.run(ctx, Vec::new(), true, out);
-    }
-}
-
-/// A filter whose script cannot run: the body is cut off.
-struct Broken;
-
-impl Transform for Broken {
-    fn holds_head(&self) -> bool {
-        true
-    }
-
-    fn data(&mut self, ctx: &mut Context, _: Chunk, out: &mut Pieces) {
-        ctx.instead = Some(Box::new(Reply::new(500).because("a Lua function failed")));
-        out.fail(FAILED);
-    }
-
-    fn end(&mut self, ctx: &mut Context, _: Option<&mut Headers>, out: &mut Pieces) {
-        ctx.instead = Some(Box::new(Reply::new(500).because("a Lua function failed")));
-        out.fail(FAILED);
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
 use serde_json::{Value, json};
-use sigma_schema::plugins::{PluginRefusal, PluginSchemas, PluginScope, Standing};
+use sigma_schema::plugins::{PluginRefusal, PluginSchemas, PluginScope, ScriptForm, Standing};
 
 use crate::kind::Kind;
 use crate::profile::Profile;
@@ -98,6 +98,10 @@ impl PluginSchemas for EnabledPlugins<'_> {
 
     fn left_out(&self, name: &str) -> Option<&str> {
         self.all.left_out(name)
+    }
+
+    fn check_script(&self, form: ScriptForm, text: &str) -> Result<(), String> {
+        self.all.check_script(form, text)
     }
 
     fn is_auth(&self, name: &str) -> bool {
@@ -248,12 +252,10 @@ pub(crate) fn check_plugin(
             return refused(code, format!("failed to validate the 'vars' expression: {reason}"));
         }
     }
-    if member("pre_function").is_some() {
-        let reason = "it needs the Lua engine, which this version does not have";
-        return refused(
-            "not_served",
-            format!("failed to load _meta.pre_function in plugin {name}: {reason}"),
-        );
+    if let Some(text) = member("pre_function").and_then(Value::as_str)
+        && let Err(reason) = plugins.check_script(ScriptForm::PreFunction, text)
+    {
+        return refused("script", format!("failed to load _meta.pre_function in plugin {name}: {reason}"));
     }
     Ok(())
 }

@@ -23,6 +23,7 @@ use crate::resources::DiscoveryArgs;
 use sigma_schema::cidr::Cidr;
 use sigma_schema::expr::Expr;
 use sigma_schema::node_address::{split_address, split_node};
+use sigma_schema::plugins::{PluginSchemas, ScriptForm};
 use sigma_schema::problem::{Problem, closest, element, member};
 use sigma_schema::proto;
 
@@ -95,7 +96,7 @@ pub(crate) fn inline_upstream(item: &Object) -> Vec<Problem> {
 }
 
 /// Returns the violations that APISIX checks last, for a route.
-pub(crate) fn route_conditions(route: &Object) -> Vec<Problem> {
+pub(crate) fn route_conditions(route: &Object, plugins: &dyn PluginSchemas) -> Vec<Problem> {
     let mut found = Vec::new();
     found.extend(route.get("vars").and_then(vars));
     if let Some(pattern) = route.get("rewrite").and_then(|rewrite| rewrite.get("regex")?.as_str())
@@ -106,14 +107,14 @@ pub(crate) fn route_conditions(route: &Object) -> Vec<Problem> {
     }
     found.extend(resilience::breaches(route));
     found.extend(cache::breaches(route));
-    found.extend(lua(route, "filter_func"));
-    found.extend(lua(route, "script"));
+    found.extend(script(route, "filter_func", ScriptForm::Condition, plugins));
+    found.extend(script(route, "script", ScriptForm::Script, plugins));
     found
 }
 
 /// Returns the violations that APISIX checks last, for a service.
-pub(crate) fn service_conditions(service: &Object) -> Vec<Problem> {
-    let script = lua(service, "script").into_iter();
+pub(crate) fn service_conditions(service: &Object, plugins: &dyn PluginSchemas) -> Vec<Problem> {
+    let script = script(service, "script", ScriptForm::Script, plugins).into_iter();
     script.chain(cache::breaches(service)).collect()
 }
 
@@ -140,11 +141,17 @@ fn vars(vars: &Value) -> Option<Problem> {
     Some(problem("vars", code, message, hint))
 }
 
-/// Reports a field that needs the Lua engine.
-pub(crate) fn lua(item: &Object, field: &'static str) -> Option<Problem> {
-    item.get(field)?;
-    let message = format!("`{field}` needs the Lua engine, which this version does not have");
-    Some(problem(field, "not_served", message, "remove it, or say it with `vars` and plugins"))
+/// Checks a script.
+fn script(
+    item: &Object,
+    field: &'static str,
+    form: ScriptForm,
+    plugins: &dyn PluginSchemas,
+) -> Option<Problem> {
+    let text = item.get(field)?.as_str()?;
+    let message = plugins.check_script(form, text).err()?;
+    let hint = "`[string \"…\"]:2:` names line 2 of the text";
+    Some(problem(field, "script", message, hint))
 }
 
 /// Checks an upstream, separate or inline.

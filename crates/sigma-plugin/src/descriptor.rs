@@ -14,7 +14,9 @@ use sigma_schema::plugins::PluginScope;
 
 use crate::credentials::Credential;
 use crate::variable_fields::VariableField;
-use crate::{Bridge, Context, Entry, Env, Flow, Kind, Node, OwnedField, Plugin, Resident, Resource, Step};
+use crate::{
+    Bridge, Context, Entry, Env, Flow, Kind, Node, OwnedField, Plugin, Resident, Resource, Scripts, Step,
+};
 
 /// A phase of an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -260,6 +262,8 @@ pub struct Descriptor {
     pub resident: Option<MakeResident>,
     /// The upstreams that it serves instead of nodes.
     pub bridge: Option<Bridge>,
+    /// Makes the engine for scripts in resources; see [`crate::Kind::scripts`].
+    pub scripts: Option<fn() -> Arc<dyn Scripts>>,
 }
 
 /// Makes the process-wide part of a plugin.
@@ -323,6 +327,7 @@ impl Descriptor {
         flow: None,
         resident: None,
         bridge: None,
+        scripts: None,
     };
 }
 

@@ -13,7 +13,7 @@ use crate::descriptor::{Child, Data, Endpoint, InlineUpstream, MakeResident};
 use crate::variable_fields::VariableField;
 use crate::{
     Bridge, Build, Context, Descriptor, Env, FileMember, FlowPlugin, OwnedField, PhaseSet, Plugin, RunPolicy,
-    Step,
+    Scripts, Step,
 };
 
 /// A kind of plugin: its description for the gateway, its schemas and its documentation, and the maker of its
@@ -190,6 +190,11 @@ pub trait Kind: Send + Sync {
         None
     }
 
+    /// Returns the engine for scripts in resources, if it brings one.
+    fn scripts(&self) -> Option<Arc<dyn Scripts>> {
+        None
+    }
+
     /// Returns the maker of its process-wide part. The maker gets the metadata with defaults filled in (`null` if
     /// missing). Returns None if there is no such part; then the metadata are not read. The maker must neither block
     /// nor access the network. It returns an error message if the metadata are still invalid.
@@ -337,6 +342,10 @@ impl Kind for Descriptor {
 
     fn bridge(&self) -> Option<Bridge> {
         self.bridge
+    }
+
+    fn scripts(&self) -> Option<Arc<dyn Scripts>> {
+        self.scripts.map(|scripts| scripts())
     }
 
     fn build(&self, build: &Build<'_>) -> Result<Arc<dyn Plugin>, String> {

@@ -10,6 +10,7 @@
 //! | [`kind`] | the interface of a plugin kind |
 //! | [`descriptor`] | the description of a compiled-in plugin |
 //! | [`context`] | the data of one exchange for hooks |
+//! | [`scripts`] | scripts of users in resources |
 //! | [`step`] | results of hooks |
 //! | [`env`] | the environment of hooks: counters, background work, consumers |
 //! | [`chain`] | the plugins of a route in their order |
@@ -74,6 +75,7 @@ pub mod record;
 pub mod resident;
 pub mod resource;
 pub mod roster;
+pub mod scripts;
 pub mod step;
 pub mod system;
 pub mod takeover;
@@ -97,6 +99,7 @@ pub use owned::{OwnedField, OwnedFields};
 pub use resident::{Resident, Residents};
 pub use resource::Resource;
 pub use roster::Roster;
+pub use scripts::Scripts;
 pub use step::{BodySource, Reply, ResponseStep, Step, StreamBody};
 pub use takeover::Takeover;
 

@@ -16,6 +16,8 @@ pub struct Meta {
     pub filter: Expr,
     /// Replaces the body when the plugin replies with a status from 400.
     pub error_response: Option<Value>,
+    /// A function that runs before each hook of the plugin; see [`crate::Scripts::before`].
+    pub pre_function: Option<String>,
     /// The filter reads the response.
     #[serde(skip)]
     pub asks_response: bool,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use sigma_schema::Problem;
-use sigma_schema::plugins::{PluginRefusal, PluginSchemas, PluginScope, Standing};
+use sigma_schema::plugins::{NO_SCRIPTS, PluginRefusal, PluginSchemas, PluginScope, ScriptForm, Standing};
 use sigma_schema::problem::json_pointer;
 use sigma_schema::validation::Unread;
 
@@ -26,7 +26,7 @@ use crate::credentials::Credentials;
 use crate::descriptor::{Child, Data, InlineUpstream};
 use crate::meta::Meta;
 use crate::variable_fields::{Missing, Unknown, missing};
-use crate::{Build, Entry, FlowPlugin, Kind, Node, OwnedFields};
+use crate::{Build, Entry, FlowPlugin, Kind, Node, OwnedFields, Plugin, Scripts};
 
 /// Writes defaults into the configuration of the plugin of this name, where it says nothing of them.
 pub type Defaults = Arc<dyn Fn(&str, &mut Value) + Send + Sync>;
@@ -44,6 +44,8 @@ pub struct Roster {
     allowed: [Option<BTreeSet<Box<str>>>; 2],
     /// Plugins missing in this build, with their groups.
     left_out: BTreeMap<Box<str>, Box<str>>,
+    /// The engine for scripts in resources.
+    scripts: Option<Arc<dyn Scripts>>,
 }
 
 impl Roster {
@@ -57,7 +59,16 @@ impl Roster {
         let plugins = all.iter().filter(|kind| is_enabled(kind.name())).map(Arc::clone);
         let plugins = plugins.map(|kind| (kind.name().into(), Arc::new(Known::new(kind)))).collect();
         let left_out = absent.collect();
-        Roster { plugins, all, ignored: Box::default(), defaults: None, allowed: [None, None], left_out }
+        let scripts = all.iter().find_map(|kind| kind.scripts());
+        Roster {
+            plugins,
+            all,
+            ignored: Box::default(),
+            defaults: None,
+            allowed: [None, None],
+            left_out,
+            scripts,
+        }
     }
 
     /// Adds the defaults of a profile.
@@ -117,6 +128,7 @@ impl Roster {
             defaults: self.defaults.clone(),
             allowed,
             left_out: self.left_out.clone(),
+            scripts: self.scripts.clone(),
         }
     }
 
@@ -125,6 +137,11 @@ impl Roster {
     pub fn ignoring(mut self, names: &[String]) -> Roster {
         self.ignored = names.into();
         self
+    }
+
+    /// Returns the engine for scripts in resources; None if the build has none.
+    pub fn scripts(&self) -> Option<&Arc<dyn Scripts>> {
+        self.scripts.as_ref()
     }
 
     /// Returns an enabled plugin.
@@ -156,9 +173,22 @@ impl Roster {
         node: &Arc<Node>,
     ) -> Result<Entry, String> {
         let written = Written { name, conf, resolved, resource };
-        self.make(PluginScope::Http, written, lookup, node, &|kind, build| kind.build(build), || {
-            Arc::new(Off)
-        })
+        let build = &|kind: &dyn Kind, build: &Build<'_>| self.with_pre_function(kind.build(build)?, build);
+        self.make(PluginScope::Http, written, lookup, node, build, || Arc::new(Off))
+    }
+
+    /// Returns an instance that runs the function of its `_meta.pre_function` first.
+    fn with_pre_function(
+        &self,
+        plugin: Arc<dyn Plugin>,
+        build: &Build<'_>,
+    ) -> Result<Arc<dyn Plugin>, String> {
+        let Some(text) = build.written.pointer("/_meta/pre_function").and_then(Value::as_str) else {
+            return Ok(plugin);
+        };
+        let scripts = self.scripts.as_ref().ok_or(NO_SCRIPTS)?;
+        scripts.check(ScriptForm::PreFunction, text)?;
+        Ok(scripts.before(plugin, &format!("{} of {}", build.plugin, build.resource), text, build.conf))
     }
 
     /// Makes an instance for a stream route.
@@ -185,7 +215,7 @@ impl Roster {
         Written { name, conf, resolved, resource }: Written<'_>,
         lookup: &dyn Lookup,
         node: &Arc<Node>,
-        make: &Make<P>,
+        make: &Make<'_, P>,
         off: fn() -> Arc<P>,
     ) -> Result<Entry<P>, String> {
         let metadata = lookup.metadata(name);
@@ -331,7 +361,7 @@ struct Written<'b> {
 }
 
 /// Makes an instance of a kind of plugin.
-type Make<P> = dyn Fn(&dyn Kind, &Build<'_>) -> Result<Arc<P>, String>;
+type Make<'m, P> = dyn Fn(&dyn Kind, &Build<'_>) -> Result<Arc<P>, String> + 'm;
 
 impl Roster {
     /// Checks the plugins nested in a configuration.
@@ -384,6 +414,13 @@ impl PluginSchemas for Roster {
 
     fn left_out(&self, name: &str) -> Option<&str> {
         self.left_out.get(name).map(|group| &**group)
+    }
+
+    fn check_script(&self, form: ScriptForm, text: &str) -> Result<(), String> {
+        match &self.scripts {
+            Some(scripts) => scripts.check(form, text),
+            None => Err(NO_SCRIPTS.to_owned()),
+        }
     }
 
     fn is_auth(&self, name: &str) -> bool {

@@ -40,6 +40,20 @@ pub struct Standing<'a> {
     pub priority: i32,
 }
 
+/// A script in a resource, besides those of plugins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScriptForm {
+    /// `filter_func` of a route: a function that is the route's condition.
+    Condition,
+    /// `script` of a route or service: a chunk that returns a table of functions by phase.
+    Script,
+    /// `_meta.pre_function` of a plugin: a chunk that returns a function.
+    PreFunction,
+}
+
+/// The error of a script in a build without an engine.
+pub const NO_SCRIPTS: &str = "it needs the Lua engine, which this build has left out";
+
 /// The plugins of this build, as far as a check needs them.
 pub trait PluginSchemas: Send + Sync {
     /// Returns the names of all HTTP plugins, sorted.
@@ -51,6 +65,14 @@ pub trait PluginSchemas: Send + Sync {
     /// Returns the group of a plugin if the build excludes that group.
     fn left_out(&self, _name: &str) -> Option<&str> {
         None
+    }
+
+    /// Checks a script in a resource.
+    ///
+    /// # Errors
+    /// Returns the whole error message.
+    fn check_script(&self, _form: ScriptForm, _text: &str) -> Result<(), String> {
+        Err(NO_SCRIPTS.to_owned())
     }
 
     /// Returns whether the plugin authenticates. Such plugins are allowed in credentials.

@@ -13,13 +13,14 @@ use std::rc::Rc;
 use mlua::chunk::ChunkMode;
 use mlua::{Function, LightUserData, Lua, LuaOptions, StdLib, Table, Value};
 use sigma_plugin::{Env, Node};
+use sigma_schema::expr::{VarName, VarValue, Variables};
 
 use budget::Budget;
 use host::Host;
 use sandbox::Parts;
 use settings::Settings;
 
-use crate::loaded::{Loaded, Token};
+use crate::loaded::{Loaded, Token, set_here};
 use crate::{core, modules, ngx};
 
 /// The first value that a coroutine yields when its script waits. Scripts cannot make it.
@@ -37,6 +38,8 @@ pub(crate) struct Engine {
     run_all: Function,
     /// `environment` of the prelude.
     environment: Function,
+    /// `proxy` of the prelude.
+    proxy: Function,
     /// What it keeps for instances of plugins.
     instances: Loaded,
 }
@@ -50,7 +53,12 @@ impl Engine {
     /// # Errors
     /// Returns an error message if the state cannot be made.
     pub(crate) fn of(env: &Env<'_>) -> Result<Rc<Engine>, String> {
-        env.local.part(|| Made(Engine::made(env.node))).0.clone()
+        let made = env.local.part(|| {
+            let made = Engine::made(env.node);
+            made.iter().for_each(set_here);
+            Made(made)
+        });
+        made.0.clone()
     }
 
     /// A state of its own, for checks of texts.
@@ -90,6 +98,7 @@ impl Engine {
         Ok(Engine {
             runner: gateway.get("run")?,
             run_all: gateway.get("run_all")?,
+            proxy: gateway.get("proxy")?,
             environment: parts.environment,
             instances: Loaded::default(),
             lua,
@@ -130,6 +139,37 @@ impl Engine {
         let result = chunk.call::<Value>(());
         self.budget.end();
         result.map_err(|error| message_of(&error))
+    }
+
+    /// Whether a condition of a route holds.
+    ///
+    /// # Errors
+    /// Returns the message of an error that it raises.
+    pub(crate) fn condition(&self, function: &Function, variables: &dyn Variables) -> Result<bool, String> {
+        self.host.enter_stage(host::Stage::Match);
+        let held = self.budget.begin(&self.lua).and_then(|()| {
+            self.lua.scope(|scope| {
+                let get = scope.create_function(|lua, name: mlua::LuaString| {
+                    let name = VarName::parse(&name.to_string_lossy());
+                    let value = match variables.get(&name) {
+                        None => Value::Nil,
+                        Some(VarValue::Bool(value)) => Value::Boolean(value),
+                        Some(VarValue::Text(text)) => Value::String(lua.create_string(&*text)?),
+                        Some(VarValue::List(items)) => {
+                            let items = items.iter().map(|item| lua.create_string(&**item));
+                            Value::Table(lua.create_sequence_from(items.collect::<Result<Vec<_>, _>>()?)?)
+                        }
+                    };
+                    Ok((Value::Nil, value))
+                })?;
+                let set = scope.create_function(|_, ()| Ok("the variables of a condition are read only"))?;
+                let variables: Table = self.proxy.call((get, set))?;
+                let value: Value = function.call(variables)?;
+                Ok(!matches!(value, Value::Nil | Value::Boolean(false)))
+            })
+        });
+        self.budget.end();
+        held.map_err(|error| message_of(&error))
     }
 
     /// `run_all` of the prelude: runs functions in order, until one returns something.

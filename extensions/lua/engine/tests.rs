@@ -32,7 +32,10 @@ fn scripts_write_and_exit() {
         ("ngx.exit(0) ngx.say('on')", "passed"),
         ("ngx.status = 201 ngx.say('made')", "201 made"),
         ("ngx.exit(444)", "444"),
-        ("local ok, e = xpcall(function() ngx.sayy() end, function(e) return 'handled' end) ngx.say(ok, e)", "falsehandled\n"),
+        (
+            "local ok, e = xpcall(function() ngx.sayy() end, function(e) return 'handled' end) ngx.say(ok, e)",
+            "falsehandled\n",
+        ),
         ("error('broken')", "500"),
         ("ngx.say('begun') error('broken')", "444"),
         ("local t = nil t.x = 1", "500"),

@@ -70,11 +70,11 @@ resource! {
         /// Conditions on variables.
         #[serde(skip_serializing_if = "Optional::is_unset")]
             pub vars: Optional<Expr>,
-        /// A condition in Lua; not supported.
+        /// A condition in Lua: `function(vars) … end`. The route serves requests for which it returns true.
         #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(length(min = 10), extend("pattern" = "^function"))]
         pub filter_func: Optional<Script>,
-        /// A Lua program that serves the request; not supported.
+        /// A Lua chunk that returns a table of functions by phase. They run instead of the plugins of the route.
         #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(length(min = 10, max = 102400))]
         pub script: Optional<Script>,
@@ -123,10 +123,17 @@ resource! {
     }
 }
 
-/// A Lua text. It is recognised and refused, because this version has no Lua engine.
+/// A Lua text.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Script(String);
+
+impl Script {
+    /// Returns the text; empty if there is none.
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+}
 
 impl super::optional::Unset for Script {
     const UNSET: &'static Self = &Script(String::new());

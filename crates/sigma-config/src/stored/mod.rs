@@ -190,9 +190,11 @@ fn rules_of(kind: Kind) -> (&'static [Rule], &'static [Rule]) {
     match kind {
         Kind::Route => (
             &[|_, object| rules::route_before_schema(object)],
-            &[UPSTREAM, PLUGINS, |_, object| rules::route_conditions(object)],
+            &[UPSTREAM, PLUGINS, |subject, object| rules::route_conditions(object, subject.plugins)],
         ),
-        Kind::Service => (&[], &[UPSTREAM, PLUGINS, |_, object| rules::service_conditions(object)]),
+        Kind::Service => {
+            (&[], &[UPSTREAM, PLUGINS, |subject, object| rules::service_conditions(object, subject.plugins)])
+        }
         Kind::Upstream => (&[], &[|_, object| rules::upstream(object)]),
         Kind::Consumer | Kind::ConsumerGroup | Kind::GlobalRule | Kind::PluginConfig => (&[], &[PLUGINS]),
         Kind::Credential => (&[], &[PLUGINS, |subject, _| subject.not_authenticating()]),

@@ -11,10 +11,11 @@ use sigma_config::resources::{self, Plugins, SslType};
 use sigma_config::stored::wrong_ssl_type;
 use sigma_plugin::descriptor::{InlineUpstream, inline_upstream_key};
 use sigma_plugin::roster::{Lookup, unresolved};
+use sigma_plugin::scripts::SCRIPT;
 use sigma_plugin::{Consumer, Entry, FlowPlugin, Identity, Residents, Resource};
 use sigma_schema::Problem;
 use sigma_schema::id::Id;
-use sigma_schema::plugins::{PluginSchemas, PluginScope};
+use sigma_schema::plugins::{NO_SCRIPTS, PluginSchemas, PluginScope, ScriptForm};
 use sigma_schema::problem::{element, member};
 
 use super::certificates::Certificate;
@@ -139,7 +140,8 @@ impl Task<'_> {
             let place = if key.kind == Kind::Upstream { String::new() } else { ".upstream".to_owned() };
             building.upstream(key.to_string(), &place, upstream);
         }
-        let (entries, identities) = plugins.map(|plugins| building.plugins(plugins)).unwrap_or_default();
+        let (mut entries, identities) = plugins.map(|plugins| building.plugins(plugins)).unwrap_or_default();
+        entries.extend(building.script());
         let rewrite = building.rewrite();
         let upstreams = building.upstreams.into_boxed_slice();
         if entries.is_empty() && upstreams.is_empty() && identities.is_empty() && rewrite.is_none() {
@@ -375,6 +377,32 @@ impl Building<'_, '_> {
                 None
             }
         }
+    }
+
+    /// Compiles the script of a route or service.
+    fn script(&mut self) -> Option<Arc<Entry>> {
+        let resources = &self.task.config.resources;
+        let script = match self.key.kind {
+            Kind::Route => resources.routes.get(&self.key.id).map(|route| &route.script)?,
+            Kind::Service => resources.services.get(&self.key.id).map(|service| &service.script)?,
+            _ => return None,
+        };
+        let text = (!script.is_unset()).then(|| script.text())?;
+        let known = self.old.and_then(|old| old.entries.iter().find(|entry| entry.name() == SCRIPT));
+        if let Some(same) = known.filter(|known| *known.conf == *text) {
+            return Some(Arc::clone(same));
+        }
+        let Some(scripts) = self.task.roster.scripts() else {
+            let place = format!("{}.script", self.key);
+            self.fail(Problem::new(place, "script", NO_SCRIPTS));
+            return None;
+        };
+        if let Err(reason) = scripts.check(ScriptForm::Script, text) {
+            let place = format!("{}.script", self.key);
+            self.fail(Problem::new(place, "script", reason));
+            return None;
+        }
+        Some(Arc::new(scripts.script(&self.resource(), text)))
     }
 
     /// Compiles an identity; a failing one is left out, so that it grants no access.

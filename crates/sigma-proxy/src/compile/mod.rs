@@ -171,6 +171,7 @@ impl Compiler {
             geography,
             challenges,
             residents: Arc::new(residents),
+            router: Router::with_scripts(config.settings.router.http, self.roster.scripts().cloned()),
             bridges: self.roster.kinds().filter_map(|kind| kind.bridge()).collect(),
             ..empty(config, formats)
         };
@@ -241,7 +242,7 @@ impl State {
             self.place_consumer(snapshot, config, &consumer.username);
         }
         let names = Arc::clone(&snapshot.listener_names);
-        snapshot.router = Router::compile(config.settings.router.http, route_inputs(config, &names));
+        snapshot.router = snapshot.router.clone().with_routes(route_inputs(config, &names));
         for (order, route) in config.resources.routes.ordered() {
             let number = self.route_numbers.take();
             self.place_route(snapshot, config, route, number, order);

@@ -10,6 +10,7 @@ use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::resources;
 use sigma_config::table::Order;
 use sigma_plugin::context::{RouteFacts, RouteResources};
+use sigma_plugin::scripts::SCRIPT;
 use sigma_plugin::{Chain, Entry, Resource};
 use sigma_schema::id::Id;
 
@@ -243,7 +244,12 @@ impl State {
         if service.is_empty() && config.is_empty() && own.is_empty() {
             return Arc::clone(&self.no_plugins);
         }
-        Arc::new(Chain::new(service.iter().chain(config).chain(own).cloned()))
+        let all = service.iter().chain(config).chain(own);
+        // A script runs instead of all plugins; the route's comes before its service's.
+        match all.clone().rfind(|entry| entry.name() == SCRIPT) {
+            Some(script) => Arc::new(Chain::new([Arc::clone(script)])),
+            None => Arc::new(Chain::new(all.cloned())),
+        }
     }
 
     fn target(

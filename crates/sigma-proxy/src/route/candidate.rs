@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use sigma_http::Method;
+use sigma_plugin::scripts::RouteCondition;
 use sigma_schema::cidr::CidrSet;
 use sigma_schema::expr::{Expr, Variables};
 
@@ -165,6 +166,8 @@ pub(super) struct Conditions {
     pub(super) hosts: Box<[HostPattern]>,
     /// The expression.
     pub(super) vars: Expr,
+    /// The condition in code.
+    pub(super) filter: Option<Arc<dyn RouteCondition>>,
     /// Media types of the request's body.
     pub(super) consumes: Box<[MediaType]>,
     /// Media types of the answer.
@@ -178,6 +181,7 @@ pub(super) enum Unmet {
     RemoteAddr,
     Host,
     Vars,
+    Filter,
     Consumes,
     Produces,
 }
@@ -189,6 +193,7 @@ impl Conditions {
             && self.remote_addrs.is_empty()
             && self.hosts.is_empty()
             && self.vars.is_empty()
+            && self.filter.is_none()
             && self.consumes.is_empty()
             && self.produces.is_empty()
     }
@@ -211,6 +216,9 @@ impl Conditions {
         }
         if !self.vars.is_empty() && !self.vars.eval(request.variables()) {
             return Err(Unmet::Vars);
+        }
+        if self.filter.as_ref().is_some_and(|filter| !filter.holds(request.variables())) {
+            return Err(Unmet::Filter);
         }
         Ok(())
     }

@@ -6,15 +6,17 @@ use std::sync::Arc;
 
 use sigma_config::resources::{Route, Service};
 use sigma_config::settings::RouterKind;
+use sigma_plugin::Scripts;
+use sigma_plugin::scripts::RouteCondition;
 use sigma_schema::cidr::CidrSet;
-use sigma_schema::expr::Expr;
+use sigma_schema::expr::{Expr, Variables};
 
 use super::candidate::{Candidate, Conditions, MethodSet, PathCheck, Rank};
 use super::host::HostPattern;
 use super::media::MediaType;
 use super::pattern::{Pattern, Rest};
 use super::tree::{Direction, Tree};
-use super::{Router, UriTree};
+use super::{Engine, Router, UriTree};
 
 /// The parts of a route that the router needs.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,6 +33,8 @@ pub struct RouteInput<'a> {
     pub remote_addrs: CidrSet,
     /// Conditions on variables.
     pub vars: &'a Expr,
+    /// Its condition in code.
+    pub filter: Option<Filter<'a>>,
     /// Media types of request bodies; empty for all.
     pub consumes: &'a [String],
     /// Media types of answers; empty for all.
@@ -74,6 +78,8 @@ impl<'a> RouteInput<'a> {
             priority: route.priority,
             remote_addrs,
             vars: &route.vars,
+            filter: (!route.filter_func.is_unset())
+                .then(|| Filter { route: route.id.as_str(), text: route.filter_func.text() }),
             consumes: &route.consumes,
             produces: &route.produces,
             method_not_allowed: route.method_not_allowed,
@@ -84,6 +90,35 @@ impl<'a> RouteInput<'a> {
                 .collect(),
             enabled: route.status.is_on(),
         }
+    }
+}
+
+/// A condition in code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Filter<'a> {
+    /// The id of the route, for logs.
+    pub route: &'a str,
+    /// The text.
+    pub text: &'a str,
+}
+
+impl Filter<'_> {
+    /// Returns the condition; without an engine it never holds.
+    fn compiled(self, scripts: &Engine) -> Arc<dyn RouteCondition> {
+        match &scripts.0 {
+            Some(scripts) => scripts.condition(self.route, self.text),
+            None => Arc::new(Never),
+        }
+    }
+}
+
+/// A condition that no request fulfils.
+#[derive(Debug)]
+struct Never;
+
+impl RouteCondition for Never {
+    fn holds(&self, _: &dyn Variables) -> bool {
+        false
     }
 }
 
@@ -106,11 +141,7 @@ impl Router {
         kind: RouterKind,
         routes: impl IntoIterator<Item = (u32, u64, RouteInput<'a>)>,
     ) -> Router {
-        let mut router = Router::empty(kind);
-        for (number, order, input) in routes {
-            router.put(number, order, &input);
-        }
-        router
+        Router::empty(kind).with_routes(routes)
     }
 
     /// Returns this router with some routes changed, one change after the other. It shares everything else with this
@@ -137,7 +168,25 @@ impl Router {
             uris: Tree::new(Direction::Forward),
             hosts: Tree::new(Direction::Backward),
             answer_405: 0,
+            scripts: Engine::default(),
         }
+    }
+
+    /// Returns an empty router whose routes may have conditions in code.
+    pub(crate) fn with_scripts(kind: RouterKind, scripts: Option<Arc<dyn Scripts>>) -> Router {
+        Router { scripts: Engine(scripts), ..Router::empty(kind) }
+    }
+
+    /// Adds routes; see [`Router::compile`].
+    #[must_use]
+    pub(crate) fn with_routes<'a>(
+        mut self,
+        routes: impl IntoIterator<Item = (u32, u64, RouteInput<'a>)>,
+    ) -> Router {
+        for (number, order, input) in routes {
+            self.put(number, order, &input);
+        }
+        self
     }
 
     fn put(&mut self, number: u32, order: u64, input: &RouteInput<'_>) {
@@ -145,7 +194,7 @@ impl Router {
             return;
         }
         self.answer_405 += u32::from(input.method_not_allowed);
-        let conditions = Conditions::of(self.kind, input).map(Arc::new);
+        let conditions = Conditions::of(self.kind, input, &self.scripts).map(Arc::new);
         let entries: Vec<(Pattern<'_>, Candidate)> = input
             .patterns(self.kind, number, order)
             .map(|(mut pattern, rank)| {
@@ -261,13 +310,14 @@ impl PathCheck {
 
 impl Conditions {
     /// Returns the conditions of a route in a router of `kind`, if it has any besides the method.
-    pub(super) fn of(kind: RouterKind, input: &RouteInput<'_>) -> Option<Conditions> {
+    pub(super) fn of(kind: RouterKind, input: &RouteInput<'_>, scripts: &Engine) -> Option<Conditions> {
         let hosts: &[&str] = if kind == RouterKind::RadixtreeHostUri { &[] } else { &input.hosts };
         let conditions = Conditions {
             listeners: input.listeners.as_slice().into(),
             remote_addrs: input.remote_addrs.clone(),
             hosts: hosts.iter().map(|host| HostPattern::parse(host)).collect(),
             vars: input.vars.clone(),
+            filter: input.filter.map(|filter| filter.compiled(scripts)),
             consumes: input.consumes.iter().map(|text| MediaType::parse(text)).collect(),
             produces: input.produces.iter().map(|text| MediaType::parse(text)).collect(),
         };

@@ -83,6 +83,7 @@ impl Router {
             methods: super::MethodSet::ANY,
             remote_addrs: Default::default(),
             vars: &Default::default(),
+            filter: None,
             consumes: &[],
             produces: &[],
             listeners: Vec::new(),
@@ -112,7 +113,7 @@ impl Router {
         {
             return Some(format!("host {} not in [{}]", text(request.host()), route.hosts.join(", ")));
         }
-        let conditions = Conditions::of(self.kind, route)?;
+        let conditions = Conditions::of(self.kind, route, &self.scripts)?;
         let unmet = conditions.check(request).and_then(|()| conditions.check_media(request)).err()?;
         Some(match unmet {
             Unmet::Listener => format!("listener {} not in {:?}", request.listener(), route.listeners),
@@ -128,6 +129,7 @@ impl Router {
                 }
                 reason
             }
+            Unmet::Filter => "filter_func returned false".to_owned(),
             Unmet::Vars => match route.vars.needs_body() {
                 Some(name) => format!("vars false without a body, which decides `{name}`"),
                 None if route.vars.asks_time() => {

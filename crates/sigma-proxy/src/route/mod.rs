@@ -33,6 +33,8 @@ pub use explain::{Explanation, Unserved, Verdict};
 pub use params::Params;
 pub use sigma_config::settings::RouterKind;
 
+use sigma_plugin::Scripts;
+
 use candidate::{Candidate, PathCheck, Unmet};
 use candidates::Candidates;
 use host::HostUris;
@@ -50,6 +52,18 @@ pub struct Router {
     hosts: Tree<HostUris>,
     /// How many routes answer 405: with none of them, wrong methods need not be remembered.
     answer_405: u32,
+    /// The engine for conditions in code.
+    scripts: Engine,
+}
+
+/// The engine for conditions in code; None if the build has none.
+#[derive(Clone, Default)]
+pub(crate) struct Engine(pub(crate) Option<Arc<dyn Scripts>>);
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Engine").field(&self.0.is_some()).finish()
+    }
 }
 
 /// Candidates by the key of their uri pattern.

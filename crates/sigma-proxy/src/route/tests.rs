@@ -78,6 +78,7 @@ impl TestRoute {
             priority: self.priority,
             remote_addrs: self.remote_addrs.clone(),
             vars: &self.vars,
+            filter: None,
             consumes: &self.consumes,
             produces: &self.produces,
             method_not_allowed: self.method_not_allowed,
