@@ -529,13 +529,13 @@ stream_routes:
             ("plugins[2].name", 2, "unknown plugin [limit-cont] (did you mean `limit-count`?)"),
             ("routes[0].plugin_config_id", 4, "there is no plugin config `q`"),
             ("routes[0].plugins.limit-count", 4, "unknown plugin [limit-count]"),
-            ("routes[1].script", 5, "needs the Lua engine"),
+            ("routes[1].script", 5, "it needs the Lua engine, which this build has left out"),
             (
                 "services[0].upstream.tls.client_cert_id",
                 7,
                 "failed to fetch ssl info by ssl id [d], wrong ssl type",
             ),
-            ("services[0].script", 7, "needs the Lua engine"),
+            ("services[0].script", 7, "it needs the Lua engine, which this build has left out"),
             ("upstreams[0].discovery_type", 9, "the registry `nacos` has no settings"),
             ("consumers[0].group_id", 11, "there is no consumer group `h`"),
             (

@@ -33,6 +33,9 @@ pub use explain::{Explanation, Unserved, Verdict};
 pub use params::Params;
 pub use sigma_config::settings::RouterKind;
 
+use std::fmt;
+use std::sync::Arc;
+
 use sigma_plugin::Scripts;
 
 use candidate::{Candidate, PathCheck, Unmet};
