@@ -1,12 +1,12 @@
 //! What scripts keep of one exchange, over its phases.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::rc::Rc;
-
 use std::sync::Arc;
 
 use mlua::Table;
-use sigma_http::Headers;
+use sigma_http::{HeaderId, Headers};
 use sigma_plugin::system::Host;
 use sigma_plugin::{Consumers, Context, Env, Local, Node, Plugin, Slot};
 
@@ -27,8 +27,16 @@ pub(crate) struct Exchange {
     pub(crate) ngx_ctx: RefCell<Table>,
     /// The status that a script set before the response.
     pub(crate) status: Cell<Option<u16>>,
-    /// Response fields that a script set before the response, in order.
-    pub(crate) fields: RefCell<Vec<(String, Vec<u8>)>>,
+    /// Response fields that scripts set before the response.
+    pub(crate) fields: RefCell<Headers>,
+    /// The path that a script set, decoded; None for the client's.
+    pub(crate) uri: RefCell<Option<Vec<u8>>>,
+    /// The request body between `ngx.req.init_body` and `finish_body`.
+    pub(crate) draft: RefCell<Option<Vec<u8>>>,
+    /// Variables that scripts set and that change nothing else, by name; None if unset.
+    pub(crate) variables: RefCell<HashMap<String, Option<Vec<u8>>>>,
+    /// The number of variables that scripts gave to templates.
+    pub(crate) texts: Cell<usize>,
     /// The body that scripts have written; None if they have written nothing.
     pub(crate) output: RefCell<Option<Vec<u8>>>,
     /// `ngx.eof` was called: no output follows.
@@ -60,6 +68,10 @@ impl Exchange {
             ngx_ctx: RefCell::new(engine.lua().create_table()?),
             status: Cell::new(None),
             fields: RefCell::default(),
+            uri: RefCell::default(),
+            draft: RefCell::default(),
+            variables: RefCell::default(),
+            texts: Cell::default(),
             output: RefCell::default(),
             is_output_complete: Cell::new(false),
             exit_in_filter: Cell::new(None),
@@ -71,11 +83,19 @@ impl Exchange {
         Ok(exchange)
     }
 
-    /// Moves the response fields that were set before the response into it.
+    /// Moves the response fields that were set before the response into it. The node's media type counts.
     pub(crate) fn move_fields(&self, headers: &mut Headers) {
-        for (name, value) in self.fields.borrow_mut().drain(..) {
-            headers.append(&name, &value);
+        let fields = std::mem::take(&mut *self.fields.borrow_mut());
+        for (id, name, value) in fields.fields() {
+            if id != HeaderId::ContentType || !headers.has(id) {
+                headers.append_parts(name, &[value]);
+            }
         }
+    }
+
+    /// Whether scripts have begun the response: its head cannot change then.
+    pub(crate) fn is_head_sent(&self) -> bool {
+        self.output.borrow().is_some()
     }
 
     /// The state of an exchange, if a script has run in it.

@@ -50,12 +50,11 @@ fn exited(status: i64, exchange: &Exchange, ctx: &mut Context) -> Step {
 
 /// The response of `ngx.exit` without output.
 pub(crate) fn page(status: i64, exchange: &Exchange, ctx: &mut Context) -> Reply {
-    let set = exchange.status.get();
-    let status = match (status, set) {
+    let has_page = status >= 300 && !WITHOUT_PAGE.contains(&status);
+    let status = match (status, exchange.status.get()) {
         (200, Some(set)) => i64::from(set),
         (status, _) => status,
     };
-    let has_page = status >= 300 && !WITHOUT_PAGE.contains(&status) && set != u16::try_from(status).ok();
     let reply = Reply::new(u16::try_from(status).unwrap_or(500)).because("a Lua function answered");
     with_fields(if has_page { reply } else { reply.text("") }, exchange, ctx)
 }
@@ -70,8 +69,8 @@ pub(crate) fn written(exchange: &Exchange, ctx: &mut Context) -> Option<Reply> {
 
 /// Adds the response fields that scripts have set.
 fn with_fields(mut reply: Reply, exchange: &Exchange, _ctx: &mut Context) -> Reply {
-    for (name, value) in exchange.fields.borrow_mut().drain(..) {
-        reply = reply.header(name, value);
+    for (name, value) in std::mem::take(&mut *exchange.fields.borrow_mut()).iter() {
+        reply = reply.header(String::from_utf8_lossy(name).into_owned(), value);
     }
     reply
 }

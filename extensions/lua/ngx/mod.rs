@@ -1,10 +1,17 @@
 //! The table `ngx`.
 
+mod args;
+mod body;
 mod constants;
+mod fields;
+mod filter;
 mod log;
 mod output;
+mod request;
+mod response;
+pub(crate) mod variables;
 
-pub(crate) use constants::null;
+pub(crate) use constants::{is_null, null};
 
 use std::rc::Rc;
 
@@ -15,6 +22,9 @@ use crate::engine::host::Host;
 use crate::engine::settings::Settings;
 use crate::modules::Modules;
 
+/// The name of the table in the registry.
+const NGX: &str = "sigma.ngx";
+
 /// Registers `ngx` as a global, with all its members.
 pub(crate) fn register(
     lua: &Lua,
@@ -24,16 +34,27 @@ pub(crate) fn register(
     modules: &Modules,
     settings: &Settings,
 ) -> mlua::Result<()> {
-    let _ = modules;
     let ngx = lua.create_table()?;
     constants::register(lua, &ngx)?;
     log::register(lua, host, &ngx, base)?;
     output::register(lua, host, &ngx, settings)?;
+    fields::register(lua)?;
+    response::register(lua, host, &ngx, gateway, modules)?;
+    request::register(lua, host, &ngx, gateway, modules, settings)?;
+    variables::register(lua, host, &ngx, gateway)?;
+    filter::register(lua, host, &ngx, gateway, settings.output_bytes)?;
     let get = host.raw(lua, "ngx", |host, arguments| member(host, arguments.lua(), &arguments.value(1)))?;
     let set =
         host.raw(lua, "ngx", |host, arguments| set_member(host, &arguments.value(1), &arguments.value(2)))?;
     let object: Function = gateway.get("object")?;
-    base.raw_set("ngx", object.call::<Value>((ngx, get, set))?)
+    let object: Table = object.call((ngx, get, set))?;
+    lua.set_named_registry_value(NGX, &object)?;
+    base.raw_set("ngx", object)
+}
+
+/// The table `ngx`, for functions of the gateway in Lua.
+pub(crate) fn table(lua: &Lua) -> mlua::Result<Table> {
+    lua.named_registry_value(NGX)
 }
 
 /// Reads a member that is computed.
@@ -62,3 +83,6 @@ fn set_member(host: &Host, name: &Value, value: &Value) -> Results {
     }
     nothing()
 }
+
+#[cfg(test)]
+mod tests;

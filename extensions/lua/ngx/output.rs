@@ -150,15 +150,18 @@ pub(super) fn set_status(host: &Host, value: &Value) -> Result<(), String> {
         _ => None,
     };
     let Some(number) = number else {
-        return Err(format!("number expected, got {}", type_name(value)));
+        // The words of OpenResty.
+        return Err("bad argument #2 to 'ngx_http_lua_ffi_set_resp_status' (cannot convert 'nil' to 'int')"
+            .to_owned());
     };
     // Other numbers have no response.
     let status = u16::try_from(number).ok().filter(|status| (100..=999).contains(status)).unwrap_or(500);
     let stage = host.stage();
     host.with(|seat| {
+        let is_sent = matches!(stage, Stage::BodyFilter | Stage::Log) || seat.exchange.is_head_sent();
         match stage {
             Stage::HeaderFilter => seat.ctx.response.status = status,
-            Stage::BodyFilter => {
+            _ if is_sent => {
                 super::log::write(4, b"attempt to set ngx.status after sending out response headers")
             }
             _ => seat.exchange.status.set(Some(status)),
