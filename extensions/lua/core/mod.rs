@@ -1,5 +1,7 @@
 //! The module `apisix.core` and its relatives.
 
+mod ctx;
+mod request;
 pub(crate) mod response;
 
 use std::rc::Rc;
@@ -10,14 +12,17 @@ use crate::engine::host::Host;
 use crate::modules::Modules;
 
 /// Registers the modules.
-pub(crate) fn register(lua: &Lua, _host: &Rc<Host>, modules: &Modules) -> mlua::Result<()> {
+pub(crate) fn register(lua: &Lua, host: &Rc<Host>, modules: &Modules) -> mlua::Result<()> {
     let core = lua.create_table()?;
+    ctx::register(lua, host, &core)?;
+    request::register(lua, host, &core)?;
+    response::register(lua, host, &core)?;
     modules.add("apisix.core", core)
 }
 
 /// Makes `ctx` for one exchange.
 pub(crate) fn new_api_ctx(lua: &Lua) -> mlua::Result<Table> {
-    lua.create_table()
+    ctx::new(lua)
 }
 
 /// A JSON value as APISIX's scripts see it: null is `ngx.null`.
@@ -43,3 +48,6 @@ pub(crate) fn to_lua(lua: &Lua, value: &serde_json::Value) -> mlua::Result<Value
         }
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,15 +1,37 @@
 //! `core.response`, and the values that functions of plugins return.
 
-use mlua::{MultiValue, Value};
+use std::rc::Rc;
+
+use mlua::{Function, Lua, MultiValue, Table, Value};
 use sigma_plugin::{Context, Reply};
 
 use crate::engine::Engine;
+use crate::engine::arguments::{failed, one, type_name};
+use crate::engine::host::Host;
 use crate::exchange::Exchange;
+use crate::ngx::is_null;
 use crate::reply;
+
+/// The deepest nesting of tables that become JSON.
+const DEPTH: usize = 128;
+
+/// Registers `core.response`.
+pub(super) fn register(lua: &Lua, host: &Rc<Host>, core: &Table) -> mlua::Result<()> {
+    let parts = lua.create_table()?;
+    host.function(lua, &parts, "encode", |_, arguments| match encoded(&arguments.value(1)) {
+        Ok(text) => {
+            one(arguments.lua(), arguments.lua().create_string(text).map_err(|error| error.to_string())?)
+        }
+        Err(message) => failed(arguments.lua(), message),
+    })?;
+    let encode: Function = parts.raw_get("encode")?;
+    let source = lua.load(include_str!("response.lua")).set_name("=gateway");
+    core.raw_set("response", source.call::<Table>((crate::ngx::table(lua)?, encode))?)
+}
 
 /// The response to a code and a body that a function returned; None if it returned neither.
 pub(crate) fn returned(
-    engine: &Engine,
+    _engine: &Engine,
     values: &MultiValue,
     exchange: &Exchange,
     ctx: &mut Context,
@@ -19,6 +41,162 @@ pub(crate) fn returned(
     if code.is_nil() && body.is_nil() {
         return None;
     }
-    let _ = (engine, exchange, ctx, body, reply::written);
-    None
+    let status = match code {
+        Value::Integer(code) => Ok(code),
+        Value::Number(code) => Ok(code as i64),
+        // APISIX compares it with 400, which fails.
+        other => Err(format!("a function returned {} instead of a status", type_name(&other))),
+    };
+    let body = match &body {
+        Value::Nil => Ok(None),
+        Value::Table(_) => encoded(&body).map(|mut text| {
+            text.push(b'\n');
+            Some(text)
+        }),
+        Value::String(text) => Ok(Some(text.as_bytes().to_vec())),
+        Value::Integer(_) | Value::Number(_) | Value::Boolean(_) => {
+            Ok(body.to_string().ok().map(String::into_bytes))
+        }
+        other => Err(format!("a function returned {} as a body", type_name(other))),
+    };
+    let (status, body) = match (status, body) {
+        (Ok(status), Ok(body)) => (status, body),
+        (Err(message), _) | (_, Err(message)) => {
+            tracing::error!("a Lua function failed: runtime error: {message}");
+            return Some(Reply::new(500).because("a Lua function failed"));
+        }
+    };
+    if let Some(body) = body {
+        if !exchange.is_head_sent() {
+            exchange.status.set(u16::try_from(status).ok().filter(|status| (100..=999).contains(status)));
+        }
+        exchange.output.borrow_mut().get_or_insert_default().extend_from_slice(&body);
+    }
+    match reply::written(exchange, ctx) {
+        Some(reply) => Some(reply),
+        None => Some(reply::page(status, exchange, ctx)),
+    }
+}
+
+/// A value as JSON.
+///
+/// # Errors
+/// Returns a message for values that JSON does not have.
+pub(crate) fn encoded(value: &Value) -> Result<Vec<u8>, String> {
+    let mut out = Vec::new();
+    encode(value, DEPTH, &mut out)?;
+    Ok(out)
+}
+
+fn encode(value: &Value, depth: usize, out: &mut Vec<u8>) -> Result<(), String> {
+    match value {
+        Value::Nil => out.extend_from_slice(b"null"),
+        value if is_null(value) => out.extend_from_slice(b"null"),
+        Value::Boolean(truth) => out.extend_from_slice(if *truth { b"true" } else { b"false" }),
+        Value::Integer(number) => out.extend_from_slice(number.to_string().as_bytes()),
+        Value::Number(number) if number.is_finite() => out.extend_from_slice(short(*number).as_bytes()),
+        Value::Number(_) => return Err("Cannot serialise number: must not be NaN or Inf".to_owned()),
+        Value::String(text) => quote(&text.as_bytes(), out),
+        Value::Table(table) => return encode_table(table, depth, out),
+        other => return Err(format!("Cannot serialise {}: type not supported", type_name(other))),
+    }
+    Ok(())
+}
+
+/// A number with 14 digits, as Lua writes it.
+fn short(number: f64) -> String {
+    if number.fract() == 0.0 && number.abs() < 1e14 {
+        return format!("{number:.0}");
+    }
+    let written = format!("{number:.13e}");
+    let (digits, exponent) = written.split_once('e').unwrap_or((&written, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or_default();
+    if (-5..14).contains(&exponent) {
+        let places = usize::try_from(13 - exponent).unwrap_or_default();
+        let text = format!("{number:.places$}");
+        let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+        return text.to_owned();
+    }
+    let digits = digits.trim_end_matches('0').trim_end_matches('.');
+    let sign = if exponent < 0 { '-' } else { '+' };
+    format!("{digits}e{sign}{:02}", exponent.abs())
+}
+
+fn quote(text: &[u8], out: &mut Vec<u8>) {
+    out.push(b'"');
+    for &byte in text {
+        match byte {
+            b'"' => out.extend_from_slice(b"\\\""),
+            b'\\' => out.extend_from_slice(b"\\\\"),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            b'\r' => out.extend_from_slice(b"\\r"),
+            b'\t' => out.extend_from_slice(b"\\t"),
+            0x08 => out.extend_from_slice(b"\\b"),
+            0x0c => out.extend_from_slice(b"\\f"),
+            0..0x20 | 0x7f => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
+            byte => out.push(byte),
+        }
+    }
+    out.push(b'"');
+}
+
+fn encode_table(table: &Table, depth: usize, out: &mut Vec<u8>) -> Result<(), String> {
+    if depth == 0 {
+        return Err("Cannot serialise, excessive depth".to_owned());
+    }
+    let (mut items, mut members) = (Vec::new(), Vec::new());
+    for pair in table.pairs::<Value, Value>() {
+        let (key, value) = pair.map_err(|error| error.to_string())?;
+        match key {
+            Value::Integer(place) if place > 0 => items.push((place, value)),
+            key @ (Value::String(_) | Value::Integer(_) | Value::Number(_)) => members.push((key, value)),
+            _ => return Err("Cannot serialise table: table key must be a number or string".to_owned()),
+        }
+    }
+    if members.is_empty() && !items.is_empty() {
+        return encode_items(items, depth, out);
+    }
+    // An array in an object has its places as names.
+    members.extend(items.into_iter().map(|(place, value)| (Value::Integer(place), value)));
+    out.push(b'{');
+    for (number, (key, value)) in members.iter().enumerate() {
+        if number > 0 {
+            out.push(b',');
+        }
+        match key {
+            Value::String(name) => quote(&name.as_bytes(), out),
+            Value::Number(name) => quote(short(*name).as_bytes(), out),
+            other => quote(other.to_string().unwrap_or_default().as_bytes(), out),
+        }
+        out.push(b':');
+        encode(value, depth - 1, out)?;
+    }
+    out.push(b'}');
+    Ok(())
+}
+
+fn encode_items(mut items: Vec<(i64, Value)>, depth: usize, out: &mut Vec<u8>) -> Result<(), String> {
+    items.sort_by_key(|(place, _)| *place);
+    let length = items.last().map_or(0, |(place, _)| usize::try_from(*place).unwrap_or(usize::MAX));
+    // As in cjson: more than half of a long array may not be missing.
+    if length > 10 && length / 2 > items.len() {
+        return Err("Cannot serialise table: excessively sparse array".to_owned());
+    }
+    out.push(b'[');
+    let mut next = 1;
+    for (place, value) in &items {
+        while next <= *place {
+            if next > 1 {
+                out.push(b',');
+            }
+            if next == *place {
+                encode(value, depth - 1, out)?;
+            } else {
+                out.extend_from_slice(b"null");
+            }
+            next += 1;
+        }
+    }
+    out.push(b']');
+    Ok(())
 }
