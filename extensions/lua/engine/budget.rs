@@ -68,6 +68,14 @@ impl Budget {
         Ok(())
     }
 
+    /// Fails if the run has no time left. The hook ends the script with its next instructions.
+    pub(super) fn check(&self) -> Result<(), String> {
+        if self.is_spent.get() || thread_time() >= self.until.get() {
+            return Err(self.message.borrow().clone());
+        }
+        Ok(())
+    }
+
     /// Whether the run has no time left.
     pub(super) fn is_spent(&self) -> bool {
         self.is_spent.get()

@@ -11,6 +11,7 @@ use mlua::{Function, Lua, MultiValue, Table, Thread, Value};
 use sigma_plugin::{Context, Env, Local, Node};
 
 use super::arguments::{Arguments, Results, nothing};
+use super::budget::Budget;
 use crate::exchange::Exchange;
 
 /// Where a script runs, in nginx's terms.
@@ -98,11 +99,13 @@ pub(crate) struct Host {
     /// Functions of the prelude that wrap those of the gateway.
     checked: RefCell<Option<Function>>,
     waiting: RefCell<Option<Function>>,
+    budget: Rc<Budget>,
 }
 
 impl Host {
-    pub(crate) fn new() -> Host {
+    pub(crate) fn new(budget: Rc<Budget>) -> Host {
         Host {
+            budget,
             seat: RefCell::new(None),
             stage: Cell::new(Stage::Load),
             wish: RefCell::new(None),
@@ -116,6 +119,14 @@ impl Host {
         *self.checked.borrow_mut() = Some(gateway.get("checked")?);
         *self.waiting.borrow_mut() = Some(gateway.get("waiting")?);
         Ok(())
+    }
+
+    /// Checks the time of the run, in functions that work long outside the interpreter.
+    ///
+    /// # Errors
+    /// Returns the text of a Lua error if no time is left.
+    pub(crate) fn check_time(&self) -> Result<(), String> {
+        self.budget.check()
     }
 
     /// Where the script runs.

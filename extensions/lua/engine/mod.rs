@@ -76,10 +76,10 @@ impl Engine {
         let lua = Lua::new_with(libs, LuaOptions::new())?;
         // The hook that ends scripts does not run in compiled code.
         lua.load("jit.off()").exec()?;
-        let host = Rc::new(Host::new());
+        let budget = Rc::new(Budget::new(settings.run_time));
+        let host = Rc::new(Host::new(Rc::clone(&budget)));
         let libraries = sandbox::libraries(&lua)?;
         let prelude = lua.load(include_str!("prelude.lua")).set_name("=gateway");
-        let budget = Rc::new(Budget::new(settings.run_time));
         let is_spent = {
             let budget = Rc::clone(&budget);
             lua.create_function(move |_, ()| Ok(budget.is_spent()))?

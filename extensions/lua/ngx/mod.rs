@@ -2,6 +2,7 @@
 
 mod args;
 mod body;
+pub(crate) mod codec;
 mod constants;
 mod fields;
 mod filter;
@@ -10,6 +11,7 @@ mod output;
 mod request;
 mod response;
 pub(crate) mod variables;
+pub(crate) mod time;
 
 pub(crate) use constants::{is_null, null};
 
@@ -43,6 +45,8 @@ pub(crate) fn register(
     request::register(lua, host, &ngx, gateway, modules, settings)?;
     variables::register(lua, host, &ngx, gateway)?;
     filter::register(lua, host, &ngx, gateway, settings.output_bytes)?;
+    codec::register(lua, host, &ngx, modules)?;
+    time::register(lua, host, &ngx)?;
     let get = host.raw(lua, "ngx", |host, arguments| member(host, arguments.lua(), &arguments.value(1)))?;
     let set =
         host.raw(lua, "ngx", |host, arguments| set_member(host, &arguments.value(1), &arguments.value(2)))?;
