@@ -1,5 +1,7 @@
 //! Modules that scripts require.
 
+pub(crate) mod cjson;
+
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -17,8 +19,10 @@ pub(crate) struct Modules {
 }
 
 impl Modules {
-    pub(crate) fn new(_lua: &Lua, _host: &Rc<Host>, gateway: &Table) -> mlua::Result<Modules> {
-        Ok(Modules { known: Rc::default(), readonly: gateway.get("readonly")? })
+    pub(crate) fn new(lua: &Lua, host: &Rc<Host>, gateway: &Table) -> mlua::Result<Modules> {
+        let modules = Modules { known: Rc::default(), readonly: gateway.get("readonly")? };
+        cjson::register(lua, host, &modules)?;
+        Ok(modules)
     }
 
     /// Adds a module: a table that scripts can read and not change.
