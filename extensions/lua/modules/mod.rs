@@ -25,9 +25,14 @@ impl Modules {
         Ok(modules)
     }
 
+    /// A table that scripts can read and not change.
+    pub(crate) fn readonly(&self, table: Table, name: &str) -> mlua::Result<Value> {
+        self.readonly.call((table, name))
+    }
+
     /// Adds a module: a table that scripts can read and not change.
     pub(crate) fn add(&self, name: &str, module: Table) -> mlua::Result<()> {
-        let module: Value = self.readonly.call((module, name))?;
+        let module = self.readonly(module, name)?;
         self.known.borrow_mut().insert(name.to_owned(), module);
         Ok(())
     }

@@ -11,9 +11,10 @@ mod output;
 mod request;
 mod response;
 pub(crate) mod variables;
+mod re;
 pub(crate) mod time;
 
-pub(crate) use constants::{is_null, null};
+pub(crate) use constants::null;
 
 use std::rc::Rc;
 
@@ -47,6 +48,7 @@ pub(crate) fn register(
     filter::register(lua, host, &ngx, gateway, settings.output_bytes)?;
     codec::register(lua, host, &ngx, modules)?;
     time::register(lua, host, &ngx)?;
+    re::register(lua, host, &ngx, modules)?;
     let get = host.raw(lua, "ngx", |host, arguments| member(host, arguments.lua(), &arguments.value(1)))?;
     let set =
         host.raw(lua, "ngx", |host, arguments| set_member(host, &arguments.value(1), &arguments.value(2)))?;
