@@ -18,6 +18,8 @@ pub(crate) struct Budget {
     until: Cell<Duration>,
     /// The run has no time left. The hook fails at each instruction then: so `pcall` cannot go on.
     is_spent: Cell<bool>,
+    /// A function outside the interpreter has seen the end of the time.
+    is_late: Cell<bool>,
     /// The text of the error.
     message: RefCell<String>,
 }
@@ -36,6 +38,7 @@ impl Budget {
             run,
             until: Cell::new(Duration::MAX),
             is_spent: Cell::new(false),
+            is_late: Cell::new(false),
             message: RefCell::new(message),
         }
     }
@@ -64,13 +67,22 @@ impl Budget {
         if self.is_spent.replace(false) {
             self.hook(lua, INSTRUCTIONS)?;
         }
+        self.is_late.set(false);
         self.until.set(thread_time() + self.run);
         Ok(())
     }
 
     /// Fails if the run has no time left. The hook ends the script with its next instructions.
     pub(super) fn check(&self) -> Result<(), String> {
-        if self.is_spent.get() || thread_time() >= self.until.get() {
+        if thread_time() >= self.until.get() {
+            self.is_late.set(true);
+        }
+        self.check_late()
+    }
+
+    /// As `check`, without a look at the clock: fails once another check has failed.
+    pub(super) fn check_late(&self) -> Result<(), String> {
+        if self.is_spent.get() || self.is_late.get() {
             return Err(self.message.borrow().clone());
         }
         Ok(())

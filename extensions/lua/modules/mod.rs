@@ -1,6 +1,7 @@
 //! Modules that scripts require.
 
 pub(crate) mod cjson;
+pub(crate) mod text;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
