@@ -1,10 +1,14 @@
 //! Limits of scripts.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use sigma_plugin::Node;
+
+use crate::ngx::shared::Dictionaries;
 
 /// Settings of Lua for the whole process, in `plugin_attr.serverless-pre-function`.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
@@ -28,6 +32,8 @@ pub(crate) struct Attributes {
     running_timers: usize,
     /// The most light threads of one run (`ngx.thread.spawn`).
     threads: usize,
+    /// Dictionaries of `ngx.shared` besides those of APISIX, by name, with sizes such as `10m`.
+    custom_lua_shared_dict: BTreeMap<String, String>,
 }
 
 impl Default for Attributes {
@@ -40,6 +46,7 @@ impl Default for Attributes {
             pending_timers: 1024,
             running_timers: 256,
             threads: 64,
+            custom_lua_shared_dict: BTreeMap::new(),
         }
     }
 }
@@ -54,6 +61,8 @@ pub(crate) struct Settings {
     pub(crate) pending_timers: usize,
     pub(crate) running_timers: usize,
     pub(crate) threads: usize,
+    /// Shared by all workers.
+    pub(crate) dictionaries: Arc<Dictionaries>,
 }
 
 impl Settings {
@@ -72,8 +81,12 @@ impl Settings {
             pending_timers,
             running_timers,
             threads,
+            custom_lua_shared_dict,
         } = told.unwrap_or_default();
+        let made = Dictionaries::new(&custom_lua_shared_dict)
+            .map_err(|error| format!("plugin_attr.serverless-pre-function.{error}"))?;
         Ok(Settings {
+            dictionaries: node.part(|| made),
             run_time: Duration::from_millis(run_ms),
             memory_bytes: memory_mib << 20,
             body_bytes,

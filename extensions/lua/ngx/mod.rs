@@ -12,6 +12,7 @@ mod request;
 mod response;
 pub(crate) mod variables;
 mod re;
+pub(crate) mod shared;
 pub(crate) mod time;
 
 pub(crate) use constants::null;
@@ -49,6 +50,7 @@ pub(crate) fn register(
     codec::register(lua, host, &ngx, modules)?;
     time::register(lua, host, &ngx)?;
     re::register(lua, host, &ngx, modules)?;
+    shared::register(lua, host, &ngx, modules, &settings.dictionaries)?;
     let get = host.raw(lua, "ngx", |host, arguments| member(host, arguments.lua(), &arguments.value(1)))?;
     let set =
         host.raw(lua, "ngx", |host, arguments| set_member(host, &arguments.value(1), &arguments.value(2)))?;
