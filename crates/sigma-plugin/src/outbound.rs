@@ -140,6 +140,12 @@ pub trait Outbound {
         Rc::new(Nowhere)
     }
 
+    /// Returns the name that this gateway adds to `CDN-Loop`, for requests that a plugin sends itself; empty where
+    /// there is no gateway.
+    fn own_name(&self) -> String {
+        String::new()
+    }
+
     /// Starts a call in another protocol than HTTP.
     fn call_bytes(&self, call: BytesCall) -> CallingBytes {
         let reason = format!("{} cannot be called here", call.upstream);

@@ -65,6 +65,10 @@ impl Outbound for Calls {
         Rc::new(Calls::new(Weak::clone(&self.worker)))
     }
 
+    fn own_name(&self) -> String {
+        self.worker().map_or_else(String::new, |worker| worker.own_name.as_str().to_owned())
+    }
+
     fn call_bytes(&self, call: BytesCall) -> CallingBytes {
         let worker = Weak::clone(&self.worker);
         Box::pin(async move {

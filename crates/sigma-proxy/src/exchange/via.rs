@@ -14,6 +14,13 @@ use crate::snapshot::Snapshot;
 #[derive(Debug)]
 pub(crate) struct OwnName(String);
 
+impl OwnName {
+    /// The name as it is written.
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
 impl Default for OwnName {
     /// Makes a random name: gateways in a row are no loop, so each needs a name of its own.
     fn default() -> OwnName {
