@@ -11,6 +11,7 @@ use sigma_plugin::system::Host;
 use sigma_plugin::{Consumers, Context, Env, Local, Node, Plugin, Slot};
 
 use crate::engine::Engine;
+use crate::engine::lifetime::Lifetime;
 
 /// The owner of the values that all scripts of an exchange share.
 struct Scripts(#[expect(dead_code, reason = "a type with a size has an address of its own")] u8);
@@ -47,6 +48,8 @@ pub(crate) struct Exchange {
     pub(crate) is_body_read: Cell<bool>,
     /// `ngx.arg` in a body filter.
     pub(crate) piece: RefCell<Piece>,
+    /// Sockets of its scripts close with it.
+    pub(crate) lifetime: Rc<Lifetime>,
 }
 
 /// One piece of a response body, as a body filter sees it.
@@ -77,6 +80,7 @@ impl Exchange {
             exit_in_filter: Cell::new(None),
             is_body_read: Cell::new(false),
             piece: RefCell::default(),
+            lifetime: Rc::default(),
         });
         exchange.ngx_ctx.borrow().raw_set("api_ctx", &exchange.api_ctx)?;
         ctx.keep(slot, Rc::clone(&exchange));

@@ -1,17 +1,19 @@
 //! The gateway as the functions of a Lua state see it: the exchange that runs now, and how functions are registered.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
 use mlua::{Function, Lua, MultiValue, Table, Thread, Value};
 use sigma_plugin::{Context, Env, Local, Node};
 
+use super::Engine;
 use super::arguments::{Arguments, Results, nothing};
 use super::budget::Budget;
+use super::lifetime::{Alone, Lifetime};
 use crate::exchange::Exchange;
 
 /// Where a script runs, in nginx's terms.
@@ -90,12 +92,26 @@ pub(crate) struct Seat {
     pub(crate) exchange: Rc<Exchange>,
 }
 
+/// The worker of a Lua state.
+pub(crate) struct WorkerFacts {
+    pub(crate) node: Arc<Node>,
+    /// Its number, from 0.
+    pub(crate) number: usize,
+    /// The name of this gateway in `CDN-Loop`; empty in tools.
+    pub(crate) own_name: String,
+}
+
 /// The gateway's side of one Lua state. Functions of the state share it.
 pub(crate) struct Host {
     /// None where no script runs, and in timers.
     seat: RefCell<Option<Seat>>,
+    /// The run without an exchange: a timer's.
+    alone: RefCell<Option<Rc<Alone>>>,
     stage: Cell<Stage>,
     wish: RefCell<Option<Wish>>,
+    /// Unset in states that only check texts.
+    worker: OnceCell<WorkerFacts>,
+    engine: RefCell<Weak<Engine>>,
     /// Functions of the prelude that wrap those of the gateway.
     checked: RefCell<Option<Function>>,
     waiting: RefCell<Option<Function>>,
@@ -107,8 +123,11 @@ impl Host {
         Host {
             budget,
             seat: RefCell::new(None),
+            alone: RefCell::new(None),
             stage: Cell::new(Stage::Load),
             wish: RefCell::new(None),
+            worker: OnceCell::new(),
+            engine: RefCell::default(),
             checked: RefCell::new(None),
             waiting: RefCell::new(None),
         }
@@ -135,6 +154,30 @@ impl Host {
     /// Returns the text of a Lua error if a check has failed before.
     pub(crate) fn check_late(&self) -> Result<(), String> {
         self.budget.check_late()
+    }
+
+    /// Sets the state that the functions belong to.
+    pub(super) fn set_engine(&self, engine: &Rc<Engine>) {
+        *self.engine.borrow_mut() = Rc::downgrade(engine);
+    }
+
+    /// Sets the worker; once.
+    pub(super) fn set_worker(&self, env: &Env<'_>) {
+        self.worker.get_or_init(|| WorkerFacts {
+            node: Arc::clone(env.node),
+            number: env.local.worker(),
+            own_name: env.outbound.own_name(),
+        });
+    }
+
+    /// The worker; None in a state that only checks texts.
+    pub(crate) fn worker(&self) -> Option<&WorkerFacts> {
+        self.worker.get()
+    }
+
+    /// The Lua state.
+    pub(crate) fn engine(&self) -> Weak<Engine> {
+        Weak::clone(&self.engine.borrow())
     }
 
     /// Where the script runs.
@@ -168,6 +211,52 @@ impl Host {
     pub(super) fn enter_stage(&self, stage: Stage) {
         self.stage.set(stage);
         self.wish.borrow_mut().take();
+    }
+
+    /// Begins a run of a timer, until [`Host::leave_alone`].
+    pub(super) fn enter_alone(&self, alone: &Rc<Alone>) {
+        self.enter_stage(Stage::Timer);
+        *self.alone.borrow_mut() = Some(Rc::clone(alone));
+    }
+
+    /// Ends a run of a timer.
+    pub(super) fn leave_alone(&self) {
+        self.alone.borrow_mut().take();
+        self.stage.set(Stage::Load);
+    }
+
+    /// The lifetime of the exchange or timer that runs; None while a text is loaded.
+    pub(crate) fn lifetime(&self) -> Option<Rc<Lifetime>> {
+        if let Some(alone) = self.alone.borrow().as_ref() {
+            return Some(Rc::clone(&alone.lifetime));
+        }
+        self.seat.borrow().as_ref().map(|seat| Rc::clone(&seat.exchange.lifetime))
+    }
+
+    /// `ngx.ctx` of the exchange or timer that runs.
+    ///
+    /// # Errors
+    /// Returns the text of a Lua error while a text is loaded.
+    pub(crate) fn ngx_ctx(&self) -> Result<Table, String> {
+        match self.alone.borrow().as_ref() {
+            Some(alone) => Ok(alone.ngx_ctx.borrow().clone()),
+            None => self.with(|seat| Ok(seat.exchange.ngx_ctx.borrow().clone())),
+        }
+    }
+
+    /// Replaces `ngx.ctx`.
+    ///
+    /// # Errors
+    /// As [`Host::ngx_ctx`].
+    pub(crate) fn set_ngx_ctx(&self, table: Table) -> Result<(), String> {
+        if let Some(alone) = self.alone.borrow().as_ref() {
+            *alone.ngx_ctx.borrow_mut() = table;
+            return Ok(());
+        }
+        self.with(|seat| {
+            *seat.exchange.ngx_ctx.borrow_mut() = table;
+            Ok(())
+        })
     }
 
     /// Uses the exchange that runs.

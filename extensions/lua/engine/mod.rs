@@ -3,6 +3,7 @@
 pub(crate) mod arguments;
 mod budget;
 pub(crate) mod host;
+pub(crate) mod lifetime;
 pub(crate) mod run;
 mod sandbox;
 pub(crate) mod settings;
@@ -34,6 +35,8 @@ pub(crate) struct Engine {
     pub(crate) settings: Settings,
     /// `run` of the prelude.
     runner: Function,
+    /// `run_thread` of the prelude.
+    thread_runner: Function,
     /// `run_all` of the prelude.
     run_all: Function,
     /// `environment` of the prelude.
@@ -55,7 +58,10 @@ impl Engine {
     pub(crate) fn of(env: &Env<'_>) -> Result<Rc<Engine>, String> {
         let made = env.local.part(|| {
             let made = Engine::made(env.node);
-            made.iter().for_each(set_here);
+            if let Ok(engine) = &made {
+                set_here(engine);
+                engine.host.set_worker(env);
+            }
             Made(made)
         });
         made.0.clone()
@@ -67,7 +73,10 @@ impl Engine {
     /// Returns an error message if the state cannot be made.
     pub(crate) fn made(node: &Node) -> Result<Rc<Engine>, String> {
         let settings = Settings::of(node)?;
-        Engine::new(settings).map(Rc::new).map_err(|error| format!("the Lua engine cannot start: {error}"))
+        let made = Engine::new(settings).map(Rc::new);
+        let engine = made.map_err(|error| format!("the Lua engine cannot start: {error}"))?;
+        engine.host.set_engine(&engine);
+        Ok(engine)
     }
 
     fn new(settings: Settings) -> mlua::Result<Engine> {
@@ -98,6 +107,7 @@ impl Engine {
         budget.install(&lua)?;
         Ok(Engine {
             runner: gateway.get("run")?,
+            thread_runner: gateway.get("run_thread")?,
             run_all: gateway.get("run_all")?,
             proxy: gateway.get("proxy")?,
             environment: parts.environment,

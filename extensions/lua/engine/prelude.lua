@@ -141,6 +141,20 @@ function gateway.run(f, ...)
   return xpcall(f, text_of, ...)
 end
 
+local function with_problem(kept, ok, ...)
+  if ok then return ok, ... end
+  return false, (...), kept[1]
+end
+
+-- As run, for a light thread: after a failure also the value of the error, which `ngx.thread.wait` returns.
+function gateway.run_thread(f, ...)
+  local kept = {}
+  return with_problem(kept, xpcall(f, function(problem)
+    kept[1] = problem
+    return text_of(problem)
+  end, ...))
+end
+
 -- Runs functions in order until one returns something.
 function gateway.run_all(functions, ...)
   for index = 1, #functions do

@@ -1,5 +1,6 @@
 //! One run of a script: its main coroutine and its light threads, from wait to wait.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -7,7 +8,9 @@ use mlua::{Function, MultiValue, Thread, Value};
 use sigma_plugin::step::{BodyRead, Resume};
 use sigma_plugin::{Context, Env, Reply, Step};
 
+use super::arguments::failed;
 use super::host::{Ready, Stage, Wish, Work};
+use super::lifetime::Alone;
 use super::{Engine, message_of, wish};
 use crate::exchange::Exchange;
 
@@ -57,13 +60,22 @@ enum State {
 
 struct Task {
     thread: Thread,
+    /// The coroutine that made this light thread.
+    parent: Option<Thread>,
     state: State,
+}
+
+/// What a run belongs to.
+enum Scope {
+    Exchange(Rc<Exchange>),
+    /// A timer.
+    Alone(Rc<Alone>),
 }
 
 /// A run of one function, in a phase of one exchange.
 pub(crate) struct Run {
     engine: Rc<Engine>,
-    exchange: Rc<Exchange>,
+    scope: Scope,
     stage: Stage,
     /// The first is the main coroutine.
     tasks: Vec<Task>,
@@ -84,22 +96,59 @@ impl Run {
         function: Function,
         arguments: MultiValue,
     ) -> Result<Run, String> {
-        let mut run = Run {
-            engine: Rc::clone(engine),
-            exchange: Rc::clone(exchange),
-            stage,
-            tasks: Vec::with_capacity(1),
-            place: Rc::clone(place),
-        };
-        run.add(function, arguments).map_err(|error| message_of(&error))?;
-        Ok(run)
+        let scope = Scope::Exchange(Rc::clone(exchange));
+        let run = Run { engine: Rc::clone(engine), scope, stage, tasks: Vec::new(), place: Rc::clone(place) };
+        run.beginning(function, arguments).map_err(|error| message_of(&error))
     }
 
-    fn add(&mut self, function: Function, mut arguments: MultiValue) -> mlua::Result<Thread> {
-        let thread = self.engine.lua.create_thread(self.engine.runner.clone())?;
+    /// Prepares a run of a timer's function.
+    ///
+    /// # Errors
+    /// Returns a message if there is no memory for it.
+    pub(crate) fn alone(
+        engine: &Rc<Engine>,
+        place: &Rc<str>,
+        function: Function,
+        arguments: MultiValue,
+    ) -> Result<Run, String> {
+        let made = || {
+            let ngx_ctx = RefCell::new(engine.lua.create_table()?);
+            let scope = Scope::Alone(Rc::new(Alone { lifetime: Rc::default(), ngx_ctx }));
+            let (engine, place) = (Rc::clone(engine), Rc::clone(place));
+            Run { engine, scope, stage: Stage::Timer, tasks: Vec::new(), place }
+                .beginning(function, arguments)
+        };
+        made().map_err(|error| message_of(&error))
+    }
+
+    fn beginning(mut self, function: Function, arguments: MultiValue) -> mlua::Result<Run> {
+        self.add(function, arguments, None)?;
+        Ok(self)
+    }
+
+    fn add(
+        &mut self,
+        function: Function,
+        mut arguments: MultiValue,
+        parent: Option<Thread>,
+    ) -> mlua::Result<Thread> {
+        let runner = if parent.is_some() { &self.engine.thread_runner } else { &self.engine.runner };
+        let thread = self.engine.lua.create_thread(runner.clone())?;
         arguments.push_front(Value::Function(function));
-        self.tasks.push(Task { thread: thread.clone(), state: State::Runnable(arguments) });
+        self.tasks.push(Task { thread: thread.clone(), parent, state: State::Runnable(arguments) });
         Ok(thread)
+    }
+
+    /// Runs a timer to its end.
+    pub(crate) async fn to_end(mut self) -> Outcome {
+        loop {
+            match self.advanced_alone() {
+                Progress::Ended(outcome) => return outcome,
+                // A timer has no request body.
+                Progress::NeedsBody { .. } => return Outcome::Failed,
+                Progress::Waits => self.woken().await,
+            }
+        }
     }
 
     /// Runs to the end, in a stage where scripts do not wait.
@@ -115,14 +164,19 @@ impl Run {
     pub(crate) fn step(mut self, ctx: &mut Context, env: &Env<'_>, then: Finish) -> Step {
         match self.advanced(ctx, env) {
             Progress::Ended(outcome) => {
-                let Run { engine, exchange, .. } = self;
-                then(outcome, &engine, &exchange, ctx, env)
+                let Run { engine, scope, .. } = self;
+                match scope {
+                    Scope::Exchange(exchange) => then(outcome, &engine, &exchange, ctx, env),
+                    Scope::Alone(_) => Step::Next,
+                }
             }
             Progress::NeedsBody { limit } => Step::ReadBody {
                 limit,
                 then: Box::new(move |ctx, env, read| match read {
                     BodyRead::Whole => {
-                        self.exchange.is_body_read.set(true);
+                        if let Scope::Exchange(exchange) = &self.scope {
+                            exchange.is_body_read.set(true);
+                        }
                         self.has_body();
                         self.step(ctx, env, then)
                     }
@@ -165,18 +219,37 @@ impl Run {
 
     /// Runs coroutines until none can go on.
     fn advanced(&mut self, ctx: &mut Context, env: &Env<'_>) -> Progress {
+        let Scope::Exchange(exchange) = &self.scope else { return Progress::Ended(Outcome::Failed) };
         let engine = Rc::clone(&self.engine);
-        engine.host.enter(self.stage, ctx, env, Rc::clone(&self.exchange));
+        engine.host.enter(self.stage, ctx, env, Rc::clone(exchange));
+        let progress = self.budgeted(&engine);
+        engine.host.leave(ctx);
+        progress
+    }
+
+    /// As [`Run::advanced`], without an exchange.
+    fn advanced_alone(&mut self) -> Progress {
+        let Scope::Alone(alone) = &self.scope else { return Progress::Ended(Outcome::Failed) };
+        let engine = Rc::clone(&self.engine);
+        engine.host.enter_alone(alone);
+        let progress = self.budgeted(&engine);
+        engine.host.leave_alone();
+        progress
+    }
+
+    fn budgeted(&mut self, engine: &Rc<Engine>) -> Progress {
         let progress = match engine.budget.begin(&engine.lua) {
             Ok(()) => self.progress(),
             Err(error) => self.failed(&message_of(&error)),
         };
         engine.budget.end();
-        engine.host.leave(ctx);
         progress
     }
 
     fn progress(&mut self) -> Progress {
+        // Ends that were taken are no longer needed; the main coroutine keeps its place.
+        let main = self.tasks.first().map(|main| main.thread.clone());
+        self.tasks.retain(|task| !matches!(task.state, State::Gone) || Some(&task.thread) == main.as_ref());
         while let Some(index) = self.runnable() {
             if let Some(outcome) = self.resume(index) {
                 return Progress::Ended(outcome);
@@ -244,6 +317,8 @@ impl Run {
             if index == 0 {
                 return Some(Outcome::Failed);
             }
+            let problem = values.get(2).cloned().unwrap_or(Value::Nil);
+            values = MultiValue::from_iter([Value::Boolean(false), problem]);
         }
         if index == 0 {
             values.pop_front();
@@ -258,36 +333,61 @@ impl Run {
             Wish::Exit(status) => return Some(Outcome::Exited(status)),
             Wish::Work(work) => State::Working(work),
             Wish::Body { limit } => State::Body { limit },
-            Wish::Join(threads) => State::Joining(threads),
+            Wish::Join(threads) => match self.stranger(index, &threads) {
+                None => State::Joining(threads),
+                Some(message) => State::Runnable(results(&self.engine, Err(message.to_owned()))),
+            },
             Wish::Spawn { function, arguments } => {
-                let most = self.engine.settings.threads;
-                let is_alive = |task: &&Task| !matches!(task.state, State::Ended(_) | State::Gone);
-                let made = if self.tasks.iter().filter(is_alive).count() >= most {
-                    Err(format!("a script may have {most} light threads at most"))
-                } else {
-                    self.add(function, arguments).map_err(|error| message_of(&error))
-                };
-                State::Runnable(results(
-                    &self.engine,
-                    made.map(|thread| MultiValue::from_iter([Value::Thread(thread)])),
-                ))
+                let made = self.spawned(index, function, arguments);
+                let made = made.map(|thread| MultiValue::from_iter([Value::Thread(thread)]));
+                State::Runnable(results(&self.engine, made))
             }
             Wish::Kill(thread) => {
-                let killed = self.tasks.iter_mut().find(|task| task.thread == thread);
-                let is_alive =
-                    killed.as_ref().is_some_and(|task| !matches!(task.state, State::Ended(_) | State::Gone));
-                if let Some(task) = killed.filter(|_| is_alive) {
-                    task.state = State::Gone;
-                }
-                let killed = if is_alive {
-                    Ok(MultiValue::from_iter([Value::Integer(1)]))
-                } else {
-                    super::arguments::failed(&self.engine.lua, "already waited or killed")
+                let killed = match self.killed(index, &thread) {
+                    Ok(()) => Ok(MultiValue::from_iter([Value::Integer(1)])),
+                    Err(message) => failed(&self.engine.lua, message),
                 };
                 State::Runnable(results(&self.engine, killed))
             }
         };
         None
+    }
+
+    /// The error of a wait for threads that are not all the coroutine's own.
+    fn stranger(&self, index: usize, threads: &[Thread]) -> Option<&'static str> {
+        let own = Some(&self.tasks[index].thread);
+        let is_strange = |thread: &Thread| {
+            self.tasks.iter().any(|task| task.thread == *thread && task.parent.as_ref() != own)
+        };
+        threads.iter().any(is_strange).then_some("only the parent coroutine can wait on the thread")
+    }
+
+    /// Makes a light thread.
+    fn spawned(&mut self, index: usize, function: Function, arguments: MultiValue) -> Result<Thread, String> {
+        let most = self.engine.settings.threads;
+        let is_alive = |task: &&Task| !matches!(task.state, State::Ended(_) | State::Gone);
+        // The coroutine that runs is not counted: that makes up for the main one.
+        if self.tasks.iter().filter(is_alive).count() >= most {
+            return Err(format!("a script may have {most} light threads at most"));
+        }
+        let parent = self.tasks[index].thread.clone();
+        self.add(function, arguments, Some(parent)).map_err(|error| message_of(&error))
+    }
+
+    /// Ends a light thread of a coroutine.
+    fn killed(&mut self, index: usize, thread: &Thread) -> Result<(), &'static str> {
+        let killer = self.tasks[index].thread.clone();
+        let Some(task) = self.tasks.iter_mut().find(|task| task.thread == *thread) else {
+            return Err("already waited or killed");
+        };
+        if task.parent.as_ref() != Some(&killer) {
+            return Err("killer not parent");
+        }
+        match std::mem::replace(&mut task.state, State::Gone) {
+            State::Gone => Err("already waited or killed"),
+            State::Ended(_) => Err("already terminated"),
+            _ => Ok(()),
+        }
     }
 
     /// Gives the ends of light threads to those who wait for them.
@@ -308,7 +408,7 @@ impl Run {
                 values.push_front(Value::Nil);
                 self.tasks[index].state = State::Runnable(values);
             } else if is_lost {
-                let lost = super::arguments::failed(&self.engine.lua, "already waited or killed");
+                let lost = failed(&self.engine.lua, "already waited or killed");
                 self.tasks[index].state = State::Runnable(results(&self.engine, lost));
             }
         }

@@ -14,6 +14,9 @@ pub(crate) mod variables;
 mod re;
 pub(crate) mod shared;
 pub(crate) mod time;
+mod sleep;
+mod thread;
+mod worker;
 
 pub(crate) use constants::null;
 
@@ -51,6 +54,15 @@ pub(crate) fn register(
     time::register(lua, host, &ngx)?;
     re::register(lua, host, &ngx, modules)?;
     shared::register(lua, host, &ngx, modules, &settings.dictionaries)?;
+    sleep::register(lua, host, &ngx)?;
+    let readonly: Function = gateway.get("readonly")?;
+    for (name, group) in [
+        ("config", worker::config(lua, host)?),
+        ("thread", thread::group(lua, host)?),
+        ("worker", worker::group(lua, host)?),
+    ] {
+        ngx.raw_set(name, readonly.call::<Value>((group, format!("ngx.{name}")))?)?;
+    }
     let get = host.raw(lua, "ngx", |host, arguments| member(host, arguments.lua(), &arguments.value(1)))?;
     let set =
         host.raw(lua, "ngx", |host, arguments| set_member(host, &arguments.value(1), &arguments.value(2)))?;
@@ -70,9 +82,7 @@ fn member(host: &Host, lua: &Lua, name: &Value) -> Results {
     match name.as_string().map(|name| name.as_bytes().to_vec()).as_deref() {
         Some(b"status") => output::status(host, lua),
         Some(b"headers_sent") => output::headers_sent(host, lua),
-        Some(b"ctx") => {
-            host.with(|seat| Ok(seat.exchange.ngx_ctx.borrow().clone())).and_then(|ctx| one(lua, ctx))
-        }
+        Some(b"ctx") => host.ngx_ctx().and_then(|ctx| one(lua, ctx)),
         _ => one(lua, Value::Nil),
     }
 }
@@ -82,10 +92,7 @@ fn set_member(host: &Host, name: &Value, value: &Value) -> Results {
     let text = name.as_string().map(|name| name.to_string_lossy()).unwrap_or_default();
     match (text.as_str(), value) {
         ("status", value) => output::set_status(host, value)?,
-        ("ctx", Value::Table(table)) => host.with(|seat| {
-            *seat.exchange.ngx_ctx.borrow_mut() = table.clone();
-            Ok(())
-        })?,
+        ("ctx", Value::Table(table)) => host.set_ngx_ctx(table.clone())?,
         ("ctx", _) => return Err("ngx.ctx is a table".to_owned()),
         _ => return Err(format!("attempt to change `ngx.{text}`, which all scripts share")),
     }
