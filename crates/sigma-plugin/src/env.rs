@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::{self, Poll, Waker};
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::Value;
@@ -229,13 +230,27 @@ pub struct Local {
     /// So few that a scan costs less than a hash.
     parts: RefCell<Vec<(TypeId, Rc<dyn Any>)>>,
     random: Cell<u64>,
+    is_ending: Cell<bool>,
+    /// Wait for the end; one for each plugin that asks.
+    wakers: RefCell<Vec<Waker>>,
+    /// Background work in this thread.
+    works: Cell<usize>,
+}
+
+/// Background work of a plugin in a worker's thread; the worker's end waits for it for a moment.
+pub struct LocalWork(Rc<Local>);
+
+impl Drop for LocalWork {
+    fn drop(&mut self) {
+        self.0.works.set(self.0.works.get().saturating_sub(1));
+    }
 }
 
 impl Local {
     /// Returns the state of the worker with this number, from 0. `seed` starts its random bits.
     pub fn new(worker: usize, seed: u64) -> Local {
         // xorshift must not start at 0.
-        Local { worker, parts: RefCell::default(), random: Cell::new(seed | 1) }
+        Local { worker, random: Cell::new(seed | 1), ..Local::default() }
     }
 
     /// Returns the worker's number, from 0.
@@ -255,6 +270,40 @@ impl Local {
         });
         // The key is the type, so the part is of it.
         part.downcast::<T>().unwrap_or_else(|_| unreachable!("a part is stored under its own type"))
+    }
+
+    /// Counts background work, until the value is dropped.
+    pub fn begin_work(self: &Rc<Local>) -> LocalWork {
+        self.works.set(self.works.get() + 1);
+        LocalWork(Rc::clone(self))
+    }
+
+    /// Returns true while there is background work.
+    pub fn has_work(&self) -> bool {
+        self.works.get() > 0
+    }
+
+    /// Reports the end of the worker to background work, which then finishes soon. For the worker.
+    pub fn end(&self) {
+        self.is_ending.set(true);
+        self.wakers.take().into_iter().for_each(Waker::wake);
+    }
+
+    /// Returns true once the worker ends.
+    pub fn is_ending(&self) -> bool {
+        self.is_ending.get()
+    }
+
+    /// Ready once the worker ends. For one task of each plugin: wakers stay until then.
+    pub fn poll_ending(&self, cx: &mut task::Context<'_>) -> Poll<()> {
+        if self.is_ending() {
+            return Poll::Ready(());
+        }
+        let mut wakers = self.wakers.borrow_mut();
+        if !wakers.iter().any(|known| known.will_wake(cx.waker())) {
+            wakers.push(cx.waker().clone());
+        }
+        Poll::Pending
     }
 
     /// Returns pseudo-random bits (xorshift64*), for shares and samples; not for secrets.

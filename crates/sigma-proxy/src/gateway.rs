@@ -490,6 +490,9 @@ fn on_tick(worker: &Worker, ticks: Range<u64>, late_ms: u64) -> u64 {
 /// How long connections that are open at the deadline have for their last bytes.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
+/// The pause between two looks at whether the work of plugins is done.
+const WORK_POLL: Duration = Duration::from_millis(5);
+
 /// Ends idle connections when their time is over, those with an exchange after it, and all at the deadline.
 async fn drain(worker: &Rc<Worker>, accepting: Accepting, ending: Ending) {
     // Before the listeners go: the idle connections of one that a reload takes away end at once, these do not.
@@ -515,6 +518,14 @@ async fn drain(worker: &Rc<Worker>, accepting: Accepting, ending: Ending) {
         deadline::wake_all();
         all_gone(worker, LAST_WORDS).await;
     }
+    // Work of plugins that no exchange waits for: it gets a moment for its last words.
+    worker.local.end();
+    let done = async {
+        while worker.local.has_work() {
+            tokio::time::sleep(WORK_POLL).await;
+        }
+    };
+    let _ = tokio::time::timeout(LAST_WORDS, done).await;
     worker.log.replace(None);
 }
 
