@@ -1,9 +1,12 @@
 //! Tests of scripts: a function runs in a phase of an exchange without sockets.
 
-use serde_json::{Value, json};
-use sigma_plugin::{Entry, Phase, Reply};
+use std::rc::Rc;
+use std::sync::Arc;
 
-use crate::testing::{Case, entry};
+use serde_json::{Value, json};
+use sigma_plugin::{Entry, Env, Node, Phase, Reply};
+
+use crate::testing::{Case, entry, summary};
 
 /// An instance of `serverless-pre-function` with one function of this body.
 pub(crate) fn function(phase: &str, body: &str) -> Entry {
@@ -40,4 +43,51 @@ pub(crate) fn check(cases: &[(&str, &str)]) {
 pub(crate) fn refusal_of(text: &str) -> String {
     let conf: Value = json!({"functions": [text]});
     entry("serverless-pre-function", conf).map(drop).unwrap_err()
+}
+
+/// As [`said`], on a worker's runtime: scripts may start timers and open sockets. The node's `plugin_attr` has these
+/// settings of Lua.
+pub(crate) fn said_on_worker(settings: &Value, body: &str) -> String {
+    OnWorker::new(settings).said(body)
+}
+
+/// A worker for scripts.
+pub(crate) struct OnWorker {
+    case: Case,
+    runtime: tokio::runtime::LocalRuntime,
+}
+
+impl OnWorker {
+    pub(crate) fn new(settings: &Value) -> OnWorker {
+        let mut case = Case::new("GET /a/b?x=1 HTTP/1.1\nHost: h.test\nCDN-Loop: other");
+        let attributes = json!({"serverless-pre-function": settings});
+        case.node = Arc::new(Node::new(drop, attributes, String::new()));
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().build_local(tokio::runtime::LocalOptions::default()).unwrap();
+        OnWorker { case, runtime }
+    }
+
+    /// What a function writes in another request.
+    pub(crate) fn said(&mut self, body: &str) -> String {
+        let entry = function("access", body);
+        let Case { node, local, consumers, ctx, .. } = &mut self.case;
+        let reply = self.runtime.block_on(async {
+            let env = Env::new(node, local, consumers);
+            let step = entry.plugin.access(ctx, &env);
+            step.settled(ctx, &env, Vec::new()).await.unwrap()
+        });
+        self.case.ctx.begin();
+        summary(reply.as_ref())
+    }
+
+    /// The end of the worker.
+    pub(crate) fn end(&mut self) {
+        let local = Rc::clone(&self.case.local);
+        self.runtime.block_on(async move {
+            local.end();
+            while local.has_work() {
+                tokio::task::yield_now().await;
+            }
+        });
+    }
 }

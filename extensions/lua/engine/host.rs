@@ -95,8 +95,7 @@ pub(crate) struct Seat {
 /// The worker of a Lua state.
 pub(crate) struct WorkerFacts {
     pub(crate) node: Arc<Node>,
-    /// Its number, from 0.
-    pub(crate) number: usize,
+    pub(crate) local: Weak<Local>,
     /// The name of this gateway in `CDN-Loop`; empty in tools.
     pub(crate) own_name: String,
 }
@@ -165,7 +164,7 @@ impl Host {
     pub(super) fn set_worker(&self, env: &Env<'_>) {
         self.worker.get_or_init(|| WorkerFacts {
             node: Arc::clone(env.node),
-            number: env.local.worker(),
+            local: Rc::downgrade(env.local),
             own_name: env.outbound.own_name(),
         });
     }

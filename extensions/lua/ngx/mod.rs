@@ -16,6 +16,7 @@ pub(crate) mod shared;
 pub(crate) mod time;
 mod sleep;
 mod thread;
+mod timer;
 mod worker;
 
 pub(crate) use constants::null;
@@ -59,6 +60,7 @@ pub(crate) fn register(
     for (name, group) in [
         ("config", worker::config(lua, host)?),
         ("thread", thread::group(lua, host)?),
+        ("timer", timer::group(lua, host, settings)?),
         ("worker", worker::group(lua, host)?),
     ] {
         ngx.raw_set(name, readonly.call::<Value>((group, format!("ngx.{name}")))?)?;

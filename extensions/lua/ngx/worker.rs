@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use mlua::{Lua, Table};
+use sigma_plugin::Local;
 
 use crate::engine::arguments::one;
 use crate::engine::host::Host;
@@ -17,14 +18,21 @@ const NGX_LUA_VERSION: u32 = 10_023;
 pub(super) fn group(lua: &Lua, host: &Rc<Host>) -> mlua::Result<Table> {
     let worker = lua.create_table()?;
     host.function(lua, &worker, "id", |host, arguments| {
-        one(arguments.lua(), host.worker().map_or(0, |worker| worker.number))
+        one(arguments.lua(), local(host).map_or(0, |local| local.worker()))
     })?;
     // Without a setting there is a worker for each processor.
     let count = std::thread::available_parallelism().map_or(1, usize::from);
     host.function(lua, &worker, "count", move |_, arguments| one(arguments.lua(), count))?;
     host.function(lua, &worker, "pid", |_, arguments| one(arguments.lua(), std::process::id()))?;
-    host.function(lua, &worker, "exiting", |_, arguments| one(arguments.lua(), false))?;
+    host.function(lua, &worker, "exiting", |host, arguments| {
+        one(arguments.lua(), local(host).is_some_and(|local| local.is_ending()))
+    })?;
     Ok(worker)
+}
+
+/// The state of the worker.
+fn local(host: &Host) -> Option<Rc<Local>> {
+    host.worker().and_then(|worker| worker.local.upgrade())
 }
 
 /// The members of `ngx.config`.
