@@ -51,6 +51,11 @@ pub(crate) fn said_on_worker(settings: &Value, body: &str) -> String {
     OnWorker::new(settings).said(body)
 }
 
+/// Runs the background work of a node.
+fn on_a_thread(work: sigma_plugin::env::Work) {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work);
+}
+
 /// A worker for scripts.
 pub(crate) struct OnWorker {
     case: Case,
@@ -61,7 +66,8 @@ impl OnWorker {
     pub(crate) fn new(settings: &Value) -> OnWorker {
         let mut case = Case::new("GET /a/b?x=1 HTTP/1.1\nHost: h.test\nCDN-Loop: other");
         let attributes = json!({"serverless-pre-function": settings});
-        case.node = Arc::new(Node::new(drop, attributes, String::new()));
+        let beside = |work| drop(std::thread::spawn(move || on_a_thread(work)));
+        case.node = Arc::new(Node::new(beside, attributes, String::new()));
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().build_local(tokio::runtime::LocalOptions::default()).unwrap();
         OnWorker { case, runtime }
@@ -69,7 +75,11 @@ impl OnWorker {
 
     /// What a function writes in another request.
     pub(crate) fn said(&mut self, body: &str) -> String {
-        let entry = function("access", body);
+        self.run(&function("access", body))
+    }
+
+    /// What an instance writes in another request.
+    pub(crate) fn run(&mut self, entry: &Entry) -> String {
         let Case { node, local, consumers, ctx, .. } = &mut self.case;
         let reply = self.runtime.block_on(async {
             let env = Env::new(node, local, consumers);

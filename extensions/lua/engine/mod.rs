@@ -4,6 +4,7 @@ pub(crate) mod arguments;
 mod budget;
 pub(crate) mod host;
 pub(crate) mod lifetime;
+pub(crate) mod outbound;
 pub(crate) mod run;
 mod sandbox;
 pub(crate) mod settings;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use sigma_plugin::Node;
+use sigma_schema::cidr::{Cidr, CidrSet};
 
 use crate::ngx::shared::Dictionaries;
 
@@ -34,7 +35,19 @@ pub(crate) struct Attributes {
     threads: usize,
     /// Dictionaries of `ngx.shared` besides those of APISIX, by name, with sizes such as `10m`.
     custom_lua_shared_dict: BTreeMap<String, String>,
+    /// Networks for special use that scripts may connect to: loopback, private, link-local and similar addresses are
+    /// refused otherwise. The check is made on each resolved address. Public addresses need no entry.
+    allowed_networks: Vec<Network>,
+    /// The most sockets of the scripts of one worker, those in pools included.
+    sockets: usize,
+    /// The most bytes that one read of a socket returns, and the largest response body of `resty.http`.
+    socket_bytes: usize,
 }
+
+/// A network in CIDR notation, or an address.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(transparent)]
+struct Network(#[schemars(with = "String")] Cidr);
 
 impl Default for Attributes {
     fn default() -> Attributes {
@@ -47,6 +60,9 @@ impl Default for Attributes {
             running_timers: 256,
             threads: 64,
             custom_lua_shared_dict: BTreeMap::new(),
+            allowed_networks: Vec::new(),
+            sockets: 256,
+            socket_bytes: 8 << 20,
         }
     }
 }
@@ -63,6 +79,9 @@ pub(crate) struct Settings {
     pub(crate) threads: usize,
     /// Shared by all workers.
     pub(crate) dictionaries: Arc<Dictionaries>,
+    pub(crate) allowed_networks: CidrSet,
+    pub(crate) sockets: usize,
+    pub(crate) socket_bytes: usize,
 }
 
 impl Settings {
@@ -82,6 +101,9 @@ impl Settings {
             running_timers,
             threads,
             custom_lua_shared_dict,
+            allowed_networks,
+            sockets,
+            socket_bytes,
         } = told.unwrap_or_default();
         let made = Dictionaries::new(&custom_lua_shared_dict)
             .map_err(|error| format!("plugin_attr.serverless-pre-function.{error}"))?;
@@ -94,6 +116,9 @@ impl Settings {
             pending_timers,
             running_timers,
             threads,
+            allowed_networks: allowed_networks.into_iter().map(|network| network.0).collect(),
+            sockets,
+            socket_bytes,
         })
     }
 }

@@ -15,6 +15,7 @@ mod re;
 pub(crate) mod shared;
 pub(crate) mod time;
 mod sleep;
+mod socket;
 mod thread;
 mod timer;
 mod worker;
@@ -59,6 +60,7 @@ pub(crate) fn register(
     let readonly: Function = gateway.get("readonly")?;
     for (name, group) in [
         ("config", worker::config(lua, host)?),
+        ("socket", socket::group(lua, host, settings)?),
         ("thread", thread::group(lua, host)?),
         ("timer", timer::group(lua, host, settings)?),
         ("worker", worker::group(lua, host)?),
