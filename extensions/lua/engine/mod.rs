@@ -102,6 +102,7 @@ impl Engine {
         let modules = modules::Modules::new(&lua, &host, &gateway)?;
         ngx::register(&lua, &host, &gateway, &parts.base, &modules, &settings)?;
         core::register(&lua, &host, &modules)?;
+        modules::resty::register(&lua, &host, &modules, &parts.environment, &settings)?;
         modules.register(&lua, &host, &parts.base)?;
         empty_globals(&lua)?;
         lua.set_memory_limit(settings.memory_bytes)?;

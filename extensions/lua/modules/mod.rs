@@ -3,6 +3,8 @@
 pub(crate) mod cjson;
 pub(crate) mod text;
 
+pub(crate) mod resty;
+
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
