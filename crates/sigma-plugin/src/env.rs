@@ -155,6 +155,11 @@ impl Node {
         self.attributes.get().and_then(|all| all.get(plugin)).unwrap_or(&Value::Null)
     }
 
+    /// Returns the setting `plugin_attr` as a whole; `null` if missing.
+    pub fn attributes(&self) -> &Value {
+        self.attributes.get().unwrap_or(&Value::Null)
+    }
+
     /// Requests that plugins reopen their log files, because the files were renamed.
     pub fn reopen_logs(&self) {
         self.log_generation.fetch_add(1, Ordering::Relaxed);

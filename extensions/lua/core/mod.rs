@@ -2,7 +2,18 @@
 
 mod ctx;
 mod request;
+pub(crate) mod config;
+mod ip;
+pub(crate) mod json;
+mod json_reader;
+mod log;
+mod lrucache;
+mod misc;
 pub(crate) mod response;
+pub(crate) mod schema;
+mod string;
+mod table;
+mod utils;
 
 use std::rc::Rc;
 
@@ -17,6 +28,16 @@ pub(crate) fn register(lua: &Lua, host: &Rc<Host>, modules: &Modules) -> mlua::R
     ctx::register(lua, host, &core)?;
     request::register(lua, host, &core)?;
     response::register(lua, host, &core)?;
+    json::register(lua, host, &core, modules)?;
+    log::register(lua, host, &core, modules)?;
+    string::register(lua, host, &core, modules)?;
+    let split_path = table::register(lua, host, &core, modules)?;
+    utils::register(lua, host, &core, modules, split_path)?;
+    ip::register(lua, host, &core, modules)?;
+    lrucache::register(lua, host, &core, modules)?;
+    schema::register(lua, host, &core, modules)?;
+    config::register(lua, host, &core, modules)?;
+    misc::register(lua, host, &core, modules)?;
     modules.add("apisix.core", core)
 }
 

@@ -86,6 +86,7 @@ impl Engine {
         let lua = Lua::new_with(libs, LuaOptions::new())?;
         // The hook that ends scripts does not run in compiled code.
         lua.load("jit.off()").exec()?;
+        lua.set_app_data(settings.clone());
         let budget = Rc::new(Budget::new(settings.run_time));
         let host = Rc::new(Host::new(Rc::clone(&budget)));
         let libraries = sandbox::libraries(&lua)?;

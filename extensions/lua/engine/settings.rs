@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::rc::Rc;
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde_json::Value;
 use sigma_plugin::Node;
 use sigma_schema::cidr::{Cidr, CidrSet};
 
@@ -82,6 +84,9 @@ pub(crate) struct Settings {
     pub(crate) allowed_networks: CidrSet,
     pub(crate) sockets: usize,
     pub(crate) socket_bytes: usize,
+    /// The setting `plugin_attr`.
+    pub(crate) attributes: Rc<Value>,
+    pub(crate) hostname: String,
 }
 
 impl Settings {
@@ -119,6 +124,8 @@ impl Settings {
             allowed_networks: allowed_networks.into_iter().map(|network| network.0).collect(),
             sockets,
             socket_bytes,
+            attributes: Rc::new(node.attributes().clone()),
+            hostname: node.hostname().to_owned(),
         })
     }
 }

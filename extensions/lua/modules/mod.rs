@@ -5,6 +5,8 @@ pub(crate) mod text;
 
 pub(crate) mod resty;
 
+mod apisix;
+
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -40,6 +42,12 @@ impl Modules {
         Ok(())
     }
 
+    /// Adds a module that is also a member of another one; returns it as scripts see it.
+    pub(crate) fn shared(&self, name: &str, module: Table) -> mlua::Result<Value> {
+        self.add(name, module)?;
+        Ok(self.known.borrow().get(name).cloned().unwrap_or(Value::Nil))
+    }
+
     /// Adds a value as a module, unchanged.
     pub(crate) fn add_value(&self, name: &str, module: impl Into<Value>) {
         self.known.borrow_mut().insert(name.to_owned(), module.into());
@@ -50,6 +58,7 @@ impl Modules {
         for name in ["bit", "coroutine", "math", "os", "string", "table"] {
             self.add_value(name, base.raw_get::<Value>(name)?);
         }
+        apisix::register(lua, host, self)?;
         let known = Rc::clone(&self.known);
         host.function(lua, base, "require", move |_, arguments| {
             let name = arguments.text(1)?.to_string_lossy();

@@ -31,7 +31,7 @@ pub(super) fn register(lua: &Lua, host: &Rc<Host>, ngx: &Table, base: &Table) ->
 }
 
 /// The texts of arguments, one after the other.
-fn joined(arguments: &Arguments<'_>, from: usize) -> Result<Vec<u8>, String> {
+pub(crate) fn joined(arguments: &Arguments<'_>, from: usize) -> Result<Vec<u8>, String> {
     let mut line = Vec::new();
     for place in from..=arguments.count() {
         match arguments.value(place) {
@@ -61,6 +61,16 @@ fn joined(arguments: &Arguments<'_>, from: usize) -> Result<Vec<u8>, String> {
 
 fn has_text(metatable: &Table) -> bool {
     metatable.raw_get::<Value>("__tostring").is_ok_and(|value| !value.is_nil())
+}
+
+/// Whether lines of this level are written.
+pub(crate) fn is_written(level: i64) -> bool {
+    match level {
+        0..=4 => tracing::enabled!(tracing::Level::ERROR),
+        5 => tracing::enabled!(tracing::Level::WARN),
+        6 | 7 => tracing::enabled!(tracing::Level::INFO),
+        _ => tracing::enabled!(tracing::Level::DEBUG),
+    }
 }
 
 /// Writes a line with a level of nginx.

@@ -6,7 +6,7 @@ pub(crate) mod codec;
 mod constants;
 mod fields;
 mod filter;
-mod log;
+pub(crate) mod log;
 mod output;
 mod request;
 mod response;
@@ -20,7 +20,7 @@ mod thread;
 mod timer;
 mod worker;
 
-pub(crate) use constants::null;
+pub(crate) use constants::{is_null, null};
 
 use std::rc::Rc;
 

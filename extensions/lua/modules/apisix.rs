@@ -1,0 +1,100 @@
+//! Modules of APISIX besides `apisix.core` that scripts require: `apisix.plugin`, `apisix.consumer`, `apisix.upstream`.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use mlua::{Lua, Value};
+
+use super::Modules;
+use crate::core::config::attribute;
+use crate::engine::arguments::one;
+use crate::engine::host::Host;
+use crate::engine::message_of;
+
+/// Functions that are refused, with the reason.
+const REFUSED: &[(&str, &[&str], &str)] = &[
+    ("apisix.plugin", &["get", "get_all", "load"], "scripts may not call other plugins"),
+    (
+        "apisix.plugin",
+        &["plugin_metadata"],
+        "scripts cannot read plugin metadata; write the values into the configuration of the plugin",
+    ),
+    (
+        "apisix.consumer",
+        &[
+            "attach_consumer",
+            "consumers",
+            "consumers_conf",
+            "consumers_kv",
+            "find_consumer",
+            "get_anonymous_consumer",
+            "plugin",
+        ],
+        "scripts cannot authenticate consumers; use a plugin for authentication, and read `ctx.consumer_name`",
+    ),
+    (
+        "apisix.upstream",
+        &["set", "set_by_route"],
+        "scripts cannot make upstreams; declare them, and choose with traffic-split or rules of routes",
+    ),
+    ("apisix.balancer", &["pick_server"], "the gateway chooses nodes itself"),
+];
+
+pub(super) fn register(lua: &Lua, host: &Rc<Host>, modules: &Modules) -> mlua::Result<()> {
+    let plugin = lua.create_table()?;
+    host.function(lua, &plugin, "plugin_attr", |_, arguments| {
+        let name = arguments.text(1)?.to_string_lossy();
+        one(arguments.lua(), attribute(arguments.lua(), &name).map_err(|error| message_of(&error))?)
+    })?;
+    let version = Cell::new(0_i64);
+    host.function(lua, &plugin, "conf_version", move |_, arguments| {
+        let conf = arguments.table(1)?;
+        let known: Value = conf.raw_get("_version").map_err(|error| error.to_string())?;
+        if !known.is_nil() {
+            return one(arguments.lua(), known);
+        }
+        version.set(version.get() + 1);
+        conf.raw_set("_version", version.get()).map_err(|error| error.to_string())?;
+        one(arguments.lua(), version.get())
+    })?;
+    for module in ["apisix.plugin", "apisix.consumer", "apisix.upstream", "apisix.balancer"] {
+        let table = if module == "apisix.plugin" { plugin.clone() } else { lua.create_table()? };
+        for (_, members, reason) in REFUSED.iter().filter(|(name, ..)| *name == module) {
+            for member in *members {
+                host.function(lua, &table, member, move |_, _| Err(format!("{module}.{member}: {reason}")))?;
+            }
+        }
+        modules.add(module, table)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::snippets::said;
+
+    #[test]
+    fn modules_serve_or_name_the_reason() {
+        for (value, expected) in [
+            ("require('apisix.plugin').plugin_attr('x')", "nil"),
+            (
+                "(function() local p, c = require('apisix.plugin'), {} return p.conf_version(c) == p.conf_version(c), p.conf_version({}) ~= p.conf_version(c) end)()",
+                "truetrue",
+            ),
+            (
+                "select(2, pcall(require('apisix.plugin').plugin_metadata, 'x'))",
+                "apisix.plugin.plugin_metadata: scripts cannot read plugin metadata; write the values into the configuration of the plugin",
+            ),
+            (
+                "select(2, pcall(require('apisix.upstream').set, {}))",
+                "apisix.upstream.set: scripts cannot make upstreams; declare them, and choose with traffic-split or rules of routes",
+            ),
+            (
+                "select(2, pcall(require('apisix.consumer').attach_consumer))",
+                "apisix.consumer.attach_consumer: scripts cannot authenticate consumers; use a plugin for authentication, and read `ctx.consumer_name`",
+            ),
+        ] {
+            assert_eq!(said(&format!("ngx.print({value})")), expected, "{value}");
+        }
+    }
+}
