@@ -230,6 +230,8 @@ pub struct Context {
     pub keeper: Option<Box<dyn BodyFilter>>,
     /// The reply that replaces an aborted body; see [`BodyFilter::holds_head`].
     pub instead: Option<Box<Reply>>,
+    /// During header filters, the body of a response of the gateway itself; None for other responses and for streams.
+    pub own_body: Option<Vec<u8>>,
     /// The pace limits of its bodies and its tunnel; None without a limit.
     pub paces: Option<Box<Paces>>,
     /// A copy of the request body in transit, for plugins that only read it.
@@ -298,6 +300,7 @@ impl Context {
         self.cache = None;
         self.keeper = None;
         self.instead = None;
+        self.own_body = None;
         self.paces = None;
         self.request_copy = None;
         self.route = None;

@@ -28,6 +28,23 @@ pub(super) struct LocalReply {
     pub(super) length: BodyLength,
 }
 
+impl LocalReply {
+    /// Shows the body to header filters, in [`Context::own_body`], until [`LocalReply::take_back`].
+    pub(super) fn lend(&mut self, ctx: &mut Context) {
+        ctx.own_body = match &mut self.body {
+            OwnBody::Bytes(bytes, 0) => Some(std::mem::take(bytes)),
+            _ => None,
+        };
+    }
+
+    /// Takes the body back after the header filters.
+    pub(super) fn take_back(&mut self, ctx: &mut Context) {
+        if let (OwnBody::Bytes(bytes, 0), Some(lent)) = (&mut self.body, ctx.own_body.take()) {
+            *bytes = lent;
+        }
+    }
+}
+
 /// Sets the head of a local reply, in gRPC format if it ends a call; returns its body.
 pub(super) fn begin(Draft { reply, stream, .. }: Draft, ctx: &mut Context, view: &View) -> LocalReply {
     let refused = grpc::is_from_caller(ctx) && !(200..300).contains(&reply.status);

@@ -190,9 +190,11 @@ impl Exchange<'_, '_> {
     pub(super) async fn send_own(&mut self, mut own: LocalReply) -> Result<(), Fault> {
         let view = Rc::clone(&self.view);
         if let Some(in_force) = self.stage.in_force(self.worker, &view) {
+            own.lend(&mut self.scratch.ctx);
             let verdict = in_force.respond(&mut self.scratch.ctx, &mut self.down, false).await?;
-            if let Verdict::Replaced(other) = verdict {
-                own = *other;
+            match verdict {
+                Verdict::Replaced(other) => own = *other,
+                Verdict::Pass | Verdict::Retry => own.take_back(&mut self.scratch.ctx),
             }
         }
         self.deliver_local(own).await

@@ -39,8 +39,22 @@ struct PluginProgress {
 type Waiting = Pin<Box<dyn Future<Output = ResponseResume>>>;
 
 impl InForce<'_, '_> {
-    /// Runs the header filters on the head in `ctx`. `may_retry` says whether another node can be asked.
+    /// Runs the header filters on the head in `ctx`. `may_retry` says whether another node can be asked. A body in
+    /// [`Context::own_body`] stays there, unless the response is replaced.
     pub(super) async fn respond(
+        &self,
+        ctx: &mut Context,
+        down: &mut Downstream<'_>,
+        may_retry: bool,
+    ) -> Result<Verdict, Fault> {
+        let mut verdict = self.verdict(ctx, down, may_retry).await?;
+        if let Verdict::Replaced(own) = &mut verdict {
+            own.take_back(ctx);
+        }
+        Ok(verdict)
+    }
+
+    async fn verdict(
         &self,
         ctx: &mut Context,
         down: &mut Downstream<'_>,
@@ -120,11 +134,9 @@ impl InForce<'_, '_> {
 
     fn follow(&self, step: ResponseStep, ctx: &mut Context, course: &mut PluginProgress) -> Option<Waiting> {
         let replaced = |reply: Reply, stream, ctx: &mut Context| {
-            Verdict::Replaced(Box::new(local_reply::begin(
-                Draft { reply, stream, peer: None },
-                ctx,
-                self.view,
-            )))
+            let mut own = local_reply::begin(Draft { reply, stream, peer: None }, ctx, self.view);
+            own.lend(ctx);
+            Verdict::Replaced(Box::new(own))
         };
         match step {
             ResponseStep::Next => {}
