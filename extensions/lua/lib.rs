@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `engine` | the Lua state of a worker: sandbox, budgets, runs |
 //! | `exchange` | what scripts keep of one exchange |
+//! | `exit_transformer` | `exit-transformer` |
 //! | `ngx` | the table `ngx` |
 //! | `core` | the module `apisix.core` and its relatives |
 //! | `modules` | other modules that scripts require |
@@ -19,6 +20,7 @@ mod engine;
 mod exchange;
 mod filter;
 mod hooks;
+mod exit_transformer;
 mod loaded;
 mod modules;
 mod ngx;
@@ -34,7 +36,8 @@ mod snippets;
 #[path = "../../plugins/testing.rs"]
 mod testing;
 
+use exit_transformer::EXIT_TRANSFORMER;
 use serverless::{SERVERLESS_POST_FUNCTION, SERVERLESS_PRE_FUNCTION};
 
 /// The plugins of this group, in the order of their names.
-pub static ROSTER: &[&Descriptor] = &[&SERVERLESS_POST_FUNCTION, &SERVERLESS_PRE_FUNCTION];
+pub static ROSTER: &[&Descriptor] = &[&EXIT_TRANSFORMER, &SERVERLESS_POST_FUNCTION, &SERVERLESS_PRE_FUNCTION];

@@ -7,7 +7,6 @@ mod degraphql;
 mod echo;
 mod encoder;
 mod error_page;
-mod exit_transformer;
 mod forward_client_cert;
 mod forwarded_fields;
 mod grpc_transcode;
@@ -52,7 +51,6 @@ pub static ROSTER: &[&Descriptor] = &[
     &degraphql::DEGRAPHQL,
     &echo::ECHO,
     &error_page::ERROR_PAGE,
-    &exit_transformer::EXIT_TRANSFORMER,
     &forward_client_cert::FORWARD_CLIENT_CERT,
     &forwarded_fields::FORWARDED_FIELDS,
     &grpc_transcode::GRPC_TRANSCODE,

@@ -73,7 +73,7 @@ pub(crate) const GROUPS: &[Group] = &[
             "udp-logger",
         ],
     },
-    Group { name: "lua", is_built: cfg!(feature = "lua"), plugins: &[] },
+    Group { name: "lua", is_built: cfg!(feature = "lua"), plugins: &["exit-transformer"] },
     Group {
         name: "observe",
         is_built: cfg!(feature = "observe"),
@@ -151,7 +151,6 @@ pub(crate) const GROUPS: &[Group] = &[
             "degraphql",
             "echo",
             "error-page",
-            "exit-transformer",
             "forward-client-cert",
             "forwarded-fields",
             "grpc-transcode",

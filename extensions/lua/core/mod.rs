@@ -5,7 +5,7 @@ mod request;
 pub(crate) mod config;
 mod ip;
 pub(crate) mod json;
-mod json_reader;
+pub(crate) mod json_reader;
 mod log;
 mod lrucache;
 mod misc;

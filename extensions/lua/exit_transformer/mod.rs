@@ -1,10 +1,11 @@
-//! `exit-transformer`: other answers instead of the gateway's own.
+//! `exit-transformer`: changes of responses of the gateway itself, by functions in Lua or by rules.
+
+mod functions;
 
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::Value;
 use sigma_http::HeaderId;
 use sigma_plugin::record::Source;
 use sigma_plugin::variable_fields::{VariableField, VariableForm};
@@ -17,11 +18,13 @@ use sigma_plugin_kit::changed_body::describes_body;
 use sigma_plugin_kit::fields::frames;
 use sigma_plugin_kit::response_fields::Fields;
 
+use functions::Functions;
+
 /// The plugin.
 pub(crate) static EXIT_TRANSFORMER: Descriptor = Descriptor {
     name: "exit-transformer",
     priority: 22950,
-    example: EXAMPLE,
+    example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::HeaderFilter]),
     variables: &[
         VariableField::shown("rules.*.body", VariableForm::Template),
@@ -31,40 +34,22 @@ pub(crate) static EXIT_TRANSFORMER: Descriptor = Descriptor {
     ..Descriptor::of::<Config>()
 };
 
-const EXAMPLE: &str = r#"```yaml
-listeners: ["127.0.0.1:9080"]
-global_rules:
-  - id: answers
-    plugins:
-      exit-transformer:
-        rules:
-          - { statuses: [401, 403], status: 404 }
-          - { statuses: [404], headers: { Content-Type: application/json }, body: "{\"nothing at\": \"$uri\"}" }
-routes:
-  - { uri: /orders, plugins: { key-auth: {} }, upstream: "http://127.0.0.1:9000" }
-```
-
-```console
-$ curl -i http://127.0.0.1:9080/nowhere
-HTTP/1.1 404 Not Found
-Content-Type: application/json
-…
-{"nothing at": "/nowhere"}
-$ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/orders
-404
-```
-"#;
-
 /// Changes status, fields and body of responses of plugins and of the gateway itself.
 ///
-/// APISIX uses Lua functions for this, which this gateway does not run: `functions` is refused; use `rules`. The
-/// first rule for the status applies. Responses of nodes pass unchanged, and so do the gateway's errors without a
-/// response of a node (502, 504). In a global rule the plugin sees requests without a route too.
+/// `functions` are Lua chunks, as in APISIX. Each chunk gets status, body and fields as `...`, and returns the new ones;
+/// the next chunk gets its results. The body is a table if it is a JSON object or array, else a text. A table that is
+/// returned becomes JSON, nil leaves the default body of the status. A function that fails is logged, and the values
+/// before it count. Functions cannot wait; their limits are in [Lua](../lua.md).
+///
+/// `rules` do the same without code: the first rule for the status applies.
+///
+/// Responses of nodes pass unchanged, and so do the gateway's errors without a response of a node (502, 504), and
+/// streamed responses. In a global rule the plugin sees requests without a route too. A build without the feature `lua`
+/// refuses the plugin, also with `rules`.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
-    /// Refused: there is no Lua engine.
-    #[schemars(extend("type" = "array", "items" = {"type": "string"}))]
-    functions: Option<Value>,
+    /// Lua chunks that get `(code, body, header)` and return the three, in running order.
+    functions: Option<Vec<String>>,
     /// Changes, by the status of the response.
     #[schemars(length(min = 1))]
     rules: Option<Vec<Rule>>,
@@ -86,14 +71,17 @@ struct Rule {
 
 impl Configuration for Config {
     fn check(&self) -> Result<(), String> {
-        if self.functions.is_some() {
-            return Err("functions: there is no Lua engine yet; write their effect as `rules`".to_owned());
+        match (&self.functions, &self.rules) {
+            (Some(functions), None) => functions::check(functions),
+            (None, Some(rules)) => {
+                let idle = rules
+                    .iter()
+                    .position(|rule| rule.status.is_none() && rule.headers.is_none() && rule.body.is_none());
+                idle.map_or(Ok(()), |at| Err(format!("rules[{at}]: write `status`, `headers` or `body`")))
+            }
+            (Some(_), Some(_)) => Err("write `functions` or `rules`, not both".to_owned()),
+            (None, None) => Err("property \"functions\" is required".to_owned()),
         }
-        let Some(rules) = &self.rules else { return Err("property \"rules\" is required".to_owned()) };
-        let idle = rules
-            .iter()
-            .position(|rule| rule.status.is_none() && rule.headers.is_none() && rule.body.is_none());
-        idle.map_or(Ok(()), |at| Err(format!("rules[{at}]: write `status`, `headers` or `body`")))
     }
 }
 
@@ -108,17 +96,8 @@ impl Rule {
         if let Some(body) = &self.body {
             reply = reply.text(body.rendered(ctx));
         }
-        let own = |name: &str| self.headers.as_ref().is_some_and(|fields| fields.has(name));
-        for (name, value) in ctx.response.headers.iter() {
-            let name = String::from_utf8_lossy(name).into_owned();
-            let is_of_body =
-                matches!(HeaderId::of(name.as_bytes()), HeaderId::ContentType | HeaderId::Server)
-                    || describes_body(&name);
-            // Fields of other plugins stay, such as a challenge.
-            if !frames(&name) && !is_of_body && !own(&name) {
-                reply = reply.header(name, value);
-            }
-        }
+        let is_own = |name: &str| self.headers.as_ref().is_some_and(|fields| fields.has(name));
+        let reply = with_fields_of(ctx, reply, |name| is_own(name) || is_content_type(name));
         match &self.headers {
             Some(fields) => fields.added_to(reply, ctx),
             None => reply,
@@ -126,21 +105,51 @@ impl Rule {
     }
 }
 
-struct ExitTransformer(Vec<Rule>);
+fn is_content_type(name: &str) -> bool {
+    HeaderId::of(name.as_bytes()) == HeaderId::ContentType
+}
+
+/// Adds the fields of the response that do not describe its body, such as a challenge of another plugin.
+fn with_fields_of(ctx: &Context, mut reply: Reply, is_left_out: impl Fn(&str) -> bool) -> Reply {
+    for (name, value) in ctx.response.headers.iter() {
+        let name = String::from_utf8_lossy(name).into_owned();
+        let is_of_gateway = HeaderId::of(name.as_bytes()) == HeaderId::Server || frames(&name);
+        if !is_of_gateway && !describes_body(&name) && !is_left_out(&name) {
+            reply = reply.header(name, value);
+        }
+    }
+    reply
+}
+
+/// An instance.
+enum ExitTransformer {
+    Rules(Vec<Rule>),
+    Functions(Functions),
+}
 
 impl ExitTransformer {
     fn new(build: &Build<'_>) -> Result<ExitTransformer, String> {
         let config: Config = build.config()?;
-        Ok(ExitTransformer(config.rules.unwrap_or_default()))
+        Ok(match (config.functions, config.rules) {
+            (Some(functions), _) => {
+                let place = format!("{} of {}", build.plugin, build.resource);
+                ExitTransformer::Functions(Functions::new(functions, place))
+            }
+            (None, rules) => ExitTransformer::Rules(rules.unwrap_or_default()),
+        })
     }
 }
 
 impl Plugin for ExitTransformer {
-    fn header_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> ResponseStep {
+    fn header_filter(&self, ctx: &mut Context, env: &Env<'_>) -> ResponseStep {
         if ctx.record.source != Source::Gateway {
             return ResponseStep::Next;
         }
-        let rule = self.0.iter().find(|rule| rule.is_for(ctx.response.status));
+        let rules = match self {
+            ExitTransformer::Functions(functions) => return functions.applied(ctx, env),
+            ExitTransformer::Rules(rules) => rules,
+        };
+        let rule = rules.iter().find(|rule| rule.is_for(ctx.response.status));
         let Some(rule) = rule else { return ResponseStep::Next };
         // A rule with fields alone keeps the body.
         if let (None, None, Some(fields)) = (rule.status, &rule.body, &rule.headers) {
@@ -153,7 +162,7 @@ impl Plugin for ExitTransformer {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::testing::{Case, assert_refusal, entry, field, summary};
@@ -203,11 +212,17 @@ mod tests {
     #[test]
     fn bad_configurations_are_refused() {
         let check = |conf: Value, expected: &str| assert_refusal("exit-transformer", &conf, expected);
+        check(json!({}), "property \"functions\" is required");
+        check(json!({"functions": ["return ..."]}), "");
         check(
-            json!({"functions": ["return ..."]}),
-            "functions: there is no Lua engine yet; write their effect as `rules`",
+            json!({"functions": ["local x ="]}),
+            "[string \"local x =\"]:1: unexpected symbol near '<eof>'",
         );
-        check(json!({}), "property \"rules\" is required");
+        check(
+            json!({"functions": [7]}),
+            "property \"functions\" validation failed: failed to validate item 1: wrong type: expected string, got number",
+        );
+        check(json!({"functions": [], "rules": [{"body": "x"}]}), "write `functions` or `rules`, not both");
         check(json!({"rules": [{"statuses": [404]}]}), "rules[0]: write `status`, `headers` or `body`");
         check(json!({"rules": [{"status": 99}]}), "expected 99 to be at least 200");
         check(json!({"rules": [{"headers": {"a b": "c"}}]}), "`a b` is no name of a header field");
