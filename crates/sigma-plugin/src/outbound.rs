@@ -7,6 +7,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{self, Poll};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -130,6 +131,72 @@ pub enum Missing {
 /// A running [`BytesCall`]; dropping it cancels it.
 pub type CallingBytes = Pin<Box<dyn Future<Output = Result<BytesAnswer, BytesError>>>>;
 
+/// A gRPC stream to a service: messages both ways, at the same time.
+///
+/// The upstream's scheme is `grpc` or `grpcs`. Its timeouts bound the connection (`connect`) and each message that the
+/// service does not read (`send`). The wait for a message has no limit here: its caller knows which messages are due.
+#[derive(Debug)]
+pub struct StreamCall {
+    /// The upstream's key; see [`crate::Build::upstream_key`].
+    pub upstream: Box<str>,
+    /// The path of the method: `/package.Service/Method`.
+    pub target: Box<str>,
+    /// The Host.
+    pub host: Box<str>,
+    /// Metadata of the call, besides the fields of gRPC itself.
+    pub headers: Headers,
+    /// The gateways on the path of the original request: [`crate::Context::passes`].
+    pub passes: Vec<u8>,
+    /// The largest received message in bytes; a larger one is an error.
+    pub limit: usize,
+}
+
+/// The failure of a [`MessageStream`]: its reason, and the failed part.
+pub type StreamError = BytesError;
+
+/// An open [`StreamCall`]. It makes progress only while it is polled, and only one task may poll it. Dropping it
+/// cancels the call.
+///
+/// In each direction it holds one message, so the slower side stops the faster one by flow control. After an error all
+/// methods return that error.
+pub trait MessageStream {
+    /// Ready when every message so far was written to the connection, or the stream has ended. Only then may the
+    /// next one be sent.
+    ///
+    /// # Errors
+    /// Returns an error if the stream cannot be opened, or has failed.
+    fn poll_sent(&mut self, task: &mut task::Context<'_>) -> Poll<Result<(), StreamError>>;
+
+    /// Queues a message, which replaces one that was not written yet. It is dropped if the stream has ended.
+    fn send(&mut self, message: &[u8]);
+
+    /// Ends this side after the messages so far.
+    fn finish(&mut self);
+
+    /// Returns the next message. None if the service has ended the call with the status 0.
+    ///
+    /// # Errors
+    /// Returns an error if the call ends in any other way.
+    fn poll_message(&mut self, task: &mut task::Context<'_>) -> Poll<Result<Option<Vec<u8>>, StreamError>>;
+}
+
+/// The stream of an instance without a network.
+struct NoStream(StreamError);
+
+impl MessageStream for NoStream {
+    fn poll_sent(&mut self, _: &mut task::Context<'_>) -> Poll<Result<(), StreamError>> {
+        Poll::Ready(Err(self.0.clone()))
+    }
+
+    fn send(&mut self, _: &[u8]) {}
+
+    fn finish(&mut self) {}
+
+    fn poll_message(&mut self, _: &mut task::Context<'_>) -> Poll<Result<Option<Vec<u8>>, StreamError>> {
+        Poll::Ready(Err(self.0.clone()))
+    }
+}
+
 /// Makes calls; each worker has its own instance.
 pub trait Outbound {
     /// Starts a call. It does nothing until the future is polled.
@@ -150,6 +217,12 @@ pub trait Outbound {
     fn call_bytes(&self, call: BytesCall) -> CallingBytes {
         let reason = format!("{} cannot be called here", call.upstream);
         Box::pin(std::future::ready(Err(BytesError { reason, missing: Missing::Answer })))
+    }
+
+    /// Opens a gRPC stream. It connects when it is first polled.
+    fn open_stream(&self, call: StreamCall) -> Box<dyn MessageStream> {
+        let reason = format!("{} cannot be called here", call.upstream);
+        Box::new(NoStream(StreamError { reason, missing: Missing::Answer }))
     }
 }
 

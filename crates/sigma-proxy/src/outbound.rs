@@ -1,6 +1,7 @@
 //! Calls of plugins to other services: over the worker's own connections, by the rules of attempts.
 
 mod bytes;
+mod stream;
 
 use std::future::poll_fn;
 use std::num::NonZeroU32;
@@ -14,7 +15,8 @@ use sigma_http::{
 };
 use sigma_net::{Deadline, Peer, deadline};
 use sigma_plugin::outbound::{
-    Answer, BytesCall, BytesError, Call, CallError, Calling, CallingBytes, Missing, Outbound,
+    Answer, BytesCall, BytesError, Call, CallError, Calling, CallingBytes, MessageStream, Missing, Outbound,
+    StreamCall,
 };
 use sigma_upstream::balance::Outcome;
 use sigma_upstream::endpoint::Endpoint;
@@ -86,6 +88,10 @@ impl Outbound for Calls {
             }
         })
     }
+
+    fn open_stream(&self, call: StreamCall) -> Box<dyn MessageStream> {
+        Box::new(stream::GrpcStream::new(Weak::clone(&self.worker), call))
+    }
 }
 
 /// One call under way.
@@ -145,7 +151,7 @@ impl OutboundCall<'_> {
         let demands = Demands { connect_ms, link_ms, ..Demands::of(head, upstream, own) };
         let target = target::target(&self.view.snapshot, upstream, node, &demands);
         let exchange = async |connection: &mut Connection| self.exchange(connection, head).await;
-        attempt(self.worker, &target, self.call.method, decision, exchange).await
+        attempt(self.worker, &target, self.call.method, decision, exchange, || true).await
     }
 
     /// Sends the request and reads the response, on one connection.
@@ -239,13 +245,14 @@ pub(crate) fn head(
 }
 
 /// One attempt on a node; on a stale idle connection a second one on a fresh connection. It may be repeated as a
-/// request with `method` may.
+/// request with `method` may, while `replayable` says so.
 async fn attempt<T>(
     worker: &Worker,
     target: &Target<'_>,
     method: Method,
     decision: &mut Decision,
     mut exchange: impl AsyncFnMut(&mut Connection) -> Result<T, Fault>,
+    replayable: impl Fn() -> bool,
 ) -> Result<T, Fault> {
     let mut idle_allowed = true;
     loop {
@@ -267,7 +274,7 @@ async fn attempt<T>(
         let progress = Progress {
             unsent: connection.is_unsent(),
             stale: connection.may_be_stale(),
-            replayable: true,
+            replayable: replayable(),
             answered: false,
         };
         *decision = decide(fault, method, progress, None);

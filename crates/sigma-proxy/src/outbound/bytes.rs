@@ -74,7 +74,7 @@ impl OutboundBytesCall<'_> {
         let target = target::target(&self.view.snapshot, upstream, node, &demands);
         let exchange = async |connection: &mut Connection| self.exchange(connection, upstream).await;
         // It reads and changes nothing, as GET does.
-        attempt(self.worker, &target, Method::Get, decision, exchange).await
+        attempt(self.worker, &target, Method::Get, decision, exchange, || true).await
     }
 
     /// Sends bytes and reads the reply, on one connection. A connection out of step is not used again.
