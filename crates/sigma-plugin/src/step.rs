@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::task::Poll;
+use std::task::{self, Poll};
 
 use serde_json::Value;
 use sigma_http::{BodyLength, Chunk};
@@ -57,6 +57,13 @@ pub enum Step {
         /// The rest of the hook, which runs then.
         then: StartResume,
     },
+    /// Read the request body while other work goes on, until that work ends the step. The node gets the whole body.
+    ReadAlong {
+        /// The largest number of bytes in memory. The reading pauses when more have arrived.
+        limit: usize,
+        /// The work.
+        reader: Box<dyn BodyReader>,
+    },
     /// Make concurrent calls to upstreams or to this gateway itself (see [`crate::outbound::GATEWAY`]), each with its
     /// own timeout and limit.
     Ask {
@@ -87,6 +94,30 @@ impl Step {
     /// Replies with a status alone.
     pub fn status(status: u16) -> Step {
         Reply::new(status).into()
+    }
+}
+
+/// The work of a [`Step::ReadAlong`].
+pub trait BodyReader {
+    /// Ready with the rest of the hook. `read` has all bytes of the body so far; `is_whole` if no more follow. It is
+    /// called after each piece.
+    fn poll(&mut self, read: &[u8], is_whole: bool, task: &mut task::Context<'_>) -> Poll<Resume>;
+}
+
+/// Work whose step continues with another function.
+struct AndThen<F> {
+    reader: Box<dyn BodyReader>,
+    then: Option<F>,
+}
+
+impl<F: FnOnce(End, &mut Context, &Env<'_>) -> Step + 'static> BodyReader for AndThen<F> {
+    fn poll(&mut self, read: &[u8], is_whole: bool, task: &mut task::Context<'_>) -> Poll<Resume> {
+        let resume = task::ready!(self.reader.poll(read, is_whole, task));
+        let then = self.then.take();
+        Poll::Ready(Box::new(move |ctx: &mut Context, env: &Env<'_>| match then {
+            Some(then) => resume(ctx, env).and_then(ctx, env, then),
+            None => resume(ctx, env),
+        }))
     }
 }
 
@@ -144,6 +175,10 @@ impl Step {
                 };
                 Step::ReadStart { limit, then: Box::new(resume) }
             }
+            Step::ReadAlong { limit, reader } => {
+                let reader = Box::new(AndThen { reader, then: Some(then) });
+                Step::ReadAlong { limit, reader }
+            }
             Step::Ask { calls, then: resume } => {
                 let resume = move |ctx: &mut Context, env: &Env<'_>, asked| {
                     resume(ctx, env, asked).and_then(ctx, env, then)
@@ -174,6 +209,11 @@ impl Step {
                 Step::ReadStart { limit, then } => {
                     ctx.body = body.take().or(ctx.body.take());
                     then(ctx, env, BodyStart::of(ctx.body.as_deref().unwrap_or_default(), limit))
+                }
+                Step::ReadAlong { mut reader, .. } => {
+                    ctx.body = body.take().or(ctx.body.take());
+                    let read = ctx.body.clone().unwrap_or_default();
+                    std::future::poll_fn(|task| reader.poll(&read, true, task)).await(ctx, env)
                 }
                 Step::Ask { calls, then } => {
                     let nobody = || Err(CallError("there is no client to ask for".to_owned()));
@@ -265,7 +305,7 @@ pub trait BodySource {
     /// Returns the next piece, not empty; None at the end. It is not polled for a response without a body, such as
     /// one to HEAD, nor while the client has earlier pieces to read. An error cuts the response short. Dropped when
     /// the client leaves.
-    fn poll_piece(&mut self, task: &mut std::task::Context<'_>) -> Poll<io::Result<Option<Chunk>>>;
+    fn poll_piece(&mut self, task: &mut task::Context<'_>) -> Poll<io::Result<Option<Chunk>>>;
 
     /// Announces that the gateway is about to stop. An endless body returns its last pieces and its end at the next
     /// polls, which follow at once. Other bodies need do nothing.

@@ -22,6 +22,7 @@ mod local_reply;
 mod phases;
 mod plan;
 mod proxy_status;
+mod read_along;
 mod remainder;
 mod reply;
 mod report;

@@ -185,7 +185,7 @@ impl Exchange<'_, '_> {
 
     /// Returns true if a request body is about to be read into memory for a plugin that is no guard.
     fn is_body_read_for(&self, stop: &Stop) -> bool {
-        matches!(stop.step, Step::ReadBody { .. } | Step::ReadStart { .. })
+        matches!(stop.step, Step::ReadBody { .. } | Step::ReadStart { .. } | Step::ReadAlong { .. })
             && !stop.entry.kind.guards()
             && self.scratch.ctx.body.is_none()
             && !self.down.body_length().is_empty()
@@ -318,6 +318,10 @@ impl Exchange<'_, '_> {
                 Step::ReadStart { limit, then } => {
                     let start = BodyStart::of(Box::pin(self.read_beyond(limit)).await?, limit);
                     then(&mut self.scratch.ctx, &self.worker.env(view), start)
+                }
+                Step::ReadAlong { limit, reader } => {
+                    let resume = Box::pin(self.read_along(limit, reader)).await?;
+                    resume(&mut self.scratch.ctx, &self.worker.env(view))
                 }
                 Step::Ask { calls, then } => {
                     let asked = self.ask(calls).await?;
@@ -463,7 +467,7 @@ impl Exchange<'_, '_> {
     }
 
     /// Sends the client a 100 if it waits for permission to send its body (RFC 9110 §10.1.1).
-    fn invite_body(&mut self) {
+    pub(super) fn invite_body(&mut self) {
         let head = &mut self.scratch.ctx.request;
         if head.headers.has(HeaderId::Expect) {
             head.headers.remove(HeaderId::Expect);
@@ -514,7 +518,7 @@ const NO_ROOM: Fault = Fault::new(
 ///
 /// # Errors
 /// Returns an error if the worker's budget is used up.
-fn make_room(body: &mut Vec<u8>, bytes: usize) -> Result<(), Fault> {
+pub(super) fn make_room(body: &mut Vec<u8>, bytes: usize) -> Result<(), Fault> {
     let wanted = body.len() + bytes;
     if wanted <= body.capacity() {
         return Ok(());
