@@ -228,7 +228,8 @@ pub struct Context {
     pub cache: Option<Box<CacheWish>>,
     /// The filter that stores the node's response; it runs before the filters of all plugins. For the gateway itself.
     pub keeper: Option<Box<dyn BodyFilter>>,
-    /// The reply that replaces an aborted body; see [`BodyFilter::holds_head`].
+    /// The reply that replaces an aborted body; see [`BodyFilter::holds_head`]. The filter of a request body sets it to
+    /// reply to the client, as long as the node has not responded.
     pub instead: Option<Box<Reply>>,
     /// During header filters, the body of a response of the gateway itself; None for other responses and for streams.
     pub own_body: Option<Vec<u8>>,

@@ -9,7 +9,7 @@ use sigma_config::resources::{PassHost, Scheme};
 use sigma_http::{BodyLength, Fault, FaultKind, HeaderId, Method};
 use sigma_net::deadline;
 use sigma_plugin::record::Attempt;
-use sigma_plugin::{Context, Phase};
+use sigma_plugin::{Context, Phase, Reply};
 use sigma_upstream::balance::Outcome;
 use sigma_upstream::dial::{Dial, Notice, Protocol};
 use sigma_upstream::endpoint::Endpoint;
@@ -431,7 +431,10 @@ impl Exchange<'_, '_> {
         if let Err(fault) = result {
             let progress = transfer.progress(body.is_repeatable());
             state.decision = decide(fault, method, progress, plan.attempts.policy);
-            return Err(fault);
+            let Some(reply) = ctx.instead.take() else { return Err(fault) };
+            // A filter of the request's body has answered; the node has a part of the request only.
+            (state.decision, state.request_sent) = (Decision::GiveUp, false);
+            return Ok(self.instead(*reply, plan));
         }
         state.decision = Decision::GiveUp;
         transfer.answered();
@@ -513,8 +516,13 @@ impl Exchange<'_, '_> {
         self.scratch.is_refused = true;
         // The rest of the body would be read as the next response.
         state.request_sent &= delivery.has_all();
+        Ok(self.instead(reply, plan))
+    }
+
+    /// Makes `reply` the response.
+    fn instead(&mut self, reply: Reply, plan: &Plan<'_>) -> Ended {
         let draft = Draft { reply, stream: None, peer: None };
-        Ok(Ended::Instead(Box::new(local_reply::begin(draft, &mut self.scratch.ctx, plan.view))))
+        Ended::Instead(Box::new(local_reply::begin(draft, &mut self.scratch.ctx, plan.view)))
     }
 
     /// The node has sent its whole response: the attempt ends before the client has it.
