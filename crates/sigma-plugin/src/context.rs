@@ -217,6 +217,10 @@ pub struct Context {
     pub upstream: Option<Box<str>>,
     /// The whole request body, if it was read; the node gets this body.
     pub body: Option<Vec<u8>>,
+    /// The request has a body, which may still turn out to be empty.
+    pub has_request_body: bool,
+    /// The response of the header filters has a body, which may still turn out to be empty.
+    pub has_response_body: bool,
     /// A plugin's limit of the request body in bytes; 0 for the limit of the gateway alone. See
     /// [`Context::limit_request_body`].
     pub request_body_limit: u64,
@@ -295,6 +299,7 @@ impl Context {
         self.credentials.clear();
         self.upstream = None;
         self.body = None;
+        (self.has_request_body, self.has_response_body) = (false, false);
         self.request_body_limit = 0;
         self.is_translated = false;
         self.dubbo = None;

@@ -459,6 +459,7 @@ impl Exchange<'_, '_> {
         }
         answer::prepare(head, &plan.view.snapshot);
         let length = answer_length(transfer.up.body_length(), ctx);
+        ctx.has_response_body = !length.is_empty();
         if let Some(ended) = cache::answered(turn, ctx, (length, state.request_sent), self.worker) {
             return Ok(ended);
         }

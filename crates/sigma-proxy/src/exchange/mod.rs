@@ -266,6 +266,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
     fn open_to_plugins(&mut self, route: Option<&Route>) {
         self.stage.guide(&self.view);
         let ctx = &mut self.scratch.ctx;
+        ctx.has_request_body = !self.down.body_length().is_empty();
         ctx.client = client(&self.down, &self.view, self.scratch.told);
         ctx.record.connection_requests = self.down.request_number();
         if let Some(route) = route {

@@ -189,6 +189,8 @@ impl Exchange<'_, '_> {
     /// Sends a response of the gateway itself, whose head is complete, through the response plugins.
     pub(super) async fn send_own(&mut self, mut own: LocalReply) -> Result<(), Fault> {
         let view = Rc::clone(&self.view);
+        self.scratch.ctx.has_response_body =
+            !own.length.is_empty() && self.scratch.ctx.request.client_method() != Method::Head;
         if let Some(in_force) = self.stage.in_force(self.worker, &view) {
             own.lend(&mut self.scratch.ctx);
             let verdict = in_force.respond(&mut self.scratch.ctx, &mut self.down, false).await?;
