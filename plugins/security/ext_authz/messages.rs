@@ -4,7 +4,9 @@
 //! needs a compiler of Protocol Buffers. A field that is missing here is skipped when it is read. The tags are
 //! Envoy's and never change.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
+
+use sigma_plugin_kit::envoy::{HeaderMap, HeaderOption, Struct};
 
 /// The path of the method.
 pub(super) const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
@@ -105,13 +107,6 @@ pub(super) struct HttpRequest {
     pub(super) header_map: Option<HeaderMap>,
 }
 
-/// `envoy.config.core.v3.HeaderMap`.
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct HeaderMap {
-    #[prost(message, repeated, tag = "1")]
-    pub(super) headers: Vec<HeaderValue>,
-}
-
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct CheckResponse {
     #[prost(message, optional, tag = "1")]
@@ -169,68 +164,4 @@ pub(super) struct QueryParameter {
     pub(super) key: String,
     #[prost(string, tag = "2")]
     pub(super) value: String,
-}
-
-/// `envoy.config.core.v3.HeaderValueOption`.
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct HeaderOption {
-    #[prost(message, optional, tag = "1")]
-    pub(super) header: Option<HeaderValue>,
-    /// A boolean that may be absent; goes before `append_action`.
-    #[prost(message, optional, tag = "2")]
-    pub(super) append: Option<BoolValue>,
-    #[prost(int32, tag = "3")]
-    pub(super) append_action: i32,
-}
-
-#[derive(Clone, Copy, PartialEq, prost::Message)]
-pub(super) struct BoolValue {
-    #[prost(bool, tag = "1")]
-    pub(super) value: bool,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct HeaderValue {
-    #[prost(string, tag = "1")]
-    pub(super) key: String,
-    #[prost(string, tag = "2")]
-    pub(super) value: String,
-    /// Replaces `value`.
-    #[prost(bytes = "vec", tag = "3")]
-    pub(super) raw_value: Vec<u8>,
-}
-
-/// `google.protobuf.Struct`.
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Struct {
-    #[prost(map = "string, message", tag = "1")]
-    pub(super) fields: HashMap<String, Value>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Value {
-    #[prost(oneof = "Kind", tags = "1, 2, 3, 4, 5, 6")]
-    pub(super) kind: Option<Kind>,
-}
-
-#[derive(Clone, PartialEq, prost::Oneof)]
-pub(super) enum Kind {
-    #[prost(int32, tag = "1")]
-    Null(i32),
-    #[prost(double, tag = "2")]
-    Number(f64),
-    #[prost(string, tag = "3")]
-    Text(String),
-    #[prost(bool, tag = "4")]
-    Bool(bool),
-    #[prost(message, tag = "5")]
-    Struct(Struct),
-    #[prost(message, tag = "6")]
-    List(ListValue),
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct ListValue {
-    #[prost(message, repeated, tag = "1")]
-    pub(super) values: Vec<Value>,
 }

@@ -1,7 +1,6 @@
 //! `ext-authz`: authorization by a service with Envoy's protocol.
 
 mod messages;
-mod names;
 #[cfg(test)]
 mod tests;
 mod verdict;
@@ -29,11 +28,12 @@ use sigma_schema::template::Template;
 use super::inquiry::{self, Cache, Inquiry, Memory};
 use super::user_digest::UserDigest;
 use messages::{
-    Address, Attributes, CHECK, CheckRequest, HeaderMap, HeaderValue, HttpRequest, Peer, Request,
-    SocketAddress, Timestamp, TlsSession,
+    Address, Attributes, CHECK, CheckRequest, HttpRequest, Peer, Request, SocketAddress, Timestamp,
+    TlsSession,
 };
-use names::Names;
 use sigma_plugin_kit::decisions::{Bound, KeyOf};
+use sigma_plugin_kit::envoy::{HeaderMap, HeaderValue};
+use sigma_plugin_kit::field_names::Names;
 use sigma_plugin_kit::log_throttle::LogThrottle;
 use sigma_plugin_kit::service::warnings;
 use verdict::{Field, Verdict, framed};

@@ -6,13 +6,15 @@ use serde_json::{Value, json};
 use sigma_http::Headers;
 use sigma_plugin::outbound::Answer;
 use sigma_plugin::{Build, Node};
+use sigma_plugin_kit::envoy::{
+    BoolValue, HeaderOption, HeaderValue, Kind, ListValue, Struct, Value as Metadatum,
+};
 use sigma_schema::expr::{VarName, Variables};
 
 use super::super::inquiry::told_by;
 use super::ExtAuthz;
 use super::messages::{
-    BoolValue, CheckResponse, DeniedHttpResponse, HeaderOption, HeaderValue, HttpStatus, Kind, ListValue,
-    OkHttpResponse, QueryParameter, Status, Struct, Value as Metadatum,
+    CheckResponse, DeniedHttpResponse, HttpStatus, OkHttpResponse, QueryParameter, Status,
 };
 use super::verdict::{self, Verdict, framed};
 use crate::testing::{Case, refusal, summary, warned};
@@ -23,7 +25,12 @@ fn status(code: i32) -> Option<Status> {
 
 fn field(name: &str, value: &str, append: Option<bool>, append_action: i32) -> HeaderOption {
     let header = HeaderValue { key: name.to_owned(), value: value.to_owned(), raw_value: Vec::new() };
-    HeaderOption { header: Some(header), append: append.map(|value| BoolValue { value }), append_action }
+    HeaderOption {
+        header: Some(header),
+        append: append.map(|value| BoolValue { value }),
+        append_action,
+        keep_empty_value: false,
+    }
 }
 
 /// An answer as it comes: trailers with the status of the call.

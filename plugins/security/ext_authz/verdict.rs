@@ -6,7 +6,8 @@ use sigma_plugin::outbound::Answer;
 use sigma_plugin::{Context, OwnedField, Reply};
 
 use super::super::inquiry::{self, Outcome, bytes_of, sets_cookie};
-use super::messages::{CheckResponse, DeniedHttpResponse, HeaderOption, Kind, OkHttpResponse, Struct, Value};
+use super::messages::{CheckResponse, DeniedHttpResponse, OkHttpResponse};
+use sigma_plugin_kit::envoy::{HeaderOption, Struct};
 use sigma_plugin_kit::fields::{frames, is_name};
 
 /// Variables that one answer may set.
@@ -271,7 +272,7 @@ fn variables(metadata: &Struct) -> Vec<(String, String)> {
     let named = names.into_iter().take(VARIABLES_MAX);
     named
         .filter_map(|name| {
-            let value = match json(&metadata.fields[name]) {
+            let value = match metadata.fields[name].json() {
                 serde_json::Value::Null => return None,
                 serde_json::Value::String(text) => text,
                 other => other.to_string(),
@@ -279,17 +280,4 @@ fn variables(metadata: &Struct) -> Vec<(String, String)> {
             Some((format!("ext_authz_{name}"), value))
         })
         .collect()
-}
-
-fn json(value: &Value) -> serde_json::Value {
-    match &value.kind {
-        None | Some(Kind::Null(_)) => serde_json::Value::Null,
-        Some(Kind::Bool(truth)) => (*truth).into(),
-        Some(Kind::Text(text)) => text.as_str().into(),
-        // All numbers are floats there.
-        Some(Kind::Number(number)) if number.fract() == 0.0 && number.abs() < 9e15 => (*number as i64).into(),
-        Some(Kind::Number(number)) => (*number).into(),
-        Some(Kind::List(list)) => list.values.iter().map(json).collect(),
-        Some(Kind::Struct(of)) => of.fields.iter().map(|(name, value)| (name.clone(), json(value))).collect(),
-    }
 }

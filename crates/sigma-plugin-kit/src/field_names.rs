@@ -1,14 +1,14 @@
-//! Which fields of a request an authoriser is shown: lists as Envoy writes them.
+//! Lists of field names, as Envoy writes them.
 
 use regex::Regex;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Names of fields that match one of the patterns.
+/// Names of fields that match one of some patterns.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
-pub(super) struct Names {
-    /// The patterns; one of them must match.
+pub struct Names {
+    /// Patterns, one of which a name has to match.
     #[schemars(length(min = 1, max = 256))]
     patterns: Vec<Pattern>,
 }
@@ -68,8 +68,8 @@ impl TryFrom<String> for Expression {
 }
 
 impl Names {
-    /// Whether a name, in lower case, is among them.
-    pub(super) fn contain(&self, name: &str) -> bool {
+    /// Returns true if a name, in lower case, matches.
+    pub fn contain(&self, name: &str) -> bool {
         self.patterns.iter().any(|pattern| match pattern {
             Pattern::Exact(Text(text)) => name == text,
             Pattern::Prefix(Text(text)) => name.starts_with(text),
