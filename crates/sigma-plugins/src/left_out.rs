@@ -46,7 +46,7 @@ pub(crate) const GROUPS: &[Group] = &[
             "wolf-rbac",
         ],
     },
-    Group { name: "ext-proc", is_built: cfg!(feature = "ext-proc"), plugins: &[] },
+    Group { name: "ext-proc", is_built: cfg!(feature = "ext-proc"), plugins: &["ext-proc"] },
     Group {
         name: "log",
         is_built: cfg!(feature = "log"),
