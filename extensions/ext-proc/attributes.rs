@@ -114,7 +114,7 @@ impl Attribute {
         }
     }
 
-    /// Returns the value; None if the exchange has none.
+    /// Returns the value, if the exchange has one.
     fn value(self, ctx: &Context, env: &Env<'_>) -> Option<Kind> {
         let (request, client, tls) = (&ctx.request, &ctx.client, ctx.client.tls.as_deref());
         let verified = tls.filter(|tls| tls.client_verify == "SUCCESS");

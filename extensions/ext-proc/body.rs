@@ -185,7 +185,7 @@ impl Lockstep {
         Ok(())
     }
 
-    /// Passes a piece on, and what follows it.
+    /// Passes a piece on, with its followers.
     fn release(&mut self, body: &[u8], is_last: bool) {
         push(&mut self.out, body);
         if let Some(rest) = self.rest.take().filter(|rest| !rest.is_empty()) {
@@ -262,6 +262,10 @@ impl BodyFilter for Lockstep {
                 State::Ended => return Poll::Ready(Ok(Frame::End)),
                 State::Draining => {}
                 State::Reading if self.session.borrow().is_over() && self.buffered.is_empty() => {
+                    let reply = self.session.borrow_mut().untold_reply();
+                    if let Some(reply) = reply {
+                        return Poll::Ready(Err(refuse(ctx, reply)));
+                    }
                     self.state = State::Passing;
                 }
                 State::Reading => {
@@ -365,6 +369,7 @@ impl Duplex {
             let end = data.len().min(*at + PIECE_BYTES);
             queue_piece(&mut self.session.borrow_mut(), self.direction, &data[*at..end], false);
             (*at, self.has_sent) = (end, true);
+            self.session.borrow_mut().set_owing(self.direction, false);
             self.pending.take_if(|(data, at)| *at == data.len());
         }
         Poll::Ready(Ok(()))

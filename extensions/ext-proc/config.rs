@@ -63,10 +63,10 @@ pub(crate) struct Config {
     pub(crate) mutation_rules: MutationRules,
     /// The fields that the processor gets; unset: all.
     pub(crate) forward_rules: Option<ForwardRules>,
-    /// Attributes that the processor gets with its first message about the request.
+    /// Attributes that the processor gets with the head of the request.
     #[schemars(extend("default" = []))]
     pub(crate) request_attributes: Vec<Attribute>,
-    /// Attributes that the processor gets with its first message about the response.
+    /// Attributes that the processor gets with the head of the response.
     #[schemars(extend("default" = []))]
     pub(crate) response_attributes: Vec<Attribute>,
     /// Whether the processor may change the processing mode in its answers to headers.

@@ -233,7 +233,7 @@ mod tests {
 
     use super::*;
 
-    /// The bytes are those of Envoy's own messages.
+    /// Envoy writes the same bytes.
     #[test]
     fn requests_as_bytes() {
         let check = |request: Part, expected: &[u8]| {
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn members_beside_the_answer() {
+    fn members_next_to_the_answer() {
         let bytes = b"\x4a\x04\x08\x02\x18\x01\x52\x06\x08\x01\x10\x80\xc2\xd7\x2f\x60\x01";
         let message = ProcessingResponse::decode(&bytes[..bytes.len() - 3]);
         // A cut message is no message.

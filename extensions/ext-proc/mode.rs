@@ -135,7 +135,7 @@ impl ProcessingMode {
             == (other.request().body, other.request().trailers, other.response())
     }
 
-    /// Returns what is wrong with it; empty if nothing is.
+    /// Returns the mistake in it; empty for a valid mode.
     pub(crate) fn problem(&self) -> &'static str {
         let duplex = BodyMode::FullDuplexStreamed;
         if self.request_body_mode == duplex && !self.request().trailers {

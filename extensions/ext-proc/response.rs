@@ -18,7 +18,8 @@ use crate::session::{Answered, Direction, Got, Kind};
 /// Sends the head of the response, if the processor gets it.
 pub(crate) fn begin(session: &Shared, ctx: &mut Context, env: &Env<'_>) -> ResponseStep {
     if session.borrow().is_over() {
-        return ResponseStep::Next;
+        let reply = session.borrow_mut().untold_reply();
+        return leave(reply.map_or(Got::Gone, Got::Reply));
     }
     let modes = session.borrow().mode.response();
     if modes.headers {
@@ -94,7 +95,7 @@ pub(crate) fn filter(session: &Shared, ctx: &Context) -> Option<Box<dyn BodyFilt
         return Some(Box::new(Replaced::new(body)));
     }
     // An answer of the processor may wait although the session is over.
-    let is_over = borrowed.is_over() && !borrowed.awaits_headers(Direction::Response);
+    let is_over = borrowed.is_over() && !borrowed.expects_answer(Direction::Response);
     if is_over || borrowed.is_response_done || !ctx.has_response_body {
         return None;
     }

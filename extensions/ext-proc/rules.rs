@@ -16,7 +16,7 @@ use crate::messages::HeaderMutation;
 /// Largest number of changes in one message: more than any head has fields.
 const CHANGES_MAX: usize = 1000;
 
-/// Fields that frame a message or belong to one connection, besides those of [`frames`].
+/// Fields that frame a message or belong to one connection, in addition to [`frames`].
 const CONNECTION_FIELDS: [&str; 6] =
     ["keep-alive", "proxy-connection", "upgrade", "te", "expect", "http2-settings"];
 
@@ -141,7 +141,7 @@ pub(crate) struct Changes<'c> {
     pub(crate) claims: &'c Rc<Claims>,
 }
 
-/// What happens with existing fields of a name.
+/// The treatment of existing fields of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Action {
     Append,
@@ -170,7 +170,7 @@ impl Changes<'_> {
         let mut rejected = 0;
         for name in &mutation.remove_headers {
             let name = name.to_ascii_lowercase();
-            // Never, whatever the rules are.
+            // No rule permits it.
             let is_essential = name.starts_with(':') || name == "host";
             if is_essential || !self.may_change(&name, place, ctx) {
                 rejected += 1;

@@ -158,7 +158,7 @@ fn fields_of_other_plugins_stay() {
     assert_eq!(apply(set("x-user", "root"), Place::Request), Ok(1));
     assert_eq!(apply(set("x_user", "root"), Place::Request), Ok(1));
     assert_eq!(apply(remove("x-user"), Place::Request), Ok(1));
-    // The processor changes its own fields again, and those of responses.
+    // The processor changes its own fields again, and fields of responses.
     assert_eq!(apply(set("x-own", "1"), Place::Request), Ok(0));
     assert_eq!(apply(set("x-own", "2"), Place::Request), Ok(0));
     assert_eq!(apply(set("x-user", "1"), Place::Response), Ok(0));

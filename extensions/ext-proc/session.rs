@@ -31,6 +31,9 @@ use crate::rules::{Changes, Claims, Invalid, Place};
 /// Bytes of answers that wait for one direction: a few pieces of a body. The processor waits when there are more.
 const WAITING_BYTES: usize = 256 * 1024;
 
+/// Messages of a session that only ask for more time. One for each answer has an effect.
+const EXTENSIONS_MAX: u32 = 1000;
+
 /// A direction of the exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
@@ -120,11 +123,15 @@ pub(crate) struct Session {
     /// None once the session has ended.
     stream: Option<Box<dyn MessageStream>>,
     fate: Option<Fate>,
+    /// The reply of `fate` was returned to a hook or a filter.
+    is_told: bool,
     pub(crate) mode: ProcessingMode,
     sides: [Side; 2],
     /// The direction whose message is being written.
     writing: Option<Direction>,
     has_begun: bool,
+    /// Messages that asked for more time.
+    extensions: u32,
     claims: Rc<Claims>,
     pub(crate) request: RequestProgress,
     /// The body that replaces the one of the response.
@@ -145,10 +152,12 @@ impl Session {
             tally,
             stream,
             fate: None,
+            is_told: false,
             mode,
             sides: Default::default(),
             writing: None,
             has_begun: false,
+            extensions: 0,
             claims: Rc::default(),
             request: RequestProgress::default(),
             replaced: None,
@@ -182,9 +191,10 @@ impl Session {
         before
     }
 
-    /// Returns true if the answer to headers is due in this direction.
-    pub(crate) fn awaits_headers(&self, direction: Direction) -> bool {
-        self.sides[direction as usize].due == Some(Kind::Headers)
+    /// Returns true if an answer is due in this direction, or waits.
+    pub(crate) fn expects_answer(&self, direction: Direction) -> bool {
+        let side = &self.sides[direction as usize];
+        side.due.is_some() || !side.inbox.is_empty()
     }
 
     /// Queues a part. `attributes` go with the first one of its direction.
@@ -219,6 +229,10 @@ impl Session {
     /// Returns the next event of a direction.
     pub(crate) fn poll(&mut self, direction: Direction, task: &mut task::Context<'_>) -> Poll<Got> {
         self.advance(task);
+        // A failure counts before answers that came with it.
+        if let Some(reply) = self.reply() {
+            return Poll::Ready(Got::Reply(reply));
+        }
         let side = &mut self.sides[direction as usize];
         if let Some(answer) = side.inbox.pop_front() {
             side.inbox_bytes = side.inbox_bytes.saturating_sub(answer.bytes());
@@ -230,14 +244,26 @@ impl Session {
         {
             self.fail(Failure::Late, "the processor does not answer in time");
         }
-        match &self.fate {
-            None => Poll::Pending,
-            Some(Fate::Gone) => Poll::Ready(Got::Gone),
-            Some(Fate::Reply(reply)) => Poll::Ready(Got::Reply(reply.clone())),
+        match (self.reply(), &self.fate) {
+            (Some(reply), _) => Poll::Ready(Got::Reply(reply)),
+            (None, Some(_)) => Poll::Ready(Got::Gone),
+            (None, None) => Poll::Pending,
         }
     }
 
-    /// Sends what is queued, and receives as much as there is room for.
+    /// Returns the reply that ends the exchange, if there is one.
+    fn reply(&mut self) -> Option<Reply> {
+        let Some(Fate::Reply(reply)) = &self.fate else { return None };
+        self.is_told = true;
+        Some(reply.clone())
+    }
+
+    /// Returns the reply that ends the exchange, if no hook and no filter has it yet.
+    pub(crate) fn untold_reply(&mut self) -> Option<Reply> {
+        if self.is_told { None } else { self.reply() }
+    }
+
+    /// Sends queued messages, and receives as many as have room.
     fn advance(&mut self, task: &mut task::Context<'_>) {
         while let Some(stream) = &mut self.stream {
             match stream.poll_sent(task) {
@@ -353,6 +379,10 @@ impl Session {
     fn extend(&mut self, wanted: crate::messages::Duration) {
         let ms = wanted.seconds.saturating_mul(1000).saturating_add(i64::from(wanted.nanos) / 1_000_000);
         let ms = u64::try_from(ms).unwrap_or_default();
+        self.extensions += 1;
+        if self.extensions > EXTENSIONS_MAX {
+            return self.fail(Failure::Broken, "the processor asks for more time without end");
+        }
         let waits = |side: &&mut Side| side.timer.is_some() && !side.is_duplex && !side.is_extended;
         if ms >= 1
             && ms <= self.config.max_message_timeout
@@ -445,10 +475,7 @@ impl Session {
             }
             Err(Invalid(reason)) => {
                 self.fail(Failure::Broken, reason);
-                Err(Box::new(match &self.fate {
-                    Some(Fate::Reply(reply)) => Got::Reply(reply.clone()),
-                    _ => Got::Gone,
-                }))
+                Err(Box::new(self.reply().map_or(Got::Gone, Got::Reply)))
             }
         }
     }

@@ -163,6 +163,8 @@ fn failures_have_their_status() {
     check(json!({}), vec![vec![Vec::new()]], End::Silence, Some(500));
     check(json!({}), vec![vec![other()]], End::Silence, Some(500));
     check(json!({}), vec![vec![ok()]], End::Silence, None);
+    check(json!({}), vec![vec![ok(), ok()]], End::Silence, Some(500));
+    check(json!({"failure_mode_allow": true}), vec![vec![ok(), ok()]], End::Silence, None);
     check(json!({}), vec![vec![headers(sets("a b", "1"))]], End::Silence, Some(500));
     check(json!({}), vec![vec![headers(sets("host", "x"))]], End::Silence, None);
     check(

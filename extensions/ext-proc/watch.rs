@@ -34,6 +34,9 @@ const WAITING_BYTES: usize = 16 << 20;
 /// Bytes of the messages of one exchange that wait.
 const EXCHANGE_BYTES: usize = 1 << 20;
 
+/// Answers that one turn of the worker drops. They are ignored, but cost time.
+const ANSWERS_MAX: usize = 64;
+
 /// Streams of one worker to watching processors. A processor that hangs keeps each for `deferred_close_timeout`.
 const STREAMS_MAX: usize = 1024;
 
@@ -157,9 +160,17 @@ async fn run(mut stream: Box<dyn MessageStream>, counted: Counted, closing: Dura
     let mut closes: Option<std::pin::Pin<Box<tokio::time::Sleep>>> = None;
     let mut is_finished = false;
     poll_fn(|task| {
+        let mut answers = 0;
         loop {
             match stream.poll_message(task) {
-                Poll::Ready(Ok(Some(_))) => continue,
+                Poll::Ready(Ok(Some(_))) if answers < ANSWERS_MAX => {
+                    answers += 1;
+                    continue;
+                }
+                Poll::Ready(Ok(Some(_))) => {
+                    task.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
                 Poll::Ready(_) => return Poll::Ready(()),
                 Poll::Pending => {}
             }
