@@ -3,8 +3,12 @@
 use std::ffi::{CString, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 use std::ptr;
+
+use rustix::process::{Signal, set_parent_process_death_signal};
 
 /// Replaces this program with the one at `path`, with these arguments, the first of which is the path, and only this
 /// environment. Descriptors with close-on-exec are closed. The rest of the process stays, including blocked and
@@ -17,6 +21,14 @@ pub fn replace(path: &Path, arguments: &[OsString], environment: &[(OsString, Os
         Ok((path, arguments, environment)) => execute(&path, &arguments, &environment),
         Err(error) => error.into(),
     }
+}
+
+/// Makes a program end by SIGTERM when the thread that starts it ends, even if that thread is killed.
+#[expect(unsafe_code)]
+pub fn end_with_starter(command: &mut Command) {
+    let prepare = || set_parent_process_death_signal(Some(Signal::TERM)).map_err(io::Error::from);
+    // SAFETY: between fork and exec it makes one system call; it neither allocates nor takes a lock.
+    unsafe { command.pre_exec(prepare) };
 }
 
 type Strings = (CString, Vec<CString>, Vec<CString>);
@@ -54,10 +66,18 @@ fn execute(path: &CString, arguments: &[CString], environment: &[CString]) -> io
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::process::CommandExt;
-    use std::process::Command;
-
     use super::*;
+
+    #[test]
+    fn a_program_ends_with_the_thread_that_starts_it() {
+        let started = std::thread::spawn(|| {
+            let mut command = Command::new("sleep");
+            end_with_starter(command.arg("600"));
+            command.spawn().unwrap()
+        });
+        let status = started.join().unwrap().wait().unwrap();
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(Signal::TERM.as_raw()));
+    }
 
     #[test]
     fn a_failed_exec_is_reported() {
