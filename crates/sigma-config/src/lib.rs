@@ -17,6 +17,7 @@ pub mod discovery;
 pub mod dns;
 pub mod docs;
 pub mod env;
+pub mod ext_plugin;
 pub mod geoip;
 pub mod health_events;
 pub mod health_file;

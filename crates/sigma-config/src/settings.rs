@@ -408,6 +408,9 @@ pub struct Settings {
     /// Process-wide settings of plugins, by plugin name.
     #[serde(skip_serializing_if = "serde_json::Map::is_empty")]
     pub plugin_attr: serde_json::Map<String, serde_json::Value>,
+    /// The runner of plugins in other languages; unset: no runner.
+    #[serde(rename = "ext-plugin", skip_serializing_if = "Option::is_none")]
+    pub ext_plugin: Option<crate::ext_plugin::ExtPlugin>,
     /// Leniency for configurations that come from APISIX.
     pub compat: Compat,
     /// Encryption of secret fields in the store.
@@ -545,6 +548,7 @@ impl Default for Settings {
             plugins: None,
             stream_plugins: None,
             plugin_attr: serde_json::Map::new(),
+            ext_plugin: None,
             compat: Compat::default(),
             data_encryption: DataEncryption::default(),
             discovery: None,

@@ -34,10 +34,19 @@ impl Plugins {
             names => Arc::new(roster().limited(&names)),
         };
         let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let attributes = serde_json::Value::Object(settings.plugin_attr.clone());
+        let attributes = serde_json::Value::Object(attributes(settings));
         let runtime = tokio::runtime::Handle::current();
         let background = move |work| drop(runtime.spawn(work));
         let node = Arc::new(Node::new(background, attributes, hostname));
         Plugins { all, enabled, node }
     }
+}
+
+/// The settings of plugins for the process: `plugin_attr`, and those with a key of their own.
+fn attributes(settings: &Settings) -> serde_json::Map<String, serde_json::Value> {
+    let mut attributes = settings.plugin_attr.clone();
+    if let Some(runner) = settings.ext_plugin.as_ref().and_then(|runner| serde_json::to_value(runner).ok()) {
+        attributes.insert("ext-plugin".to_owned(), runner);
+    }
+    attributes
 }

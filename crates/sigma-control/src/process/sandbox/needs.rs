@@ -52,6 +52,9 @@ const AT_START: &[(&str, FileAccess)] = &[
     ("acme.storage", WriteFolder),
     ("acme.ca", ReadFile),
     ("acme.dns.hook.command.0", Execute),
+    ("ext-plugin.cmd.0", Execute),
+    ("ext-plugin.path", WriteFile),
+    ("ext-plugin.path_for_test", WriteFile),
     ("admin.tls.cert", ReadFile),
     ("admin.tls.key", ReadFile),
     ("admin.tls.client_ca", ReadFile),
@@ -106,6 +109,10 @@ fn need(place: &str, value: &Value, access: FileAccess, is_reloaded: bool) -> Op
         true => text.strip_prefix("unix:")?,
         false => text,
     };
+    // A bare name of a program is looked up in the folders for programs.
+    if access == Execute && !text.contains('/') {
+        return None;
+    }
     Some(Need { place: place.to_owned(), path: PathBuf::from(text), access, is_reloaded })
 }
 
