@@ -12,6 +12,7 @@ pub use sigma_plugins_security::fuzzing::oas_validator;
 pub use sigma_plugins_security::fuzzing::t1k;
 pub use sigma_plugins_traffic::fuzzing::graphql;
 pub use sigma_plugins_transform::fuzzing::{body_formats, grpc_transcode, templates};
+pub use sigma_runner::fuzzing::runner_messages;
 
 /// A type and a body, with a zero byte between them. No body panics, one of another type has no
 /// fields, and the same body has the same.
@@ -42,6 +43,7 @@ mod tests {
         check("kafka_fetch", super::kafka_fetch);
         check("ldap", super::ldap);
         check("oas_validator", super::oas_validator);
+        check("runner_messages", super::runner_messages);
         check("saml", super::saml);
         check("saml_signed", super::saml_signed);
         check("structured_fields", super::structured_fields);

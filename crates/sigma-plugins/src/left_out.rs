@@ -88,7 +88,11 @@ pub(crate) const GROUPS: &[Group] = &[
             "zipkin",
         ],
     },
-    Group { name: "runner", is_built: cfg!(feature = "runner"), plugins: &[] },
+    Group {
+        name: "runner",
+        is_built: cfg!(feature = "runner"),
+        plugins: &["ext-plugin-post-req", "ext-plugin-post-resp", "ext-plugin-pre-req"],
+    },
     Group {
         name: "security",
         is_built: cfg!(feature = "security"),

@@ -1,0 +1,120 @@
+//! The runner of the gateway: its socket, its tokens, and the latest about its process.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::process::{geteuid, getpid};
+use serde::Deserialize;
+use sigma_config::ext_plugin::ExtPlugin;
+use sigma_plugin::Node;
+
+use crate::process;
+use crate::tokens::Tokens;
+
+/// The name of the settings among the settings of plugins.
+pub(crate) const SETTINGS: &str = "ext-plugin";
+
+/// The folder of root's gateways for files of a run, as for pid files.
+const ROOTS_FOLDER: &str = "/run/sigma";
+
+/// The last lines of output that are kept for the log line about the end of a runner.
+const LAST_LINES: usize = 10;
+
+/// The runner, which all workers share.
+#[derive(Debug, Default)]
+pub(crate) struct Runner {
+    settings: ExtPlugin,
+    socket: Option<PathBuf>,
+    pub(crate) tokens: Tokens,
+    is_started: AtomicBool,
+    /// For the control thread alone.
+    lines: Mutex<VecDeque<String>>,
+}
+
+impl Runner {
+    /// Returns the runner of a node.
+    pub(crate) fn of(node: &Node) -> Arc<Runner> {
+        // The settings were checked with the whole configuration.
+        node.part(|| Runner::new(ExtPlugin::deserialize(node.attribute(SETTINGS)).unwrap_or_default()))
+    }
+
+    pub(crate) fn new(settings: ExtPlugin) -> Runner {
+        let named = settings.socket().map(Path::to_owned);
+        let socket = named.or_else(|| settings.cmd.as_ref().map(|_| default_socket()));
+        Runner { settings, socket, ..Runner::default() }
+    }
+
+    /// Returns the socket; None without a runner.
+    pub(crate) fn socket(&self) -> Option<&Path> {
+        self.socket.as_deref()
+    }
+
+    /// Returns the program and its arguments; None if the operator starts the runner.
+    pub(crate) fn command(&self) -> Option<(&str, &[String])> {
+        let (program, arguments) = self.settings.cmd.as_ref()?.split_first()?;
+        Some((program, arguments))
+    }
+
+    /// Starts the process, once: each plugin wants it.
+    pub(crate) fn start(self: &Arc<Runner>, node: &Node) {
+        if self.command().is_some() && !self.is_started.swap(true, Ordering::Relaxed) {
+            process::supervise(self, node);
+        }
+    }
+
+    /// Keeps a line of output.
+    pub(crate) fn note(&self, line: &str) {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() == LAST_LINES {
+            lines.pop_front();
+        }
+        lines.push_back(line.to_owned());
+    }
+
+    /// Returns the last lines of output.
+    pub(crate) fn last_lines(&self) -> String {
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.iter().map(String::as_str).collect::<Vec<_>>().join(" | ")
+    }
+}
+
+/// Returns the socket of this process. After an upgrade of the binary both processes have their own.
+fn default_socket() -> PathBuf {
+    let named = |name: &str| std::env::var(name).ok().filter(|folder| folder.starts_with('/'));
+    let service = named("RUNTIME_DIRECTORY").and_then(|all| all.split(':').next().map(PathBuf::from));
+    let root = || geteuid().is_root().then(|| PathBuf::from(ROOTS_FOLDER));
+    let login = || named("XDG_RUNTIME_DIR").map(|folder| Path::new(&folder).join("sigma"));
+    let folder = service.or_else(root).or_else(login);
+    // No other user may be able to put a socket there.
+    let folder = folder.unwrap_or_else(|| std::env::temp_dir().join(format!("sigma-{}", geteuid().as_raw())));
+    folder.join(format!("runner-{}.sock", getpid().as_raw_nonzero()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_socket_is_named_or_belongs_to_the_process() {
+        let socket = |settings: serde_json::Value| {
+            Runner::new(serde_json::from_value(settings).unwrap()).socket().map(Path::to_owned)
+        };
+        assert_eq!(socket(json!({})), None);
+        assert_eq!(socket(json!({"path_for_test": "/a"})), Some("/a".into()));
+        assert_eq!(socket(json!({"path_for_test": "/a", "path": "/b", "cmd": ["x"]})), Some("/b".into()));
+        let own = socket(json!({"cmd": ["x"]})).unwrap();
+        assert!(own.to_string_lossy().contains(&std::process::id().to_string()), "{}", own.display());
+    }
+
+    #[test]
+    fn the_last_lines_are_kept() {
+        let runner = Runner::default();
+        (0..LAST_LINES + 2).for_each(|number| runner.note(&number.to_string()));
+        let lines = runner.last_lines();
+        assert!(lines.starts_with("2 | 3 ") && lines.ends_with("| 11"), "{lines}");
+    }
+}
