@@ -1,0 +1,1 @@
+"""A runner of plugins for Sigma and Apache APISIX, with the standard library alone."""
