@@ -5,6 +5,7 @@ mod pairs;
 mod readers;
 mod streams;
 mod together;
+mod uncertified;
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -299,7 +300,8 @@ fn find_place(value: &Value, pointer: String) -> Option<(String, &'static str)> 
 /// Returns the warnings about a file with all resources.
 pub(crate) fn whole(settings: &Settings, resources: &Resources, plugins: &dyn PluginSchemas) -> Vec<Problem> {
     let mut found = Vec::new();
-    without_certificates(settings, resources, &mut found);
+    uncertified::listeners(settings, resources, &mut found);
+    uncertified::hosts(settings, resources, &mut found);
     without_consumers(resources, &|name| plugins.unique_attribute(name).is_some(), &mut found);
     unknown_names(resources, &mut found);
     names::within_plugins(resources, &mut found);
@@ -312,22 +314,6 @@ pub(crate) fn whole(settings: &Settings, resources: &Resources, plugins: &dyn Pl
         shadowed(resources, &mut found);
     }
     found
-}
-
-fn without_certificates(settings: &Settings, resources: &Resources, found: &mut Vec<Problem>) {
-    if resources.ssls.iter().any(|ssl| ssl.is_for_clients()) {
-        return;
-    }
-    // Listeners for TLS sessions are checked with their routes.
-    let listeners = settings.listeners.iter().enumerate().filter(|(_, listener)| listener.stream.is_none());
-    for (index, listener) in listeners {
-        if listener.tls.as_ref().is_some_and(|tls| tls.certificates.is_empty()) {
-            let message = "there is no certificate: every handshake fails";
-            let hint = "add one to `ssls`, or name files in `tls.certificates`";
-            let place = member(&element("listeners", index), "tls");
-            found.push(Problem::new(place, "no_certificate", message).hint(hint));
-        }
-    }
 }
 
 /// Warns about stream routes without a listener.

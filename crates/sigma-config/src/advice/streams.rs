@@ -1,5 +1,6 @@
 //! Warnings about stream routes without a certificate.
 
+use super::uncertified::covers;
 use crate::resources::{Resources, Ssl, StreamTls};
 use crate::settings::{Settings, StreamListener};
 use sigma_schema::problem::Problem;
@@ -35,12 +36,4 @@ pub(super) fn without_certificates(settings: &Settings, resources: &Resources, f
         let hint = "add one to `ssls`, or write `tls: passthrough` where the node has it";
         found.push(Problem::new(place, "no_certificate", message).hint(hint));
     }
-}
-
-/// Returns whether a certificate with this name pattern is used for `name`, which may be a pattern too.
-fn covers(pattern: &str, name: &str) -> bool {
-    let (pattern, name) = (pattern.to_ascii_lowercase(), name.to_ascii_lowercase());
-    pattern == "*"
-        || pattern == name
-        || pattern.strip_prefix('*').is_some_and(|suffix| name.ends_with(suffix))
 }

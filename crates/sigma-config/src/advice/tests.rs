@@ -219,7 +219,7 @@ fn streams_without_a_certificate() {
 }
 
 /// Parses the settings and resources of a text without a check.
-fn parts(text: &str) -> (Settings, Resources) {
+pub(super) fn parts(text: &str) -> (Settings, Resources) {
     let document = sigma_schema::document::Document::parse(text, 1 << 20).unwrap();
     let mut found = crate::check::Findings::default();
     let mut document = document;
