@@ -264,7 +264,7 @@ fn check(args: Check) -> Result<ExitCode> {
     for warning in &checked.warnings {
         eprintln!("{}: warning: {warning}", path.display());
     }
-    for warning in certificate_warnings(&snapshot) {
+    for warning in certificate_warnings(&snapshot, &checked.config) {
         eprintln!("{}: warning: {warning}", path.display());
     }
     if args.print {

@@ -4,12 +4,15 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::path::Path;
+use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use sigma_config::Config;
+use sigma_config::resources::SslType;
 use sigma_net::tls::CertificateDer;
 use sigma_net::tls::certificate::{self, Validity};
+use sigma_net::tls::pem;
 use sigma_observe::Clock;
 use sigma_proxy::Snapshot;
 use sigma_proxy::snapshot::{Presented, Side};
@@ -194,34 +197,80 @@ pub(crate) async fn watch(publisher: Arc<Publisher>) {
 
 /// Returns warnings about the certificates of a configuration that is checked and not served, in addition to
 /// the warnings about dates of certificates within the document.
-pub fn certificate_warnings(snapshot: &Snapshot) -> Vec<String> {
-    let certificates = snapshot.presented().iter().map(InUse::of).collect();
-    let news = SentWarnings::default().look(
-        certificates,
-        &snapshot.settings.tls.expiry_warning_days,
-        unix_seconds(),
-    );
-    let text = |(certificate, standing): &(InUse, Standing)| {
+pub fn certificate_warnings(snapshot: &Snapshot, config: &Config) -> Vec<String> {
+    let (now, presented) = (unix_seconds(), snapshot.presented());
+    let certificates = presented.iter().map(InUse::of).collect();
+    let news = SentWarnings::default().look(certificates, &snapshot.settings.tls.expiry_warning_days, now);
+    let news = news.iter().filter(|(certificate, _)| !is_reported(config, certificate, now));
+    let dates = news.filter_map(|(certificate, standing)| {
         let InUse { place, serial, .. } = certificate;
-        let file = file_of(snapshot, place).map(|file| format!("{}, ", file.display())).unwrap_or_default();
-        let is_said = place.starts_with("ssls/") && matches!(standing, Standing::Expired | Standing::NotYet);
-        if is_said {
-            return None;
-        }
         let (names, until) = (certificate.shown_names(), certificate.end());
+        let file = file_of(config, place);
         Some(format!("{place}: {} ({names}, {file}until {until}, serial {serial})", standing.advice()?))
-    };
-    news.iter().filter_map(text).collect()
+    });
+    dates.chain(presented.iter().filter_map(|one| misnamed(config, one))).collect()
 }
 
-/// The file of a certificate that is a listener's only one.
-fn file_of<'s>(snapshot: &'s Snapshot, place: &str) -> Option<&'s Path> {
-    let address = place.strip_prefix("listeners/")?;
-    let listener = snapshot.settings.listeners.iter().find(|one| one.place().to_string() == address)?;
-    match &*listener.tls.as_ref()?.certificates {
-        [only] => Some(&only.cert),
-        _ => None,
+/// Returns whether the check of the document has reported the dates of this certificate. It reads PEM texts
+/// only: neither files nor secrets.
+fn is_reported(config: &Config, in_use: &InUse, now: i64) -> bool {
+    let ssl = in_use.place.strip_prefix("ssls/").and_then(|id| config.resources.ssls.get(id));
+    let Some(ssl) = ssl else { return false };
+    let mut leaves = ssl.pairs().filter_map(|(cert, _)| pem::parse_chain(cert).ok()?.into_iter().next());
+    leaves.any(|leaf| {
+        let is_over = |time: Validity| now < time.not_before || now > time.not_after;
+        certificate::serial(&leaf).as_deref() == Some(in_use.serial.as_str())
+            && certificate::validity(&leaf).is_some_and(is_over)
+    })
+}
+
+/// Returns the warning that a certificate is not for a name of its ssl.
+fn misnamed(config: &Config, presented: &Presented) -> Option<String> {
+    let ssl = config.resources.ssls.get(presented.place.strip_prefix("ssls/")?)?;
+    // The certificate of an `acme` ssl is a temporary one.
+    if presented.side != Side::Server || ssl.kind == SslType::Acme {
+        return None;
     }
+    let in_use = InUse::of(presented);
+    let missing: Vec<&str> = ssl.names().filter(|name| !is_for(&in_use.names, name)).collect();
+    if missing.is_empty() {
+        return None;
+    }
+    let (place, missing, names) = (&in_use.place, missing.join(", "), in_use.shown_names());
+    let (file, serial) = (file_of(config, place), &in_use.serial);
+    Some(format!(
+        "{place}: the certificate is not for {missing}: clients refuse it; replace it, or correct `snis` ({names}, {file}serial {serial})"
+    ))
+}
+
+/// Returns whether a certificate with the names `known` is for a server name. A wildcard is for one label. For a
+/// pattern a certificate for one name below it is enough.
+fn is_for(known: &[String], name: &str) -> bool {
+    let parent = |name: &str| name.split_once('.').map(|(_, rest)| rest.to_ascii_lowercase());
+    let is_pattern = |name: &str| name.starts_with("*.");
+    let fits = |known: &String| {
+        known.eq_ignore_ascii_case(name)
+            || (is_pattern(known) || is_pattern(name)) && parent(known) == parent(name)
+    };
+    name == "*" || name.parse::<IpAddr>().is_ok() || known.iter().any(fits)
+}
+
+/// Returns the file of a certificate that is the only one of its listener or ssl, and a comma; or an empty text.
+fn file_of(config: &Config, place: &str) -> String {
+    let of_ssl = |id: &str| {
+        let ssl = config.resources.ssls.get(id).filter(|ssl| ssl.certs.is_unset());
+        ssl.and_then(|ssl| ssl.cert_file.as_deref())
+    };
+    let of_listener = |address: &str| {
+        let listener = config.settings.listeners.iter().find(|one| one.place().to_string() == address);
+        match &*listener?.tls.as_ref()?.certificates {
+            [only] => Some(only.cert.as_path()),
+            _ => None,
+        }
+    };
+    let file = place.strip_prefix("ssls/").and_then(of_ssl);
+    let file = file.or_else(|| place.strip_prefix("listeners/").and_then(of_listener));
+    file.map(|file| format!("{}, ", file.display())).unwrap_or_default()
 }
 
 /// Returns the leaf of a shown certificate.
@@ -283,6 +332,26 @@ mod tests {
         assert_eq!(certificate.shown_names(), "a, b, c and 2 more");
         certificate.names.clear();
         assert_eq!(certificate.shown_names(), "no names");
+    }
+
+    #[test]
+    fn certificates_fit_the_names_of_their_ssl() {
+        let check = |known: &[&str], name: &str, expected: bool| {
+            let known: Vec<String> = known.iter().map(|&name| name.to_owned()).collect();
+            assert_eq!(is_for(&known, name), expected, "{known:?} {name}");
+        };
+        check(&["a.example"], "A.example", true);
+        check(&["*.example"], "a.example", true);
+        check(&["*.example"], "*.example", true);
+        check(&["a.example"], "*.example", true);
+        check(&["a.example"], "*", true);
+        check(&["a.example"], "127.0.0.1", true);
+        check(&["b.example", "a.example"], "a.example", true);
+        check(&["b.example"], "a.example", false);
+        check(&["*.example"], "b.a.example", false);
+        check(&["*.example"], "example", false);
+        check(&["a.test"], "*.example", false);
+        check(&[], "a.example", false);
     }
 
     #[test]

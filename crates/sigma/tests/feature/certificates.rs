@@ -125,6 +125,36 @@ fn a_check_warns_of_it() {
     assert!(told.contains("warning: listeners/127.0.0.1:9443: a certificate has expired"), "{told}");
 }
 
+#[test]
+fn a_check_warns_of_certificates_in_files() {
+    let (root, origin, dir) =
+        (Authority::new("Root"), Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
+    let ssl = |id: &str, issued: Issued| {
+        let files = issued.files(dir.path(), id);
+        json!({ "id": id, "sni": format!("{id}.test"), "cert_file": files["cert"], "key_file": files["key"] })
+    };
+    let ssls = [
+        ssl("good", issued_for(&root, "good.test", 2001, 2090)),
+        ssl("late", issued_for(&root, "late.test", 2080, 2090)),
+        ssl("old", issued_for(&root, "old.test", 2001, 2002)),
+        ssl("other", issued_for(&root, "good.test", 2001, 2090)),
+    ];
+    let text = config(json!({}), to_origin(&origin), json!({ "ssls": ssls }));
+    let file = dir.path().join("sigma.yaml");
+    std::fs::write(&file, text.replace("{listen}", "127.0.0.1:9443")).unwrap();
+    let output = Command::new(SIGMA).arg("check").arg(&file).output().unwrap();
+    let told = text_of(&output);
+    assert!(output.status.success(), "{told}");
+    let warned = |place: &str, message: &str, file: &str| {
+        let is_it = |line: &&str| line.contains(place) && line.contains(message) && line.contains(file);
+        assert_eq!(told.lines().filter(is_it).count(), 1, "{place}: {told}");
+    };
+    warned("ssls/late", "not valid yet", "late.crt");
+    warned("ssls/old", "a certificate has expired", "old.crt");
+    warned("ssls/other", "the certificate is not for other.test", "other.crt");
+    assert_eq!(told.matches("warning: ssls/").count(), 3, "{told}");
+}
+
 /// certbot keeps links in one folder to files in another, and moves one link after the other.
 #[test]
 fn a_renewed_certificate_is_taken_over_when_its_key_fits() {
