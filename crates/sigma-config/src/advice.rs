@@ -198,14 +198,13 @@ fn judging(upstream: &Object, at: &dyn Fn(&str) -> String, found: &mut Vec<Probl
             found.push(no_effect(member(&member(&at("checks"), "active"), field), message, "remove it"));
         }
         let probed = active.contains_key("healthy") || active.contains_key("unhealthy");
-        for field in ["interval_jitter_percent", "fast_interval"] {
-            if active.contains_key(field) && !probed {
-                let message =
-                    format!("`{field}` has no effect without `healthy` or `unhealthy`: nothing is probed");
-                found.push(no_effect(member(&member(&at("checks"), "active"), field), message, "add them"));
-            }
+        // With APISIX an empty section is needed for passive checks.
+        if !probed && !(active.is_empty() && section("passive").is_some()) {
+            let message = "no node is probed: `healthy` and `unhealthy` are missing";
+            let hint = "write `healthy: {}` and `unhealthy: {}`: both have an interval of 1 second";
+            found.push(no_effect(member(&at("checks"), "active"), message, hint));
         }
-        if active.contains_key("no_traffic_interval") && !active.contains_key("healthy") {
+        if probed && active.contains_key("no_traffic_interval") && !active.contains_key("healthy") {
             let message =
                 "`no_traffic_interval` has no effect without `healthy`: healthy nodes are not probed";
             let place = member(&member(&at("checks"), "active"), "no_traffic_interval");

@@ -72,18 +72,28 @@ fn fields_without_effect() {
     let place = "node_states[\"10.0.0.2:80\"]";
     upstream(states(json!({"10.0.0.1:80": 1}), "10.0.0.2:80"), &[(place, "not one of the nodes")]);
     let active = |active: Value| json!({"checks": {"active": active}});
+    let unprobed = [("checks.active", "no node is probed")];
+    upstream(active(json!({"http_path": "/a"})), &unprobed);
+    upstream(active(json!({"fast_interval": 1, "no_traffic_interval": 60})), &unprobed);
+    upstream(json!({"checks": {"active": {"http_path": "/a"}, "passive": {}}}), &unprobed);
+    upstream(active(json!({"http_path": "/a", "unhealthy": {}})), &[]);
+    let active = |mut active: Value| {
+        if active.get("unhealthy").is_none() {
+            active["healthy"] = json!({});
+        }
+        json!({"checks": {"active": active}})
+    };
     upstream(active(json!({"type": "tcp", "timeout": 1})), &[]);
     upstream(
         active(json!({"type": "tcp", "http_path": "/a"})),
         &[("checks.active.http_path", "`type: tcp`")],
     );
-    upstream(active(json!({"type": "grpc", "grpc_service": "a", "healthy": {}, "fast_interval": 1})), &[]);
+    upstream(active(json!({"type": "grpc", "grpc_service": "a", "fast_interval": 1})), &[]);
     upstream(active(json!({"grpc_service": "a"})), &[("checks.active.grpc_service", "`type: http`")]);
     upstream(
         active(json!({"type": "tcp", "http_expected_body": "a"})),
         &[("checks.active.http_expected_body", "`type: tcp`")],
     );
-    upstream(active(json!({"fast_interval": 1})), &[("checks.active.fast_interval", "nothing is probed")]);
     upstream(
         active(json!({"no_traffic_interval": 60, "unhealthy": {}})),
         &[("checks.active.no_traffic_interval", "without `healthy`")],

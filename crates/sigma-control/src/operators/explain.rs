@@ -183,8 +183,9 @@ fn shown(question: &ExplainedRequest, explained: &Explained, served: u64) -> Val
 
 fn shown_upstream(upstream: &Upstream) -> Value {
     let set = upstream.cell.load();
+    let is_checked = upstream.checks.as_ref().is_some_and(|plan| plan.judges());
     let nodes = set.endpoints.iter().take(NODES).map(|endpoint| {
-        let mut node = node_of(endpoint, upstream.checks.is_some());
+        let mut node = node_of(endpoint, is_checked);
         if let Some((now, most)) = upstream.in_flight_of(endpoint) {
             node["in_flight"] = json!({"now": now, "max": most});
         }

@@ -46,16 +46,18 @@ impl UpstreamNodes {
     }
 }
 
-/// A node as operators see it. `is_checked` says whether checks or outlier detection look at it.
+/// A node as operators see it. `is_checked` says whether checks or outlier detection judge it. A node without such
+/// checks can have failures all the same: broken connections count with any `checks`.
 pub(super) fn node_of(endpoint: &Endpoint, is_checked: bool) -> Value {
     let standing = endpoint.health.standing();
+    let is_judged = is_checked || standing.ejected.is_some() || standing.state != State::Healthy;
     let mut node = json!({
         "node": endpoint.name(),
         "address": endpoint.addr.to_string(),
         "weight": standing.weighed(endpoint.weight),
         "priority": endpoint.priority,
         "state": standing.wanted.name(),
-        "status": if is_checked { status_name(standing) } else { UNCHECKED },
+        "status": if is_judged { status_name(standing) } else { UNCHECKED },
         "in_use": standing.usable(),
     });
     add_reason(&mut node, standing, endpoint.health.ejected_until_ms());

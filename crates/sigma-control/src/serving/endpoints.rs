@@ -229,9 +229,9 @@ impl Endpoints {
         keys.filter_map(|key| Some((key.to_owned(), probe(key), self.checkers.status(key)?))).collect()
     }
 
-    /// Whether checks, an agent or outlier detection look at the nodes of an upstream.
+    /// Returns whether checks, an agent or outlier detection judge the nodes of an upstream.
     pub(crate) fn is_checked(&self, key: &str) -> bool {
-        self.checked.contains_key(key)
+        self.checked.get(key).is_some_and(|spec| spec.plan.judges())
     }
 
     /// The nodes of every upstream in force, in order of their keys.

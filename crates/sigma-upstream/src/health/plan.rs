@@ -250,6 +250,19 @@ impl Plan {
         }
     }
 
+    /// Returns true if probes, an agent, outlier detection or a `passive` section judge targets. Active checks without
+    /// an interval send no probe; only failed connections and timeouts of requests count then.
+    pub fn judges(&self) -> bool {
+        let probes =
+            |active: &Active| active.healthy_interval.is_some() || active.unhealthy_interval.is_some();
+        let has_section =
+            |passive: Passive| passive.by_connection_only || passive.unhealthy != StatusSet::default();
+        self.active.as_ref().is_none_or(probes)
+            || self.agent.is_some()
+            || self.outliers.is_some()
+            || self.passive.is_some_and(has_section)
+    }
+
     /// Returns true if probes can find that an unusable target is healthy again.
     pub fn probes_unusable(&self) -> bool {
         self.active.as_ref().is_some_and(|active| active.unhealthy_interval.is_some())
@@ -456,6 +469,23 @@ mod tests {
             compile(|c| c.passive = Some(tcp)).expect("valid").passive.expect("passive").judge(503),
             None
         );
+    }
+
+    #[test]
+    fn active_checks_without_an_interval_judge_nothing() {
+        let check = |change: &dyn Fn(&mut Checks), expected: bool| {
+            assert_eq!(compile(change).expect("valid").judges(), expected);
+        };
+        let active = |active: checks::Active| move |c: &mut Checks| c.active = Some(active.clone());
+        let healthy = Some(checks::ActiveHealthy::default());
+        let unhealthy = Some(checks::ActiveUnhealthy::default());
+        check(&|_| (), false);
+        check(&active(checks::Active { healthy, ..Default::default() }), true);
+        check(&active(checks::Active { unhealthy, ..Default::default() }), true);
+        check(&|c| c.passive = Some(checks::Passive::default()), true);
+        let tcp = checks::Passive { kind: PassiveType::Tcp, ..checks::Passive::default() };
+        check(&|c| c.passive = Some(tcp.clone()), true);
+        check(&|c| *c = Checks { passive: Some(tcp.clone()), ..Checks::default() }, true);
     }
 
     #[test]

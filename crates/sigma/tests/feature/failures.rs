@@ -430,6 +430,10 @@ fn upstreams_without_nodes_are_listed() {
         "routes": [
             { "id": "none", "uri": "/none", "upstream": { "nodes": {} } },
             { "id": "some", "uri": "/some", "upstream": { "nodes": { "127.0.0.1:9": 1 } } },
+            {
+                "id": "unprobed", "uri": "/unprobed",
+                "upstream": { "nodes": { "127.0.0.1:9": 1 }, "checks": { "active": { "http_path": "/x" } } },
+            },
         ],
     });
     let gateway = Gateway::start(SIGMA, &whole.to_string()).unwrap();
@@ -437,10 +441,14 @@ fn upstreams_without_nodes_are_listed() {
     let all = Operator::new(gateway.control_address()).get("/v1/nodes").unwrap();
     assert_eq!((&all[0]["upstream"], &all[0]["reason"]), (&json!("routes/none"), &json!("it has no nodes")));
     assert_eq!(all[1]["nodes"][0]["status"], "unchecked");
+    // Checks without an interval send no probe.
+    assert_eq!(all[2]["nodes"][0]["status"], "unchecked");
     let output =
         std::process::Command::new(SIGMA).args(["ctl", "upstreams", "--control", &control]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    for (upstream, word) in [("routes/none", "it has no nodes"), ("routes/some", "unchecked")] {
+    for (upstream, word) in
+        [("routes/none", "it has no nodes"), ("routes/some", "unchecked"), ("routes/unprobed", "unchecked")]
+    {
         let row = text.lines().find(|row| row.starts_with(upstream));
         assert!(row.is_some_and(|row| row.contains(word)), "{text}");
     }
