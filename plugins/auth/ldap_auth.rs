@@ -113,7 +113,7 @@ impl Configuration for Consumer {
 fn warnings(conf: &Value) -> Vec<Problem> {
     let is_on = |field: &str| conf.get(field) == Some(&Value::Bool(true));
     match (conf.get("ldap_uri").is_some(), is_on("use_tls"), is_on("tls_verify")) {
-        (true, false, _) => vec![ldap::cleartext("use_tls")],
+        (true, false, _) => ldap::cleartext(conf, "use_tls").into_iter().collect(),
         (true, true, false) => vec![ldap::unverified("tls_verify")],
         _ => Vec::new(),
     }
@@ -295,6 +295,7 @@ mod tests {
         assert_ne!(consumer(json!({"user_dn": ""})), "");
         let told = |conf: Value| warned("ldap-auth", PluginScope::Http, &conf);
         assert_eq!(told(json!({"ldap_uri": "a", "base_dn": "b"})), ["use_tls"]);
+        assert!(told(json!({"ldap_uri": "[::1]:389", "base_dn": "b"})).is_empty());
         assert_eq!(told(json!({"ldap_uri": "a", "base_dn": "b", "use_tls": true})), ["tls_verify"]);
         let verified = json!({"ldap_uri": "a", "base_dn": "b", "use_tls": true, "tls_verify": true});
         assert!(told(verified).is_empty());

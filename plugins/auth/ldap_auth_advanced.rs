@@ -208,7 +208,7 @@ fn warnings(conf: &Value) -> Vec<Problem> {
     let is = |field: &str, value: bool| conf.get(field) == Some(&Value::Bool(value));
     let encrypted = is("use_ldaps", true) || is("use_starttls", true);
     match (conf.get("ldap_uri").is_some(), encrypted, is("ssl_verify", false)) {
-        (true, false, _) => vec![ldap::cleartext("use_ldaps")],
+        (true, false, _) => ldap::cleartext(conf, "use_ldaps").into_iter().collect(),
         (true, true, true) => vec![ldap::unverified("ssl_verify")],
         _ => Vec::new(),
     }
@@ -509,6 +509,7 @@ mod tests {
         assert_eq!(refusal_in(NAME, PluginScope::Consumer, &json!({})), "property \"user_dn\" is required");
         let told = |conf: Value| warned(NAME, PluginScope::Http, &conf);
         assert_eq!(told(json!({"ldap_uri": "a", "base_dn": "b"})), ["use_ldaps"]);
+        assert!(told(json!({"ldap_uri": "127.0.0.1:389", "base_dn": "b"})).is_empty());
         assert!(told(json!({"ldap_uri": "a", "base_dn": "b", "use_starttls": true})).is_empty());
         let unverified = json!({"ldap_uri": "a", "base_dn": "b", "use_starttls": true, "ssl_verify": false});
         assert_eq!(told(unverified), ["ssl_verify"]);

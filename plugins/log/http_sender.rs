@@ -18,6 +18,7 @@ use sigma_schema::Confidential;
 use sigma_schema::described::CONFIDENTIAL;
 use tokio::sync::OnceCell;
 
+use sigma_plugin_kit::cleartext::is_exposed;
 use sigma_plugin_kit::service::Keepalive;
 
 /// Bytes of a refusing answer that the error log shows.
@@ -296,9 +297,9 @@ impl HttpSender {
         fields: Fields,
     ) -> HttpSender {
         for Address(url) in addresses {
-            if url.scheme() == "http" {
+            if is_exposed(url.as_str()) {
                 tracing::warn!("{plugin}: entries are sent to {} in the clear", place(url));
-            } else if !transport.verify {
+            } else if url.scheme() == "https" && !transport.verify {
                 tracing::warn!("{plugin}: the certificate of {} is not checked (ssl_verify)", place(url));
             }
         }

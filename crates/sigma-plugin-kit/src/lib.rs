@@ -4,7 +4,7 @@
 //! | modules | purpose |
 //! |---|---|
 //! | [`batch`], [`log_entry`], [`log_format`], [`log_throttle`], [`tallies`] | entries of logs, batches of them, and metrics |
-//! | [`service`], [`server`], [`web`], [`fetched`], [`freshness`], [`registry`] | connections to services, and documents fetched from them |
+//! | [`service`], [`server`], [`cleartext`], [`web`], [`fetched`], [`freshness`], [`registry`] | connections to services, and documents fetched from them |
 //! | [`asked_once`], [`decisions`] | results of services, remembered for a while |
 //! | [`redis`], [`kafka`], [`ldap`], [`websocket`] | clients of other protocols |
 //! | [`fields`], [`networks`], [`condition`], [`label_values`], [`response_fields`], [`turns`] | parts of configurations |
@@ -16,6 +16,7 @@ pub mod batch;
 pub mod body_template;
 pub mod budget;
 pub mod changed_body;
+pub mod cleartext;
 pub mod clock;
 pub mod coding;
 pub mod condition;

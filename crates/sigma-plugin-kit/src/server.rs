@@ -19,6 +19,7 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use crate::batch::Refusal;
+use crate::cleartext::is_remote;
 use crate::log_throttle::LogThrottle;
 
 /// A server's name or address, an IPv6 address without brackets.
@@ -111,7 +112,9 @@ impl ServerLocation {
 
     fn warn_of_cleartext(&self) {
         let ServerLocation { plugin, host: Host(host), port, .. } = self;
-        tracing::warn!("{plugin}: entries are sent to {host}:{port} in the clear");
+        if is_remote(host) {
+            tracing::warn!("{plugin}: entries are sent to {host}:{port} in the clear");
+        }
     }
 }
 

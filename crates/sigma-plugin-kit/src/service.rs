@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 use sigma_plugin::outbound::Service;
 use sigma_schema::Problem;
 
+use crate::cleartext::is_exposed;
+
 /// The connection options of APISIX's plugins that call a service.
 #[derive(Deserialize, JsonSchema)]
 pub struct Keepalive {
@@ -50,11 +52,11 @@ pub fn warnings(conf: &Value, fields: &[&str], whom: &str) -> Vec<Problem> {
     clear.chain(unverified(conf, &format!("another server can answer instead of {whom}"))).collect()
 }
 
-/// Returns a warning if the URL in a field has no TLS.
+/// Returns a warning if the URL in a field has no TLS and is on another machine.
 pub fn cleartext(conf: &Value, field: &str, message: &str) -> Option<Problem> {
     let url = conf.get(field).and_then(Value::as_str).unwrap_or_default();
     let problem = || Problem::new(field, "cleartext", message).hint("use https where others may listen");
-    url.starts_with("http://").then(problem)
+    (url.starts_with("http://") && is_exposed(url)).then(problem)
 }
 
 /// Returns a warning if the certificate of a service is not verified.

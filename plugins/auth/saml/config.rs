@@ -188,10 +188,13 @@ impl Default for Attributes {
 
 pub(super) fn warnings(conf: &Value) -> Vec<Problem> {
     let mut found = Vec::from_iter(cleartext(conf, "idp_uri", STOLEN_LOGIN));
-    let message = match conf.get("auth_protocol_binding_method").and_then(Value::as_str) {
-        Some("HTTP-POST") => "browsers send the cookie of a login over TLS only, so every login fails",
-        _ => STOLEN_LOGIN,
-    };
-    found.extend(cleartext(conf, "login_callback_uri", message));
+    const CALLBACK: &str = "login_callback_uri";
+    let text = |field: &str| conf.get(field).and_then(Value::as_str).unwrap_or_default();
+    if text("auth_protocol_binding_method") != "HTTP-POST" {
+        found.extend(cleartext(conf, CALLBACK, STOLEN_LOGIN));
+    } else if text(CALLBACK).starts_with("http://") {
+        let message = "browsers send the cookie of a login over TLS only, so every login fails";
+        found.push(Problem::new(CALLBACK, "cleartext", message).hint("use https"));
+    }
     found
 }

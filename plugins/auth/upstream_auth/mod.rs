@@ -26,6 +26,7 @@ use self::source::{Denied, Found, Granted, Settings, Token, TokenServer, TokenSo
 use super::tokens::{after_bearer, beside};
 use sigma_plugin_kit::decisions::{Asking, Bound, Decisions, Known};
 use sigma_plugin_kit::fields::{frames, is_name};
+use sigma_plugin_kit::service::cleartext;
 use sigma_plugin_kit::sigv4::{self, Account, Paths, Request, UNSIGNED_PAYLOAD};
 
 /// The plugin.
@@ -226,11 +227,9 @@ fn warnings(conf: &Value) -> Vec<Problem> {
     let mut found = Vec::new();
     for way in ["client_credentials", "token_exchange"] {
         let field = |name: &str| conf.get(way).and_then(|way| way.get(name));
-        if field("token_endpoint").and_then(Value::as_str).is_some_and(|url| url.starts_with("http://")) {
-            let message = "the client's secret and tokens are sent in cleartext";
-            let place = format!("{way}.token_endpoint");
-            found.push(Problem::new(place, "cleartext", message).hint("use https where others may listen"));
-        }
+        let message = "the client's secret and tokens are sent in cleartext";
+        let clear = conf.get(way).and_then(|way| cleartext(way, "token_endpoint", message));
+        found.extend(clear.map(|problem| problem.within(way)));
         if field("ssl_verify") == Some(&Value::Bool(false)) {
             let message =
                 "another server can answer instead of the token server, and receives the client's secret";

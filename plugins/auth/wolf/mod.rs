@@ -26,6 +26,7 @@ use self::token::Token;
 use super::form::Form;
 use sigma_plugin_kit::fields::is_name;
 use sigma_plugin_kit::log_throttle::LogThrottle;
+use sigma_plugin_kit::service::cleartext;
 
 const NAME: &str = "wolf-rbac";
 
@@ -178,9 +179,10 @@ fn warnings(scope: PluginScope, conf: &Value) -> Vec<Problem> {
         };
         return own.iter().filter(|field| conf.get(**field).is_some()).map(told).collect();
     }
-    if conf.get(SERVER).and_then(Value::as_str).is_none_or(|url| url.starts_with("http://")) {
-        let message = "tokens and passwords go to wolf in cleartext";
-        return vec![Problem::new(SERVER, "cleartext", message).hint("use https where others may listen")];
+    // The default is on this machine.
+    let url = conf.get(SERVER).and_then(Value::as_str).unwrap_or_default();
+    if !url.starts_with("https://") {
+        return cleartext(conf, SERVER, "tokens and passwords go to wolf in cleartext").into_iter().collect();
     }
     if conf.get("ssl_verify") != Some(&Value::Bool(true)) {
         let message = "another server can answer instead of wolf";

@@ -32,7 +32,8 @@ fn warnings_name_the_place() {
         |scope, conf: Value, expected: &[&str]| assert_eq!(warned(NAME, scope, &conf), expected, "{conf}");
     check(PluginScope::Http, json!({}), &[]);
     check(PluginScope::Http, json!({"appid": "a", "server": "https://wolf"}), &["appid", "server"]);
-    check(PluginScope::Consumer, json!({"appid": "a"}), &["server"]);
+    check(PluginScope::Consumer, json!({"appid": "a"}), &[]);
+    check(PluginScope::Consumer, json!({"server": "http://localhost:12180"}), &[]);
     check(PluginScope::Consumer, json!({"server": "http://wolf"}), &["server"]);
     check(PluginScope::Consumer, json!({"server": "https://wolf"}), &["ssl_verify"]);
     check(PluginScope::Consumer, json!({"server": "https://wolf", "ssl_verify": true}), &[]);

@@ -19,6 +19,7 @@ use super::message::{self, Messages, MetaFormat};
 pub(super) use producer::{Producer, Settings};
 use queue::{Bounds, Message, Queue};
 use sigma_plugin_kit::batch::{self, BatchSettings, Destination, Refusal, Sending};
+use sigma_plugin_kit::cleartext::is_remote;
 use sigma_plugin_kit::kafka::cluster::Broker;
 use sigma_plugin_kit::kafka::is_topic;
 use sigma_plugin_kit::kafka::sasl::{Mechanism, Sasl};
@@ -220,9 +221,11 @@ pub(super) fn warnings_of(conf: &Value, ignored: &[&str]) -> Vec<Problem> {
     let mut found = Vec::new();
     let is_clear = conf.get("tls").is_none();
     let says_plain = |broker: &Value| {
-        broker.get("sasl_config").is_some_and(|sasl| {
-            sasl.get("mechanism").is_none_or(|mechanism| mechanism == Mechanism::Plain.name())
-        })
+        let is_exposed = broker.get("host").and_then(Value::as_str).is_some_and(is_remote);
+        is_exposed
+            && broker.get("sasl_config").is_some_and(|sasl| {
+                sasl.get("mechanism").is_none_or(|mechanism| mechanism == Mechanism::Plain.name())
+            })
     };
     let brokers = conf.get("brokers").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     if is_clear && let Some(at) = brokers.iter().position(says_plain) {

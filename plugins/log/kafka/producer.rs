@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use sigma_plugin_kit::cleartext::is_remote;
 use sigma_plugin_kit::kafka::cluster::{self, Broker, Cluster, Failure, LONGEST_ANSWER};
 use sigma_plugin_kit::kafka::records;
 use sigma_plugin_kit::kafka::wire::{self, Absent, Answer};
@@ -40,7 +41,8 @@ pub(crate) struct Producer {
 impl Producer {
     pub(crate) fn new(settings: Settings) -> Producer {
         if settings.security == Security::Cleartext {
-            for Broker { host, port, .. } in &settings.brokers {
+            let remote = settings.brokers.iter().filter(|broker| is_remote(&broker.host.to_string()));
+            for Broker { host, port, .. } in remote {
                 tracing::warn!("{}: entries are sent to {host}:{port} in the clear", settings.plugin);
             }
         }

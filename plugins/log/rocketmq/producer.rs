@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::NAME;
 use super::address::Address;
 use super::wire::{self, Answer, Envelope, Login, Route};
+use sigma_plugin_kit::cleartext::is_remote;
 use sigma_plugin_kit::server::{Security, ServerLocation, TcpServer};
 
 /// Bytes of an answer: the brokers of a topic, some 200 bytes each, are the most.
@@ -81,7 +82,9 @@ impl From<wire::Refused> for Failure {
 
 impl Producer {
     pub(super) fn new(settings: Settings) -> Producer {
-        if settings.security == Security::Cleartext {
+        // The brokers are known later; with a local name server they are local too.
+        let is_exposed = settings.nameservers.iter().any(|server| is_remote(&server.host.to_string()));
+        if settings.security == Security::Cleartext && is_exposed {
             tracing::warn!("{NAME}: entries are sent to the brokers of `{}` in the clear", settings.topic);
         }
         Producer { settings, servers: Mutex::default(), known: Mutex::default() }

@@ -9,6 +9,7 @@ use sigma_plugin::Node;
 use tokio::sync::Semaphore;
 
 use super::pubsub::Message;
+use sigma_plugin_kit::cleartext::is_remote;
 use sigma_plugin_kit::kafka::cluster::{Broker, Cluster, Failure, LONGEST_ANSWER, Settings};
 use sigma_plugin_kit::kafka::sasl::Sasl;
 use sigma_plugin_kit::kafka::wire::{self, Absent, Answer, FetchBounds};
@@ -90,7 +91,8 @@ impl Consumer {
         let broker =
             |(host, port): &(Host, u16)| Broker { host: host.clone(), port: *port, sasl: sasl.clone() };
         let security = if target.tls.is_some() { Security::Verified } else { Security::Cleartext };
-        if target.tls.is_none() && target.sasl.as_ref().is_some_and(Sasl::is_plain) {
+        let is_exposed = target.brokers.iter().any(|(host, _)| is_remote(&host.to_string()));
+        if target.tls.is_none() && is_exposed && target.sasl.as_ref().is_some_and(Sasl::is_plain) {
             tracing::warn!("kafka-proxy: a password is sent in cleartext: add `tls` to the upstream");
         }
         let cluster = Cluster::new(Settings {

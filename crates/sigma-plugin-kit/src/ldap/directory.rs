@@ -4,8 +4,11 @@ use std::fmt;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde_json::Value;
 use sigma_net::tls::{Authorities, ClientSettings, ClientTls, Trust, is_server_name};
 use sigma_schema::Problem;
+
+use crate::cleartext::is_exposed;
 
 /// `host[:port]`, an IPv6 address in brackets.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -92,10 +95,12 @@ impl fmt::Display for Directory {
     }
 }
 
-/// Returns the warning about a directory without encryption.
-pub fn cleartext(field: &str) -> Problem {
+/// Returns the warning about a directory without encryption on another machine; `field` encrypts the connection.
+pub fn cleartext(conf: &Value, field: &str) -> Option<Problem> {
     let message = "passwords are sent to the directory in cleartext";
-    Problem::new(field, "cleartext", message).hint("encrypt the connection where others may listen")
+    let problem =
+        || Problem::new(field, "cleartext", message).hint("encrypt the connection where others may listen");
+    conf.get("ldap_uri").and_then(Value::as_str).is_some_and(is_exposed).then(problem)
 }
 
 /// Returns the warning about a directory whose certificate is not verified.

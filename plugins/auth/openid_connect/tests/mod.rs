@@ -332,6 +332,7 @@ fn doubtful_settings_have_warnings() {
     };
     check(json!({}), &[]);
     check(json!({"discovery": "http://login.example/.well-known/openid-configuration"}), &["discovery"]);
+    check(json!({"discovery": "http://127.0.0.1:9003/.well-known/openid-configuration"}), &[]);
     check(json!({"ssl_verify": false}), &["ssl_verify"]);
     check(json!({"jwt_verification_cache_ignore": true}), &["jwt_verification_cache_ignore"]);
     check(json!({"bearer_only": true}), &["session"]);

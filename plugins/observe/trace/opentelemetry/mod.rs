@@ -32,6 +32,7 @@ use super::ids::{SpanId, TraceId};
 use super::sampling::Sampler;
 use super::w3c::SpanContext;
 use sigma_plugin_kit::batch::{Batches, Limits, Processor};
+use sigma_plugin_kit::cleartext::is_exposed;
 use sigma_plugin_kit::log_throttle::LogThrottle;
 
 const NAME: &str = "opentelemetry";
@@ -56,7 +57,7 @@ pub(crate) static OPENTELEMETRY: Descriptor = Descriptor {
 fn processor(build: &Build<'_>, metadata: &Metadata) -> Result<(Arc<Processor>, bool), String> {
     let (way, queue) = (metadata.way()?, metadata.queue()?);
     if let Value::String(address) = &build.metadata["collector"]["address"]
-        && !address.starts_with("https")
+        && is_exposed(address)
     {
         tracing::warn!("opentelemetry: spans are sent to {address} in the clear");
     }

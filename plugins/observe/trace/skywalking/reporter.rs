@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::Identity;
 use crate::trace::post::Collector;
 use sigma_plugin_kit::batch::{Destination, Refusal, Sending};
+use sigma_plugin_kit::cleartext::is_exposed;
 use sigma_plugin_kit::log_throttle::LogThrottle;
 
 /// How long the server may take for anything.
@@ -39,7 +40,7 @@ impl Reporter {
         if !matches!(base.scheme(), "http" | "https") {
             return Err(format!("`{address}` is no URL with http or https"));
         }
-        if base.scheme() == "http" {
+        if is_exposed(base.as_str()) {
             tracing::warn!("skywalking: segments are sent to {base} in the clear");
         }
         let server =

@@ -24,6 +24,7 @@ use super::ids::{SpanId, TraceId, happens, text};
 use super::post::Collector;
 use super::w3c::SpanContext;
 use sigma_plugin_kit::batch::{Batches, Destination, Limits, Pace, Processor, Refusal, Sending};
+use sigma_plugin_kit::cleartext::is_exposed;
 use sigma_plugin_kit::log_throttle::LogThrottle;
 
 const NAME: &str = "zipkin";
@@ -145,7 +146,7 @@ impl Zipkin {
         let told = Option::<Attributes>::deserialize(build.node.attribute(NAME));
         let told = told.map_err(|error| format!("plugin_attr.{NAME}: {error}"))?.unwrap_or_default();
         let url = config.endpoint.0;
-        if url.scheme() == "http" {
+        if is_exposed(url.as_str()) {
             tracing::warn!("zipkin: spans are sent to {url} in the clear");
         }
         let pace = Pace {

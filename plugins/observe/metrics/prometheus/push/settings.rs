@@ -10,6 +10,7 @@ use crate::trace::call::Callee;
 use crate::trace::otlp::Protocol;
 use crate::trace::post::{self, Collector};
 use sigma_plugin_kit::batch::seconds;
+use sigma_plugin_kit::cleartext::is_exposed;
 
 /// `plugin_attr.prometheus.otlp`.
 #[derive(Clone, Deserialize, JsonSchema)]
@@ -72,7 +73,7 @@ impl PushSettings {
             return Err("endpoint: a user in it is not sent; set `headers`".to_owned());
         }
         let headers = post::fields("headers", self.headers.as_ref())?;
-        if url.scheme() == "http" {
+        if is_exposed(url.as_str()) {
             tracing::warn!("prometheus: metrics are sent to {url} in the clear");
         }
         let timeout = seconds(self.timeout);
