@@ -1,14 +1,20 @@
 //! Valid example values of common fields, for hints.
 
+use super::node::JsonType;
+
 /// Valid values of common fields, by field name.
 const EXAMPLES: &[(&str, &str)] = &[
     ("access_log", "{ path: /var/log/sigma/access.log }"),
+    ("acme", "{ terms_agreed: true, email: ops@shop.example }"),
     ("active", "{ http_path: /health, healthy: {}, unhealthy: {} }"),
     ("admin", "{ address: \"127.0.0.1:9180\" }"),
+    ("cache", "{ valid: [{ statuses: [200], seconds: 30 }] } at a route"),
     ("certificates", "[{ cert: /etc/sigma/shop.crt, key: /etc/sigma/shop.key }]"),
     ("certs", "[\"-----BEGIN CERTIFICATE-----…\"]"),
     ("checks", "{ active: { http_path: /health, healthy: {}, unhealthy: {} } }"),
     ("consumers", "[{ username: jack, plugins: { key-auth: { key: … } } }]"),
+    ("control", "{ address: \"127.0.0.1:9090\" }"),
+    ("cookie", "{ name: node }"),
     ("count", "100"),
     ("global_rules", "[{ id: 1, plugins: { prometheus: {} } }]"),
     ("header", "X-Api-Key"),
@@ -23,10 +29,12 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("passive", "{ unhealthy: { http_failures: 3 } }"),
     ("plugin_configs", "[{ id: 1, plugins: { cors: {} } }]"),
     ("plugins", "{ key-auth: {} }"),
+    ("process", "{ user: sigma }"),
     ("regex_uri", "[\"^/shop/(.*)\", \"/$1\"]"),
     ("remote_addrs", "[10.0.0.0/8]"),
     ("routes", "[{ uri: \"/*\", upstream: \"http://127.0.0.1:8080\" }]"),
     ("services", "[{ id: shop, upstream: \"http://127.0.0.1:8080\" }]"),
+    ("session_affinity", "{ cookie: { name: node }, secret: … }"),
     ("snis", "[shop.example]"),
     ("ssls", "[{ snis: [shop.example], cert: …, key: … }]"),
     ("store", "{ kind: embedded, path: ./data }"),
@@ -41,12 +49,25 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("username", "jack"),
     ("valid", "[{ statuses: [200], seconds: 30 }]"),
     ("vars", "[[arg_version, ==, \"2\"]]"),
+    ("weight", "1"),
 ];
 
 /// Returns an example for a common field whose value is an object or a list.
 pub(super) fn inner_example(field: &str) -> Option<String> {
     let (_, value) = EXAMPLES.iter().find(|(name, _)| *name == field)?;
     value.starts_with(['{', '[']).then(|| format!("{field}: {value}"))
+}
+
+/// Returns the hint with a valid value of a common field, if one of the types accepts it: plugins have fields with the
+/// same names and other values.
+pub(super) fn typed_example(field: &str, types: &[JsonType]) -> Option<String> {
+    let (_, value) = EXAMPLES.iter().find(|(name, _)| *name == field)?;
+    let fits = |kind: &JsonType| match value.chars().next() {
+        Some('{') => matches!(kind, JsonType::Object | JsonType::Table),
+        Some('[') => matches!(kind, JsonType::Array | JsonType::Table),
+        _ => !matches!(kind, JsonType::Object | JsonType::Array | JsonType::Table),
+    };
+    types.iter().any(fits).then(|| format!("for example {field}: {value}"))
 }
 
 /// Returns the hint with a valid value of a common field.

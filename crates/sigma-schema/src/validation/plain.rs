@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::examples::example;
+use super::examples::{example, typed_example};
 use super::node::{JsonType, Node, Types};
 use super::remedy::{MOST_NAMES, code, listed};
 use crate::problem::{Problem, closest, element, member};
@@ -66,7 +66,7 @@ pub(super) fn of_type(types: &[&Types], value: &Value, field: &str) -> PlainMess
     if value.is_null() {
         return PlainMessage::new(
             format!("the key has no value; expected {expected}"),
-            example(field).or_else(|| Some("write a value, or remove the key".to_owned())),
+            typed_example(field, &all).or_else(|| Some("write a value, or remove the key".to_owned())),
         );
     }
     PlainMessage::new(format!("expected {expected}, got {}", shown(value)), form(&all, value, field))
@@ -107,6 +107,7 @@ fn short(text: &str) -> String {
 /// Returns how to write the value in an accepted type.
 fn form(types: &[JsonType], value: &Value, field: &str) -> Option<String> {
     let takes = |kind: JsonType| types.contains(&kind);
+    let example = |field: &str| typed_example(field, types);
     match value {
         Value::String(text) if takes(JsonType::Boolean) => {
             let word = text.to_ascii_lowercase();
@@ -179,7 +180,12 @@ fn number(text: &str, field: &str) -> Option<String> {
 
 /// A field is not there.
 pub(super) fn of_missing(name: &str) -> PlainMessage {
-    PlainMessage::new(format!("`{name}` is required"), example(name))
+    // Only resources have `uri` as a pattern of paths, and they may have `uris` instead.
+    let hint = match name {
+        "uri" => Some("for example uri: http://127.0.0.1:9000".to_owned()),
+        _ => example(name),
+    };
+    PlainMessage::new(format!("`{name}` is required"), hint)
 }
 
 /// Joins the problems about missing fields of one object.
@@ -266,9 +272,12 @@ pub(super) fn of_lacking(mut sets: Vec<Vec<&str>>) -> PlainMessage {
                 .join(", or ")
         }
     };
-    let names = || groups.iter().flatten();
-    let usual = ["uri", "upstream", "nodes"].into_iter().find(|usual| names().any(|name| name == usual));
-    let first = usual.and_then(example).or_else(|| names().find_map(|name| example(name)));
+    let has = |wanted: &str| groups.iter().flatten().any(|name| *name == wanted);
+    // Without `uris`, `uri` is no pattern of paths.
+    let has_example = |name: &&str| *name != "uri" || has("uris");
+    let usual = ["uri", "upstream", "nodes"].into_iter().filter(has_example).find(|usual| has(usual));
+    let names = groups.iter().flatten().copied();
+    let first = usual.and_then(example).or_else(|| names.filter(has_example).find_map(example));
     let are = is_product && groups.len() > 1;
     PlainMessage::new(format!("{text} {} required", if are { "are" } else { "is" }), first)
 }
