@@ -149,6 +149,9 @@ fault_kinds! {
     Untranslatable Downstream 400 "http_request_untranslatable" as "http_request_error",
         "The protocol of the node cannot express the request.",
         "`detail` names the part.";
+    CleartextOnTls Downstream 400 "cleartext_on_tls_listener" as "http_request_error",
+        "A client sent a request of HTTP in cleartext to a TLS listener.",
+        "Use `https://` in the client.";
     ExpectationFailed Gateway 417 "expectation_failed" as "http_request_error",
         "`Expect` has another value than `100-continue`.",
         "Remove the field in the client.";

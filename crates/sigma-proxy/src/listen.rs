@@ -264,7 +264,8 @@ async fn serve_admitted(
 }
 
 /// The fault of a request in cleartext on a listener of TLS, in the words of nginx.
-const MISPLACED: Fault = Fault::new(FaultKind::BadRequest, "The plain HTTP request was sent to HTTPS port");
+const MISPLACED: Fault =
+    Fault::new(FaultKind::CleartextOnTls, "The plain HTTP request was sent to HTTPS port");
 
 /// Rejects a cleartext request to a listener of TLS, and ends the connection.
 async fn answer_misplaced(entered: Entered, admitted: Admitted, open: Rc<Cell<bool>>) {

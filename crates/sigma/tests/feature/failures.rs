@@ -296,6 +296,7 @@ fn cleartext_on_a_tls_listener_is_answered_and_named() {
         let answer = client.read_response("GET").unwrap();
         assert_eq!(answer.status(), 400, "{request}");
         let text = answer.text();
+        assert!(text.contains("\"reason\":\"cleartext_on_tls_listener\""), "{text}");
         assert!(text.contains("\"detail\":\"The plain HTTP request was sent to HTTPS port\""), "{text}");
         client.expect_closed().unwrap();
     }
