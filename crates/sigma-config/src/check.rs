@@ -211,6 +211,7 @@ impl Rules<'_> {
                 self.error(&place, "length", error.to_string(), "openssl rand -hex 16 makes one of 32");
             }
         }
+        self.access_log();
         self.load_shedding();
         self.health_sharing();
         self.members();
@@ -223,6 +224,17 @@ impl Rules<'_> {
             let message = format!("a request line of {line} bytes does not fit into a head of {head} bytes");
             self.error("limits.request_line_bytes", "conflict", message, "raise `request_head_bytes`");
         }
+    }
+
+    /// Refuses switches, which would be names of files.
+    fn access_log(&mut self) {
+        let path = self.root.get("access_log").and_then(|log| log.get("path")?.as_str()).unwrap_or_default();
+        let hint = match path.to_ascii_lowercase().as_str() {
+            "on" | "yes" | "true" | "enabled" => "write `stdout`, or the path of a file",
+            "off" | "no" | "false" | "disabled" if path != "off" => "write `off`, which is the default",
+            _ => return,
+        };
+        self.error("access_log.path", "enum", format!("`{path}` is not a path"), hint);
     }
 
     /// Without an etcd that the gateway may write to, the setting would have no effect.

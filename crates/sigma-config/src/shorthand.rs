@@ -39,6 +39,10 @@ pub(crate) fn expand(document: &mut Document, found: &mut Findings) {
             *text = json!({ inner: text.take() });
         }
     }
+    // The check of the path knows switches.
+    if let Some(switch @ Value::Bool(_)) = root.get_mut("access_log") {
+        *switch = json!({ "path": switch.to_string() });
+    }
     if let Some(listeners) = root.get_mut("listeners") {
         found.written_listeners = expand_listeners(listeners);
     }

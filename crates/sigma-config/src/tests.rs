@@ -285,6 +285,19 @@ fn levels_of_the_error_log_are_a_closed_list() {
 }
 
 #[test]
+fn the_path_of_the_access_log_is_no_switch() {
+    for path in ["off", "stdout", "access.log", "./on"] {
+        accepted(&format!("access_log: {path}\n"));
+    }
+    let check = |text: &str, fragment: &str| refused(text, &[("access_log.path", 1, fragment)]);
+    check("access_log: on", "`on` is not a path (write `stdout`, or the path of a file)");
+    check("access_log: true", "`true` is not a path (write `stdout`");
+    check("access_log: { path: \"Yes\" }", "`Yes` is not a path (write `stdout`");
+    check("access_log: false", "`false` is not a path (write `off`");
+    check("access_log: OFF", "`OFF` is not a path (write `off`");
+}
+
+#[test]
 fn a_mistake_is_reported_once_and_in_words_of_the_file() {
     refused(
         "listeners: [{ address: \":443\", tls: { cert: a } }]",
