@@ -78,7 +78,7 @@ pub(crate) fn resource(kind: Kind, value: &Object, around: &Surroundings<'_>) ->
     }
     // The plugins of a consumer are its credentials.
     if !matches!(kind, Kind::Consumer | Kind::Credential) {
-        found.extend(pairs::harmful(value, around.plugins, &|_, _| true));
+        found.extend(pairs::harmful(value, around.plugins, &|one, _| one.is_some()));
     }
     found
 }

@@ -30,6 +30,10 @@ enum Side {
     Consumers,
     /// A field of the resource; several names are a path to an inner field.
     Field(&'static [&'static str]),
+    /// `methods` that leave PURGE out.
+    WithoutPurge,
+    /// None of these. Only the merged view of a route shows it, since each may come from another resource.
+    Without(&'static [Side]),
 }
 
 /// A row of the table.
@@ -48,6 +52,23 @@ struct Pair {
 
 /// The plugins that store responses.
 const CACHES: [&str; 2] = ["proxy-cache", "graphql-proxy-cache"];
+
+/// Log clients in.
+const LOGINS: &[Side] = &[Side::Persons, Side::Consumers];
+
+/// Keep strangers from a method of a route.
+const GUARDS: &[Side] = &[
+    Side::Persons,
+    Side::Consumers,
+    Side::Plugin(&["ip-restriction", "rbac", "wolf-rbac", "chaitin-waf"]),
+    Side::Field(&["remote_addr"]),
+    Side::Field(&["remote_addrs"]),
+    Side::Field(&["vars"]),
+    Side::WithoutPurge,
+];
+
+/// The value of a part that is absent.
+static NOTHING: Value = Value::Null;
 
 const ALWAYS: fn(&Part<'_>, &Part<'_>, &dyn PluginSchemas) -> bool = |_, _, _| true;
 
@@ -199,24 +220,55 @@ const PAIRS: &[Pair] = &[
         message: "two nodes may execute the same request if the first one is only slow",
         hint: "leave POST and PATCH out, or `hedging`",
     },
+    Pair {
+        code: "no_login",
+        one: Side::Without(LOGINS),
+        other: Side::Plugin(&["limit-count", "limit-req", "limit-conn", "graphql-limit-count"]),
+        harms: |_, limit, _| counts_consumers(limit.value),
+        field: "",
+        message: "{other} counts consumers, and no plugin logs clients in",
+        hint: "add a login such as key-auth, or leave `key` out to count client addresses",
+    },
+    Pair {
+        code: "no_login",
+        one: Side::Without(LOGINS),
+        other: Side::Plugin(&["consumer-restriction", "acl"]),
+        harms: |_, rule, _| judges_consumers(rule.value),
+        field: "",
+        message: "{other} refuses every request: no plugin logs clients in",
+        hint: "add a login such as key-auth",
+    },
+    Pair {
+        code: "open_purge",
+        one: Side::Without(GUARDS),
+        other: Side::Cache,
+        harms: |_, cache, _| {
+            cache.name == "proxy-cache" || cache.value.get("purge") == Some(&Value::Bool(true))
+        },
+        field: "",
+        message: "every client can remove stored responses with the method PURGE",
+        hint: "list `methods` without PURGE, or admit operators alone, for example with ip-restriction",
+    },
 ];
 
 /// Returns the warnings about pairs in a resource; `value` may also be the merged view of several resources. `are_told`
-/// returns whether a pair of two places belongs here.
+/// returns whether a pair of two places belongs here; the first is None if the pair is one with an absent part.
 pub(super) fn harmful(
     value: &Object,
     plugins: &dyn PluginSchemas,
-    are_told: &dyn Fn(&str, &str) -> bool,
+    are_told: &dyn Fn(Option<&str>, &str) -> bool,
 ) -> Vec<Problem> {
     let mut found = Vec::new();
     for pair in PAIRS {
+        let is_absent = matches!(pair.one, Side::Without(_));
         let (ones, others) = (parts(&pair.one, value, plugins), parts(&pair.other, value, plugins));
         for (index, one) in ones.iter().enumerate() {
             // Two of the same kind are one pair, in either order.
             let is_same = matches!((&pair.one, &pair.other), (Side::Consumers, Side::Consumers));
             let others = if is_same { others.get(index + 1..).unwrap_or_default() } else { &others[..] };
             for other in others {
-                if !are_told(&one.place, &other.place) || !(pair.harms)(one, other, plugins) {
+                let first = (!is_absent).then_some(one.place.as_str());
+                if !are_told(first, &other.place) || !(pair.harms)(one, other, plugins) {
                     continue;
                 }
                 let place = match pair.field {
@@ -249,6 +301,15 @@ fn parts<'v>(side: &Side, value: &'v Object, schemas: &dyn PluginSchemas) -> Vec
             parts.extend(own.map(|cache| Part { place: "cache".to_owned(), name: "cache", value: cache }));
             parts
         }
+        Side::WithoutPurge => {
+            let methods = value.get("methods").filter(|methods| leave_purge_out(methods));
+            let part = |methods| Part { place: "methods".to_owned(), name: "methods", value: methods };
+            methods.map(part).into_iter().collect()
+        }
+        Side::Without(sides) if sides.iter().all(|side| parts(side, value, schemas).is_empty()) => {
+            vec![Part { place: String::new(), name: "", value: &NOTHING }]
+        }
+        Side::Without(_) => Vec::new(),
         Side::Field(names) => {
             let Some((first, inner)) = names.split_first() else { return Vec::new() };
             let found = inner.iter().try_fold(value.get(*first), |at, name| Some(at?.get(name)));
@@ -275,6 +336,31 @@ fn runs_before(one: &Part<'_>, other: &Part<'_>, plugins: &dyn PluginSchemas) ->
 /// Returns whether a request with one of these methods must not be executed twice.
 fn changes_something(methods: &Value) -> bool {
     methods.as_array().is_some_and(|list| list.iter().any(|method| method == "POST" || method == "PATCH"))
+}
+
+/// Returns whether methods are listed, and PURGE is not one of them.
+fn leave_purge_out(methods: &Value) -> bool {
+    methods.as_array().is_some_and(|list| !list.is_empty() && !list.iter().any(|method| method == "PURGE"))
+}
+
+/// Returns whether the key of a limit is the consumer. With a `key_type` of combinations and in `rules` it is a text
+/// with variables.
+fn counts_consumers(limit: &Value) -> bool {
+    const NAME: &str = "consumer_name";
+    let key = |limit: &Value| limit.get("key").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let has_variable = |key: String| key.contains("$consumer_name") || key.contains("${consumer_name");
+    let of_rules = limit.get("rules").and_then(Value::as_array).into_iter().flatten();
+    let is_key = match limit.get("key_type").and_then(Value::as_str) {
+        None | Some("var") => key(limit) == NAME,
+        Some("var_combination") => has_variable(key(limit)),
+        Some(_) => false,
+    };
+    is_key || of_rules.map(key).any(has_variable)
+}
+
+/// Returns whether a rule is about consumers, and not about services or routes.
+fn judges_consumers(rule: &Value) -> bool {
+    !matches!(rule.get("type").and_then(Value::as_str), Some("service_id" | "route_id"))
 }
 
 fn rules(split: &Value) -> impl Iterator<Item = &Value> {

@@ -311,6 +311,16 @@ fn pairs_of_several_resources() {
         &[("routes[0].methods", "4")],
     );
     check(&format!("{route}{nodes}"), &[]);
+    // A login of another resource is one of the route.
+    let restricted = format!(
+        "{route}{nodes}  plugins: {{consumer-restriction: {{whitelist: [jack]}}}}\nconsumers: [{{username: jack}}]\n"
+    );
+    let login = "global_rules:\n- {id: g, plugins: {key-auth: {anonymous_consumer: jack}}}\n";
+    warned(
+        &restricted,
+        &["line 6: routes[0].plugins.consumer-restriction: consumer-restriction refuses every"],
+    );
+    warned(&format!("{restricted}{login}"), &[]);
     check(&format!("{route}{nodes}services:\n- {{id: s, plugins: {{cors: {{}}}}}}\n"), &[]);
 }
 
@@ -320,7 +330,7 @@ fn names_that_do_not_exist() {
     let check = |conf: &str, names: &[&str]| {
         let text = format!(
             "consumers: [{{ username: jack }}]\nconsumer_groups: [{{ id: staff, plugins: {{}} }}]\n\
-            services: [{{ id: shop }}]\nroutes:\n  - {{ id: r, uri: /a, {node}, plugins: {{ consumer-restriction: {conf} }} }}\n"
+            services: [{{ id: shop }}]\nroutes:\n  - {{ id: r, uri: /a, {node}, plugins: {{ key-auth: {{ anonymous_consumer: jack }}, consumer-restriction: {conf} }} }}\n"
         );
         let place = "line 5: routes[0].plugins.consumer-restriction.";
         let expected: Vec<String> = names.iter().map(|rest| format!("{place}{rest}")).collect();

@@ -1,5 +1,5 @@
 //! Pairs that are harmful together in different resources of a file: a route gets the plugins of its service, its
-//! plugin config and the global rules.
+//! plugin config and the global rules. Only this view shows what a route lacks.
 
 use std::collections::{HashMap, HashSet};
 
@@ -20,7 +20,8 @@ pub(super) fn pairs(resources: &Resources, plugins: &dyn PluginSchemas, found: &
         let whole = Whole::of(route, resources);
         let own = format!("routes/{}", route.id.as_str());
         let owner = |place: &str| whole.owner(place).unwrap_or(&own).to_owned();
-        let are_apart = |one: &str, other: &str| owner(one) != owner(other);
+        // An absent part is judged here alone.
+        let are_apart = |one: Option<&str>, other: &str| one.is_none_or(|one| owner(one) != owner(other));
         for mut problem in pairs::harmful(&whole.value, plugins, &are_apart) {
             let resource = owner(&problem.pointer);
             problem.message = match resource == own {
@@ -67,7 +68,8 @@ impl Whole {
             whole.plugins(&format!("plugin_configs/{}", config.id.as_str()), &config.plugins);
         }
         whole.plugins("", &route.plugins);
-        for field in ["cache", "upstream", "retry_policy", "methods"] {
+        let fields = ["cache", "upstream", "retry_policy", "methods", "remote_addr", "remote_addrs", "vars"];
+        for field in fields {
             whole.field(field, &own, "");
         }
         whole.upstream(&own, resources);

@@ -56,7 +56,18 @@ impl PluginSchemas for Known {
 /// `expected` has the places and parts of the messages.
 #[track_caller]
 fn check(value: Value, expected: &[(&str, &str)]) {
-    let found = harmful(value.as_object().unwrap(), &Known, &|_, _| true);
+    check_where(value, &|one, _| one.is_some(), expected);
+}
+
+/// Checks the pairs with an absent part.
+#[track_caller]
+fn check_absent(value: Value, expected: &[(&str, &str)]) {
+    check_where(value, &|one, _| one.is_none(), expected);
+}
+
+#[track_caller]
+fn check_where(value: Value, are_told: &dyn Fn(Option<&str>, &str) -> bool, expected: &[(&str, &str)]) {
+    let found = harmful(value.as_object().unwrap(), &Known, are_told);
     let told: Vec<String> = found.iter().map(ToString::to_string).collect();
     assert_eq!(found.len(), expected.len(), "{value}: {told:?}");
     for (problem, (place, text)) in found.iter().zip(expected) {
@@ -156,6 +167,52 @@ fn logins_and_preflights() {
     let late = ("plugins.cors._meta", "key-auth runs before cors");
     check(plugins(json!({"cors": {"_meta": {"priority": 1}}, "key-auth": {}})), &[late]);
     check(plugins(json!({"cors": {}, "key-auth": {"_meta": {"priority": 5000}}})), &[late]);
+}
+
+#[test]
+fn limits_and_rules_need_a_login() {
+    let told = |name: &str, conf: Value, is_told: bool| {
+        let place = format!("plugins.{name}");
+        let expected = [(place.as_str(), "no plugin logs clients in")];
+        check_absent(plugins(json!({name: conf.clone()})), if is_told { &expected } else { &[] });
+        for login in ["key-auth", "openid-connect", "jwt-auth"] {
+            check_absent(plugins(json!({name: conf.clone(), login: {}})), &[]);
+        }
+        let off = json!({"_meta": {"disable": true}});
+        check_absent(plugins(json!({name: conf, "key-auth": off})), if is_told { &expected } else { &[] });
+    };
+    told("limit-count", json!({"key": "consumer_name"}), true);
+    told("limit-req", json!({"key": "consumer_name", "key_type": "var"}), true);
+    told("limit-conn", json!({"key": "$host $consumer_name", "key_type": "var_combination"}), true);
+    told("limit-count", json!({"rules": [{"key": "${consumer_name}_$uri"}]}), true);
+    told("limit-count", json!({"key": "consumer_name", "key_type": "constant"}), false);
+    told("limit-count", json!({"key": "remote_addr"}), false);
+    told("limit-count", json!({}), false);
+    told("consumer-restriction", json!({"whitelist": ["a"]}), true);
+    told("consumer-restriction", json!({"type": "consumer_group_id", "blacklist": ["a"]}), true);
+    told("consumer-restriction", json!({"type": "service_id", "whitelist": ["a"]}), false);
+    told("acl", json!({"allow_labels": {"team": ["a"]}}), true);
+}
+
+#[test]
+fn purges_are_for_operators() {
+    let cached = |fields: Value| {
+        let mut value = plugins(json!({"proxy-cache": {}}));
+        value.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        value
+    };
+    let open = [("plugins.proxy-cache", "every client can remove")];
+    check_absent(cached(json!({})), &open);
+    check_absent(cached(json!({"methods": ["GET", "PURGE"]})), &open);
+    check_absent(cached(json!({"methods": ["GET"]})), &[]);
+    check_absent(cached(json!({"remote_addr": "10.0.0.1"})), &[]);
+    check_absent(cached(json!({"vars": [["http_x", "==", "1"]]})), &[]);
+    check_absent(plugins(json!({"proxy-cache": {}, "ip-restriction": {"whitelist": ["10.0.0.1"]}})), &[]);
+    check_absent(plugins(json!({"proxy-cache": {}, "key-auth": {}})), &[]);
+    check_absent(plugins(json!({"graphql-proxy-cache": {}})), &[]);
+    check_absent(json!({"cache": {}}), &[]);
+    check_absent(json!({"cache": {"purge": true}}), &[("cache", "every client can remove")]);
+    check_absent(json!({"cache": {"purge": true}, "methods": ["GET"]}), &[]);
 }
 
 #[test]
