@@ -186,7 +186,7 @@ struct Config {
     /// The status of a refusal.
     #[schemars(range(min = 400, max = 599), extend("default" = 400))]
     rejection_status_code: u16,
-    /// Largest body, in bytes; it is held in memory.
+    /// Largest body, in bytes; it is held in memory. A larger one gets 500, as in APISIX.
     #[schemars(range(min = 1), extend("default" = 67_108_864))]
     max_req_body_size: u64,
     /// Validates responses too. An invalid one is logged as an error (`report`), or replaced by a 502 (`refuse`);
@@ -364,6 +364,7 @@ impl Validator {
         let limit = usize::try_from(self.config.max_req_body_size).unwrap_or(usize::MAX);
         let then = move |ctx: &mut Context, _: &Env<'_>, read: BodyRead| match read {
             BodyRead::Whole => self.end(&specification, ctx, problems),
+            // The status that APISIX has for a body over the limit too; other plugins have 413.
             _ => broken("error reading the request body. err: the body is over max_req_body_size"),
         };
         Step::ReadBody { limit, then: Box::new(then) }
