@@ -1,6 +1,7 @@
 //! The commands.
 
 use std::io::IsTerminal;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use sigma_control::{
 };
 use sigma_convert::seed::{NIUBIX_JSON, Seeds};
 use sigma_net::limits::Descriptors;
+use sigma_net::listen::Claim;
 use sigma_plugin::{Kind, Roster};
 use sigma_proxy::route::Verdict;
 use sigma_proxy::{ExplainedRequest, Snapshot};
@@ -137,16 +139,7 @@ fn run_for(args: Run, origin: &Origin) -> Result<ExitCode> {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        for address in &args.with_demo_origin {
-            demo::start(*address)
-                .await
-                .with_context(|| format!("cannot start the demo origin on {address}"))?;
-        }
-        if let Some(address) = args.with_demo_provider {
-            demo_provider::start(address)
-                .await
-                .with_context(|| format!("cannot start the demo provider on {address}"))?;
-        }
+        start_demo_servers(&args.with_demo_origin, args.with_demo_provider, origin)?;
         let listeners: Vec<String> =
             checked.config.settings.listeners.iter().map(|l| l.place().to_string()).collect();
         let first = first_request::command(&checked.config);
@@ -163,6 +156,20 @@ fn run_for(args: Run, origin: &Origin) -> Result<ExitCode> {
         supervisor.run().await?;
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// Starts the demo servers that the command line names. Within a runtime.
+fn start_demo_servers(origins: &[SocketAddr], provider: Option<SocketAddr>, started: &Origin) -> Result<()> {
+    // The process before an upgrade serves at the same addresses until it ends.
+    let claim = if started.has_predecessor() { Claim::Further } else { Claim::First };
+    for address in origins {
+        demo::start(*address, claim).with_context(|| format!("cannot start the demo origin on {address}"))?;
+    }
+    if let Some(address) = provider {
+        demo_provider::start(address, claim)
+            .with_context(|| format!("cannot start the demo provider on {address}"))?;
+    }
+    Ok(())
 }
 
 /// Starts the gateway in the background.

@@ -20,6 +20,7 @@ use axum::routing::{get, post};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
+use sigma_net::listen::Claim;
 
 /// The only user.
 const USER: &str = "jack";
@@ -54,11 +55,11 @@ pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
 ///
 /// # Errors
 /// Returns an error if the address is not one of this machine alone, or cannot be listened at.
-pub(crate) async fn start(address: SocketAddr) -> Result<()> {
+pub(crate) fn start(address: SocketAddr, claim: Claim) -> Result<()> {
     if !address.ip().is_loopback() {
         bail!("{address} is not a loopback address");
     }
-    let listener = tokio::net::TcpListener::bind(address).await?;
+    let listener = crate::demo::listen(address, claim)?;
     let issuer = format!("http://{}", listener.local_addr()?);
     let provider = Provider::new(issuer.clone()).ok().context("no key can be made")?;
     let router = Router::new()

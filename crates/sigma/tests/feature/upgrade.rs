@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use serde_json::json;
-use sigma_testkit::{Address, Gateway, Operator, Origin, Peer, until};
+use sigma_testkit::{Address, Gateway, Operator, Origin, Peer, free_port, until};
 
 use crate::{PATIENCE, SIGMA, catch_all, nodes};
 
@@ -233,4 +233,19 @@ fn limits_go_on() {
     check("limit-count", json!({ "count": 2, "time_window": 3600 }));
     check("limit-count", json!({ "count": 2, "time_window": 3600, "window_type": "sliding" }));
     check("limit-req", json!({ "rate": 0.001, "burst": 1, "nodelay": true, "key": "remote_addr" }));
+}
+
+/// The successor starts the demo servers again, at addresses that the process before still has.
+#[test]
+fn demo_servers_go_on() {
+    let node = format!("127.0.0.1:{}", free_port());
+    let config = catch_all(SETTINGS, &format!("{{ \"{node}\": 1 }}"), "");
+    let option = format!("--with-demo-origin={node}");
+    let gateway = Gateway::start_with(SIGMA, &option, &config).unwrap();
+    let ask = || gateway.connect().unwrap().with_deadline(PATIENCE).get("/").unwrap().status();
+    for _ in 0..2 {
+        assert_eq!(ask(), 200);
+        upgrade(&gateway);
+    }
+    assert_eq!(ask(), 200);
 }

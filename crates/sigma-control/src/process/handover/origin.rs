@@ -60,7 +60,7 @@ impl Origin {
     }
 
     /// Whether this process replaces another one.
-    pub(crate) fn has_predecessor(&self) -> bool {
+    pub fn has_predecessor(&self) -> bool {
         self.predecessor.is_some()
     }
 
