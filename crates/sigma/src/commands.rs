@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::CommandFactory;
 use sigma_config::process::Mode;
 use sigma_config::settings::{Limits, Settings, Workers};
@@ -317,6 +317,17 @@ fn routes(args: &Routes) -> Result<ExitCode> {
     let source = Source::file(&args.conf);
     let plugins = roster();
     let checked = source.load(&*plugins)?;
+    let settings = &checked.config.settings;
+    let has_store = settings.store.is_some() || settings.admin.is_some();
+    if has_store && checked.config.resources.routes.is_empty() {
+        bail!(
+            "{}: the routes are in the store, not in this file; to see which one serves this request, run: sigma ctl explain {} http://{}{}",
+            args.conf.display(),
+            args.method,
+            args.host,
+            args.path
+        );
+    }
     let snapshot = compile_only(&checked.config, &plugins).map_err(|problems| source.invalid(problems))?;
     let explanations = sigma_proxy::explain(&snapshot, &checked.config, &args.method, &args.host, &args.path)
         .map_err(|reason| anyhow!("no such request: {reason}"))?;

@@ -179,6 +179,13 @@ fn routes_says_by_its_status_whether_one_matches() {
     }
     check("/a", 0, "r: serves this request");
     check("/b", 3, "no route serves this request: 404");
+    for stored in ["store: { path: ./data }\n", "admin: { address: \"127.0.0.1:9180\" }\n"] {
+        let output = sigma(&["routes", "GET", "h", "/a", "-c"], "a.yaml", stored);
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        let expected = "the routes are in the store, not in this file";
+        assert!(said(&output).contains(expected), "{}", said(&output));
+        assert!(said(&output).contains("sigma ctl explain GET http://h/a"), "{}", said(&output));
+    }
     let guarded = GOOD.replace("uri: /a", "uri: /a\n    plugins: { key-auth: {}, prometheus: {} }");
     assert_ne!(guarded, GOOD);
     let output = sigma(&["routes", "GET", "h", "/a", "-c"], "a.yaml", &guarded);
