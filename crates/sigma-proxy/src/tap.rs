@@ -16,6 +16,8 @@ use sigma_plugin::record::{Attempt, Record, Source};
 use sigma_schema::cidr::Cidr;
 use tokio::sync::{mpsc, watch};
 
+use crate::exchange::refuser;
+
 /// The filter of an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TapWish {
@@ -127,6 +129,8 @@ pub struct Seen {
     pub source: Source,
     /// The fault, in the gateway's view.
     pub fault: Option<Fault>,
+    /// The plugin that rejected the request, or failed it. None with a fault.
+    pub plugin: Option<Box<str>>,
     /// The route.
     pub route: Option<Arc<RouteFacts>>,
     /// The consumer.
@@ -162,6 +166,7 @@ impl Seen {
         let waited = |wait: &sigma_plugin::record::Wait| {
             (wait.plugin.clone(), (wait.ended - wait.began).as_secs_f64() * 1000.0)
         };
+        let plugin = if fault.is_none() { refuser(ctx) } else { None };
         Box::new(Seen {
             at_ms,
             client,
@@ -174,6 +179,7 @@ impl Seen {
             status: *status,
             source: *source,
             fault: *fault,
+            plugin: plugin.map(Into::into),
             route,
             consumer,
             elapsed_ms: record.elapsed_ms(),

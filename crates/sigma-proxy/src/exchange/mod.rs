@@ -64,6 +64,7 @@ use tunnel::Leave;
 use via::Onward;
 
 #[cfg(test)]
+pub(crate) use report::refuser;
 pub(crate) use request::find;
 pub(crate) use request::{PeerText, Viewed, accept, explain};
 pub(crate) use via::{OwnName, mark_pass};

@@ -156,6 +156,8 @@ fn exchange(told: &Value, text: &mut String) {
     if let Some(fault) = told["fault"].as_object() {
         let part = |name: &str| fault.get(name).and_then(Value::as_str).unwrap_or_default();
         line(text, &format!("  fault {}: {}", part("type"), part("reason")));
+    } else if let Some(plugin) = told["plugin"].as_str() {
+        line(text, &format!("  fault plugin: {plugin}"));
     }
     text.push('\n');
 }
@@ -204,6 +206,8 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} in {text}");
         }
+        let refused = shown(&json!({"type": "exchange", "status": 503, "plugin": "limit-count"}));
+        assert!(refused.ends_with("  fault plugin: limit-count\n\n"), "{refused}");
         assert_eq!(shown(&json!({"type": "alive"})), "");
         assert!(shown(&json!({"type": "lost", "exchanges": 3})).starts_with("… 3 more"));
     }

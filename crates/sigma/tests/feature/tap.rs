@@ -119,6 +119,12 @@ fn a_tap_shows_what_its_filter_lets_through_and_no_secret() {
         (&json!("GET"), &json!(200), &json!("door"), &json!("jack"), &json!("node"))
     );
     assert_eq!(shown["attempts"].as_array().unwrap().len(), 1);
+    assert_eq!(shown["plugin"], Value::Null);
+    // A refusal has the name of the plugin.
+    let mut refused = Reader::open(&gateway, "route=door&status=401");
+    let shown = refused.first(|| assert_eq!(ask(&gateway, "GET /door", ""), 401));
+    assert_eq!((&shown["plugin"], &shown["fault"]), (&json!("key-auth"), &Value::Null), "{shown}");
+    drop(refused);
     // The other tap sees that one as well; the third sees nothing but signs of life.
     assert!((0..10_000).any(|_| all.news()["route"] == "door"));
     assert!(none.0.is_idle() || none.next()["type"] == "alive");

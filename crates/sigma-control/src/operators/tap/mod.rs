@@ -155,6 +155,7 @@ impl Tapping {
                 Source::Fault => "fault",
             },
             "fault": seen.fault.map(|fault| json!({"type": fault.kind.error_type(), "reason": fault.reason})),
+            "plugin": seen.plugin.as_deref(),
             "route": facts.map(|facts| &*facts.id),
             "route_name": facts.and_then(|facts| facts.name.as_deref()),
             "service": facts.and_then(|facts| facts.service_id.as_deref()),
