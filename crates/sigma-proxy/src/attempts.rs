@@ -21,6 +21,9 @@ use crate::retry::{Missing, RetryPolicy};
 use crate::snapshot::{Session, Upstream};
 use crate::worker::{UpstreamState, Worker};
 
+/// The reason of a fault if an upstream has no node.
+pub(crate) const NO_NODE: &str = "the upstream has no node";
+
 /// The attempts of one request or session on an upstream.
 pub(crate) struct Attempts<'a> {
     pub(crate) worker: &'a Worker,
@@ -207,7 +210,7 @@ impl<'a> Attempts<'a> {
                 Ok(picked)
             }
             None if balancer.endpoints().endpoints.is_empty() => {
-                let nobody = Fault::new(FaultKind::NoNode, "the upstream has no node");
+                let nobody = Fault::new(FaultKind::NoNode, NO_NODE);
                 Err(balancer.endpoints().unresolved.unwrap_or(nobody))
             }
             None if balancer.keeps_to(session) => {

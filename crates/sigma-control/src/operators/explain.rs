@@ -8,6 +8,7 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use serde_json::{Map, Value, json};
 use sigma_config::Config;
+use sigma_http::Fault;
 use sigma_plugin::Phase;
 use sigma_proxy::snapshot::Upstream;
 use sigma_proxy::{Considered, Explained, ExplainedRequest, Met, explain_live};
@@ -172,13 +173,22 @@ fn shown(question: &ExplainedRequest, explained: &Explained, served: u64) -> Val
         "routes_with_other_paths": explained.others,
         "route": route,
         "service": service,
-        "refused": explained.refused,
+        "refused": refusal(explained),
         "plugins": plugins,
         "phases": phases(&explained.plugins),
         "may_be_refused_by": explained.may_be_refused_by().collect::<Vec<_>>(),
         "upstream": upstream,
         "to_node": to_node(question, explained),
     })
+}
+
+/// Returns the status and the reason of the gateway's own response, plugins aside.
+fn refusal(explained: &Explained) -> Option<String> {
+    let of_nodes = |fault: Fault| match fault.kind.row().status {
+        Some(status) => format!("{status} {fault}"),
+        None => fault.to_string(),
+    };
+    explained.refused.map(str::to_owned).or_else(|| explained.unavailable.map(of_nodes))
 }
 
 fn shown_upstream(upstream: &Upstream) -> Value {
@@ -292,7 +302,7 @@ fn phases(plugins: &[Met]) -> Value {
 /// Returns the request as a node would get it with the changes of plugins that can predict them, and the
 /// plugins that may change more.
 fn to_node(question: &ExplainedRequest, explained: &Explained) -> Value {
-    if explained.upstream.is_none() {
+    if explained.upstream.is_none() || explained.unavailable.is_some() {
         return Value::Null;
     }
     let path = explained.rewritten.clone().unwrap_or_else(|| question.target.clone());

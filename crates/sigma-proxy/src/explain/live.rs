@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use sigma_config::Config;
 use sigma_config::resources::{self, PassHost};
-use sigma_http::{HeaderId, RequestHead};
+use sigma_http::{Fault, FaultKind, HeaderId, RequestHead};
 use sigma_net::Peer;
 use sigma_observe::date::Clock;
 use sigma_plugin::context::{Client, Tls};
@@ -17,8 +17,10 @@ use sigma_plugin::resource::AnyResource;
 use sigma_plugin::{Consumer, Context, Entry, Identity, Phase, Resource, RunPolicy};
 
 use super::parsed;
+use crate::attempts::NO_NODE;
 use crate::connection::Origin;
 use crate::exchange::{Viewed, accept};
+use crate::judge::out_of_service;
 use crate::route::{Outcome, Params, RouteInput, Unserved};
 use crate::snapshot::{Route, Snapshot, Target, Upstream, number_of};
 
@@ -104,6 +106,8 @@ pub struct Explained {
     pub plugins: Vec<Met>,
     /// The upstream.
     pub upstream: Option<Arc<Upstream>>,
+    /// Why no node of the upstream gets the request now. None if one does.
+    pub unavailable: Option<Fault>,
     /// The path and the query that a node gets, if the route rewrites them.
     pub rewritten: Option<String>,
     /// The method that a node gets, if a plugin changes it.
@@ -228,17 +232,17 @@ fn refusal(snapshot: &Snapshot, route: Option<&Route>, consumer: Option<&Consume
     if snapshot.closed {
         return Some("503: a global rule is quarantined");
     }
-    let Some(route) = route else { return Some("404: no route serves it, after the global rules") };
+    let Some(route) = route else { return Some("404: no route matches this request") };
     if consumer.is_some_and(|consumer| consumer.closed || consumer.group_missing) {
         return Some("503: the consumer or its group is quarantined or missing");
     }
     match route.target {
         Target::Upstream(number) if snapshot.upstream(number).is_some() => None,
-        Target::Upstream(_) => Some("503: the upstream that it names does not exist"),
-        Target::NoService => Some("404: the service that it names does not exist"),
-        Target::NoPluginConfig => Some("503: the plugin config that it names does not exist"),
-        Target::NoUpstream => Some("503: it has no upstream, unless a plugin answers"),
-        Target::Closed => Some("503: it, or a resource that it takes plugins from, is quarantined"),
+        Target::Upstream(_) => Some("503: the upstream of the route does not exist"),
+        Target::NoService => Some("404: the service of the route does not exist"),
+        Target::NoPluginConfig => Some("503: the plugin config of the route does not exist"),
+        Target::NoUpstream => Some("503: the route has no upstream; only a plugin can respond"),
+        Target::Closed => Some("503: the route, or a resource that it takes plugins from, is quarantined"),
     }
 }
 
@@ -370,7 +374,22 @@ fn lead(snapshot: &Snapshot, route: Option<&Route>, viewed: &Viewed<'_>, explain
         PassHost::Rewrite => Some(upstream.upstream_host.to_string()),
         PassHost::Pass => Some(viewed.authority()),
     };
+    explained.unavailable = unavailable(upstream);
     explained.upstream = Some(Arc::clone(upstream));
+}
+
+/// Returns the fault of every request to an upstream none of whose nodes is in service. A group of upstreams has
+/// its nodes elsewhere.
+fn unavailable(upstream: &Upstream) -> Option<Fault> {
+    if upstream.member_keys().next().is_some() {
+        return None;
+    }
+    let set = upstream.cell.load();
+    if set.endpoints.is_empty() {
+        return Some(set.unresolved.unwrap_or(Fault::new(FaultKind::NoNode, NO_NODE)));
+    }
+    let is_out = !set.endpoints.iter().any(|node| node.health.standing().is_in_service());
+    is_out.then(|| Fault::new(FaultKind::NodesExhausted, out_of_service(&set.endpoints)))
 }
 
 /// Returns the request as plugins would see it.

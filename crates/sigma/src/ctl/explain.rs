@@ -1,4 +1,4 @@
-//! `sigma ctl explain`: what would become of a request.
+//! `sigma ctl explain`: the route, plugins and nodes of a request that is not sent.
 
 use std::process::ExitCode;
 
@@ -13,6 +13,9 @@ use crate::output::verdict;
 
 /// Exit status if no route serves the request.
 const NO_ROUTE: u8 = 3;
+
+/// The verdict on a route that matches, though the gateway itself responds.
+const MATCHES: &str = "matches this request";
 
 /// A request that is not sent.
 #[derive(Debug, Args)]
@@ -71,7 +74,10 @@ fn table_of(found: &Value) -> String {
             None => {
                 let refusers: Vec<&str> =
                     items(found, "may_be_refused_by").filter_map(Value::as_str).collect();
-                line(&mut text, &format!("  {}: {}", word(route, "id"), verdict(&refusers)));
+                let is_served = found["refused"].is_null();
+                let verdict =
+                    if is_served || !refusers.is_empty() { verdict(&refusers) } else { MATCHES.to_owned() };
+                line(&mut text, &format!("  {}: {verdict}", word(route, "id")));
             }
             Some(reason) => line(&mut text, &format!("  {}: no: {reason}", word(route, "id"))),
         }
@@ -87,7 +93,7 @@ fn table_of(found: &Value) -> String {
         line(&mut text, &format!("  {} more do not match, and are not listed", all - elsewhere));
     }
     if let Some(refused) = found["refused"].as_str() {
-        line(&mut text, &format!("answer: {refused}"));
+        line(&mut text, &format!("response: {refused}"));
     }
     if let Some(service) = found["service"]["key"].as_str() {
         line(&mut text, &format!("service: {service}"));
@@ -215,6 +221,10 @@ mod tests {
         assert!(expected.lines().all(|line| line.chars().count() < 80));
         let none =
             json!({"routes": [], "other_routes": 0, "refused": "404: no route", "plugins": [], "phases": {}});
-        assert_eq!(table_of(&none), "routes:\nanswer: 404: no route\n");
+        assert_eq!(table_of(&none), "routes:\nresponse: 404: no route\n");
+        let refused = "503 destination_unavailable: the upstream has no node";
+        let unavailable = json!({"routes": [{"id": "1", "reason": null}], "refused": refused});
+        let expected = format!("routes:\n  1: matches this request\nresponse: {refused}\n");
+        assert_eq!(table_of(&unavailable), expected);
     }
 }

@@ -163,6 +163,25 @@ fn an_explanation_counts_nothing() {
     assert_eq!(left.as_deref(), Some("2"));
 }
 
+/// A node that is out of service serves no request, and its upstream says why.
+#[test]
+fn an_upstream_without_usable_nodes_serves_nothing() {
+    let gateway = start(EMBEDDED);
+    let writer = admin(&gateway);
+    let check = |upstream: Value, expected: &str| {
+        writer.put("routes/1", &json!({"uri": "/one", "upstream": upstream})).unwrap();
+        let control = Operator::new(gateway.control_address());
+        let explained = || control.get("/v1/explain?url=http://a/one").unwrap();
+        let is_said = until(PATIENCE, || explained()["refused"] == expected);
+        let explained = explained();
+        assert!(is_said, "{expected}: {explained}");
+        assert!(explained["to_node"].is_null() && explained["route"]["key"] == "routes/1", "{explained}");
+    };
+    check(json!({"nodes": {}}), "503 destination_unavailable: the upstream has no node");
+    let states = json!({"nodes": {"127.0.0.1:9": 1}, "node_states": {"127.0.0.1:9": "maintenance"}});
+    check(states, "502 destination_unavailable: all nodes are in maintenance");
+}
+
 #[test]
 fn a_shell_shows_it() {
     let origin = Origin::echo("a").unwrap();
