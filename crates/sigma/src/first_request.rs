@@ -29,6 +29,7 @@ fn of_route(config: &Config, route: &Route) -> Option<String> {
     let service = route.service_id.as_ref().and_then(|id| config.resources.services.get(id.as_str()));
     let own = route.host.as_deref().or_else(|| route.hosts.first().map(String::as_str));
     let host = own.or_else(|| service?.hosts.first().map(String::as_str)).map(host);
+    let host = host.or_else(|| certified_host(config, listener));
     let method = match route.methods.iter().any(|method| method == "GET") {
         true => None,
         false => route.methods.first().map(String::as_str),
@@ -50,6 +51,16 @@ fn listener<'c>(config: &'c Config, route: &Route) -> Option<&'c Listener> {
     };
     let all = || config.settings.listeners.iter().filter(serves);
     all().find(|listener| listener.over_tls().is_none()).or_else(|| all().next())
+}
+
+/// A host that has a certificate, for a listener over TLS that serves no other name.
+fn certified_host(config: &Config, listener: &Listener) -> Option<String> {
+    if !listener.over_tls()?.certificates.is_empty() {
+        return None;
+    }
+    let mut ssls = config.resources.ssls.iter();
+    let ssl = ssls.find(|ssl| ssl.is_for_clients() && ssl.client.is_none() && ssl.status.is_on())?;
+    ssl.names().next().map(host)
 }
 
 /// A path that fits a pattern.
@@ -162,6 +173,13 @@ mod tests {
         check(
             &routes("{ address: \"0.0.0.0:9443\", tls: true }", own),
             Some("curl -i -k --connect-to ::127.0.0.1:9443 https://a.test:9443/x"),
+        );
+        let files = "cert_file: /a.crt, key_file: /a.key";
+        let certified = format!("ssls: [{{ snis: [\"*.shop.test\"], {files} }}]\n");
+        check(
+            &(certified
+                + &routes("{ address: \"127.0.0.1:9443\", tls: true }", "{ upstream_id: u, uri: /x }")),
+            Some("curl -i -k --connect-to ::127.0.0.1:9443 https://www.shop.test:9443/x"),
         );
         check(&routes("\"unix:/run/g/s\"", own), Some("curl -i --unix-socket /run/g/s http://a.test/x"));
         check(
