@@ -15,6 +15,7 @@ use sigma_plugin::{
 use sigma_schema::Problem;
 
 use super::policy::{AuthPolicy, Cause, Refusal, Scheme, authorization};
+use sigma_plugin_kit::decision_service::DecisionService;
 use sigma_plugin_kit::ldap::{
     self, Answered, Directory, INVALID_CREDENTIALS, Keeping, Place, SUCCESS, Security,
 };
@@ -206,22 +207,21 @@ impl Shared {
             }
             Ok((INVALID_CREDENTIALS, _)) => Err(invalid_user("the directory refuses name and password")),
             Ok((code, _)) => {
-                self.complain(&format!("a bind ended with {code}"));
+                self.complain(&format!("a bind ended with {code}"), ctx);
                 Err(invalid_user("the directory has not bound the user"))
             }
             Err(failure) => {
-                self.complain(&failure.0);
-                Err(invalid_user("the directory gave no answer").with(Cause::Unjudged))
+                self.complain(&failure.0, ctx);
+                Err(invalid_user("the directory did not respond").with(Cause::Unjudged))
             }
         };
         self.end(ctx, env, outcome)
     }
 
-    fn complain(&self, reason: &str) {
-        static COMPLAINT: LogThrottle = LogThrottle::new();
-        if let Some(left_out) = COMPLAINT.due() {
-            tracing::error!(directory = %self.directory, reason, left_out, "ldap-auth: a directory fails");
-        }
+    fn complain(&self, error: &str, ctx: &Context) {
+        static UNDECIDED: LogThrottle = LogThrottle::new();
+        let directory = DecisionService { plugin: "ldap-auth", url: self.directory.to_string() };
+        directory.report(error, ctx, &UNDECIDED);
     }
 
     fn end(&self, ctx: &mut Context, env: &Env<'_>, outcome: Result<&Arc<Identity>, Refusal>) -> Step {

@@ -20,6 +20,7 @@ use sigma_schema::template::Template;
 
 use super::inquiry::{self, Cache, Inquiry, Memory, Outcome, sets_cookie};
 use super::user_digest::UserDigest;
+use sigma_plugin_kit::decision_service::DecisionService;
 use sigma_plugin_kit::decisions::{Bound, KeyOf};
 use sigma_plugin_kit::fields::{frames, is_name};
 use sigma_plugin_kit::log_throttle::LogThrottle;
@@ -244,8 +245,8 @@ enum Verdict {
         /// The service set a cookie, whether the client gets it or not.
         sets_cookie: bool,
     },
-    /// There was no answer.
-    None,
+    /// The service did not respond, for this reason.
+    None(String),
 }
 
 impl inquiry::Verdict for Verdict {
@@ -253,7 +254,7 @@ impl inquiry::Verdict for Verdict {
         match self {
             Verdict::Pass(_) => Outcome::Passes,
             Verdict::Refusal { status, sets_cookie: false, .. } => Outcome::Refused(*status),
-            Verdict::Refusal { .. } | Verdict::None => Outcome::Alone,
+            Verdict::Refusal { .. } | Verdict::None(_) => Outcome::Alone,
         }
     }
 
@@ -263,7 +264,14 @@ impl inquiry::Verdict for Verdict {
             Verdict::Refusal { fields, body, .. } => {
                 body.len() + fields.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>()
             }
-            Verdict::None => 0,
+            Verdict::None(_) => 0,
+        }
+    }
+
+    fn failure(&self) -> Option<&str> {
+        match self {
+            Verdict::None(error) => Some(error),
+            _ => None,
         }
     }
 }
@@ -354,14 +362,17 @@ impl Inquiry for Verifier {
                 let values = self.config.upstream_headers.iter().map(value);
                 Verdict::Pass(values.map(|value| value.map(<[u8]>::to_vec)).collect())
             }
-            Err(error) => {
-                static COMPLAINT: LogThrottle = LogThrottle::new();
-                if let Some(left_out) = COMPLAINT.due() {
-                    tracing::error!(left_out, %error, "forward-auth: the service gave no answer");
-                }
-                Verdict::None
-            }
+            Err(error) => Verdict::None(error.to_string()),
         }
+    }
+
+    fn service(&self) -> DecisionService {
+        DecisionService { plugin: "forward-auth", url: self.config.uri.url_of(&self.config.uri.target) }
+    }
+
+    fn throttle() -> &'static LogThrottle {
+        static UNDECIDED: LogThrottle = LogThrottle::new();
+        &UNDECIDED
     }
 
     fn follow(&self, verdict: &Verdict, _: Slot, ctx: &mut Context) -> Step {
@@ -373,12 +384,12 @@ impl Inquiry for Verifier {
                 user_digest.mark("forward-auth", ctx);
                 &values[..]
             }
-            Verdict::None if self.config.allow_degradation => {
+            Verdict::None(_) if self.config.allow_degradation => {
                 // The node may know the person by a cookie.
                 ctx.mark_personal("forward-auth", None);
                 &[]
             }
-            Verdict::None => return Reply::new(self.config.status_on_error).text(Vec::new()).into(),
+            Verdict::None(_) => return Reply::new(self.config.status_on_error).text(Vec::new()).into(),
             Verdict::Refusal { status, fields, body, .. } => {
                 let mut reply = Reply::new(*status);
                 for (name, value) in fields {
@@ -569,6 +580,7 @@ mod tests {
         check(401, &[("set-cookie", "a=b")], Outcome::Alone);
         let away = plugin.0.verdict(Err(CallError("nobody there".to_owned())));
         assert_eq!(inquiry::Verdict::outcome(&away), Outcome::Alone);
+        assert_eq!(inquiry::Verdict::failure(&away), Some("nobody there"));
     }
 
     #[test]

@@ -11,7 +11,9 @@ use sigma_plugin::{Build, Context, Env, Reply, Slot, Step};
 use sigma_schema::template::Template;
 
 use sigma_plugin_kit::asked_once::CachedCall;
+use sigma_plugin_kit::decision_service::DecisionService;
 use sigma_plugin_kit::decisions::{Bound, Key, KeyOf};
+use sigma_plugin_kit::log_throttle::LogThrottle;
 
 /// Most bytes of a decision that is remembered.
 const REMEMBERED_BYTES: usize = 8 << 10;
@@ -68,6 +70,9 @@ pub(super) trait Verdict: 'static {
 
     /// About how many bytes it takes to remember it.
     fn bytes(&self) -> usize;
+
+    /// Returns why the service gave no decision; None if it gave one.
+    fn failure(&self) -> Option<&str>;
 }
 
 /// A plugin's way to ask its service.
@@ -90,6 +95,12 @@ pub(super) trait Inquiry: Sized + 'static {
     /// The verdict in an answer.
     fn verdict(&self, answer: Result<Answer, CallError>) -> Self::Verdict;
 
+    /// Returns the service, for the error log.
+    fn service(&self) -> DecisionService;
+
+    /// Returns the throttle of the plugin's lines about its service.
+    fn throttle() -> &'static LogThrottle;
+
     /// Applies a decision to a request. `slot` is the plugin's, to keep something until the response.
     fn follow(&self, verdict: &Self::Verdict, slot: Slot, ctx: &mut Context) -> Step;
 }
@@ -107,7 +118,7 @@ pub(super) fn ask<I: Inquiry + Send + Sync>(
     let Some(memory) = inquiry.memory() else {
         let calling = env.outbound.call(inquiry.call(ctx, env, body));
         return Step::wait(calling, move |answer, ctx, _| {
-            following.follow(&following.verdict(answer), slot, ctx)
+            settle(&*following, &following.verdict(answer), slot, ctx)
         });
     };
     let (asking, reading) = (Arc::clone(inquiry), Arc::clone(inquiry));
@@ -121,7 +132,16 @@ pub(super) fn ask<I: Inquiry + Send + Sync>(
             (verdict, (kept_s > 0).then(|| kept_s.saturating_mul(1_000)))
         }),
     };
-    question.ask_within(memory.bound, ctx, env, move |verdict, ctx, _| following.follow(verdict, slot, ctx))
+    question
+        .ask_within(memory.bound, ctx, env, move |verdict, ctx, _| settle(&*following, verdict, slot, ctx))
+}
+
+/// Applies a decision to a request. A missing one is logged with the request.
+fn settle<I: Inquiry>(inquiry: &I, verdict: &I::Verdict, slot: Slot, ctx: &mut Context) -> Step {
+    if let Some(error) = verdict.failure() {
+        inquiry.service().report(error, ctx, I::throttle());
+    }
+    inquiry.follow(verdict, slot, ctx)
 }
 
 impl Memory {
@@ -210,6 +230,10 @@ mod tests {
 
         fn bytes(&self) -> usize {
             self.1
+        }
+
+        fn failure(&self) -> Option<&str> {
+            None
         }
     }
 

@@ -4,8 +4,8 @@
 //! | modules | purpose |
 //! |---|---|
 //! | [`batch`], [`log_entry`], [`log_format`], [`log_throttle`], [`tallies`] | entries of logs, batches of them, and metrics |
-//! | [`service`], [`server`], [`cleartext`], [`web`], [`fetched`], [`freshness`], [`registry`] | connections to services, and documents fetched from them |
-//! | [`asked_once`], [`decisions`] | results of services, remembered for a while |
+//! | [`service`], [`server`], [`web`], [`fetched`], [`freshness`], [`registry`] | connections to services, and documents fetched from them |
+//! | [`asked_once`], [`decisions`], [`decision_service`] | results of services, remembered for a while, and lines about services that return none |
 //! | [`redis`], [`kafka`], [`ldap`], [`websocket`] | clients of other protocols |
 //! | [`fields`], [`networks`], [`condition`], [`label_values`], [`response_fields`], [`turns`] | parts of configurations |
 //! | [`body_template`], [`substitute`], [`coding`], [`inflate`], [`json_body`], [`multipart`], [`changed_body`], [`response_body`], [`budget`] | bodies |
@@ -21,6 +21,7 @@ pub mod clock;
 pub mod coding;
 pub mod condition;
 pub mod cross_origin;
+pub mod decision_service;
 pub mod decisions;
 pub mod envoy;
 pub mod fetched;

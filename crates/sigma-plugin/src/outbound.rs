@@ -293,6 +293,13 @@ impl Service {
         })
     }
 
+    /// Returns the URL of a target of the service, without arguments.
+    #[must_use]
+    pub fn url_of(&self, target: &str) -> String {
+        let path = target.split('?').next().unwrap_or_default();
+        format!("{}://{}:{}{path}", self.scheme, self.node, self.port)
+    }
+
     /// Returns a GET call to the service for the request of `ctx`, with a response of at most 64 KiB. `upstream` is
     /// the key of the service as an upstream.
     pub fn get(&self, upstream: &str, ctx: &Context, timeout_ms: u64) -> Call {

@@ -13,6 +13,7 @@ use super::super::tokens::{Address, KeySource, Lookup, Metadata, Token, beside};
 use super::Party;
 use super::identity::{NodeUserData, challenge, refuse_audience, refuse_schema, refuse_scopes, scopes};
 use super::questions::{SingleFlights, seconds};
+use sigma_plugin_kit::decision_service::DecisionService;
 use sigma_plugin_kit::log_throttle::LogThrottle;
 
 /// Most bytes of the cache of introspected tokens, without the claims themselves: some 50,000 tokens.
@@ -232,6 +233,7 @@ impl Party {
     ) -> Step {
         let (client, provider) = (self.introspector.clone(), Arc::clone(&self.provider));
         let (asked, asking) = (Arc::clone(&self.introspected.asked), token.clone());
+        let url = endpoint.without_arguments();
         let answer = beside(env.node, async move {
             let work = async {
                 let answer = client.introspect(&provider, &endpoint, &asking, along).await;
@@ -247,10 +249,8 @@ impl Party {
             }
             Some(Ok(_)) => party.invalid("the token is not active"),
             Some(Err(error)) => {
-                static COMPLAINT: LogThrottle = LogThrottle::new();
-                if let Some(left_out) = COMPLAINT.due() {
-                    tracing::error!(left_out, %error, "openid-connect: the provider does not say whether a token is good");
-                }
+                static UNDECIDED: LogThrottle = LogThrottle::new();
+                DecisionService { plugin: "openid-connect", url }.report(&error, ctx, &UNDECIDED);
                 party.unjudged("the provider does not answer", ctx)
             }
             None => party.unjudged("the provider does not answer", ctx),

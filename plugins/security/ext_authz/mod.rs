@@ -31,6 +31,7 @@ use messages::{
     Address, Attributes, CHECK, CheckRequest, HttpRequest, Peer, Request, SocketAddress, Timestamp,
     TlsSession,
 };
+use sigma_plugin_kit::decision_service::DecisionService;
 use sigma_plugin_kit::decisions::{Bound, KeyOf};
 use sigma_plugin_kit::envoy::{HeaderMap, HeaderValue};
 use sigma_plugin_kit::field_names::Names;
@@ -376,13 +377,16 @@ impl Inquiry for Authoriser {
 
     fn verdict(&self, answer: Result<Answer, CallError>) -> Verdict {
         let read = answer.map_err(|error| error.to_string()).and_then(|answer| verdict::of(&answer));
-        read.unwrap_or_else(|error| {
-            static COMPLAINT: LogThrottle = LogThrottle::new();
-            if let Some(left_out) = COMPLAINT.due() {
-                tracing::error!(left_out, error, "ext-authz: the authoriser gave no decision");
-            }
-            Verdict::None
-        })
+        read.unwrap_or_else(Verdict::None)
+    }
+
+    fn service(&self) -> DecisionService {
+        DecisionService { plugin: "ext-authz", url: self.config.uri.url_of(CHECK) }
+    }
+
+    fn throttle() -> &'static LogThrottle {
+        static UNDECIDED: LogThrottle = LogThrottle::new();
+        &UNDECIDED
     }
 
     fn follow(&self, verdict: &Verdict, slot: Slot, ctx: &mut Context) -> Step {
@@ -399,10 +403,10 @@ impl Inquiry for Authoriser {
                 }
                 Step::Next
             }
-            Verdict::None if !self.config.failure_mode_allow => {
+            Verdict::None(_) if !self.config.failure_mode_allow => {
                 Reply::new(self.config.status_on_error).text(Vec::new()).into()
             }
-            Verdict::None => {
+            Verdict::None(_) => {
                 // The node may know the person by a cookie.
                 ctx.mark_personal("ext-authz", None);
                 if self.config.failure_mode_allow_header_add {

@@ -52,7 +52,7 @@ fn told(answer: &Answer) -> String {
     match verdict::of(answer) {
         Ok(Verdict::Pass(_)) => "passed".to_owned(),
         Ok(Verdict::Refuse(reply)) => summary(Some(&reply)),
-        Ok(Verdict::None) => unreachable!("an answer that is read decides"),
+        Ok(Verdict::None(_)) => unreachable!("an answer that is read decides"),
         Err(reason) => format!("none: {reason}"),
     }
 }

@@ -22,8 +22,8 @@ pub(super) enum Verdict {
     Pass(Box<Changes>),
     /// It is answered with this.
     Refuse(Box<Reply>),
-    /// There was no decision.
-    None,
+    /// There was no decision, for this reason.
+    None(String),
 }
 
 impl inquiry::Verdict for Verdict {
@@ -34,7 +34,7 @@ impl inquiry::Verdict for Verdict {
             }
             Verdict::Pass(_) => Outcome::Passes,
             Verdict::Refuse(reply) => Outcome::of(reply),
-            Verdict::None => Outcome::Alone,
+            Verdict::None(_) => Outcome::Alone,
         }
     }
 
@@ -42,7 +42,14 @@ impl inquiry::Verdict for Verdict {
         match self {
             Verdict::Pass(changes) => changes.bytes(),
             Verdict::Refuse(reply) => bytes_of(reply),
-            Verdict::None => 0,
+            Verdict::None(_) => 0,
+        }
+    }
+
+    fn failure(&self) -> Option<&str> {
+        match self {
+            Verdict::None(error) => Some(error),
+            _ => None,
         }
     }
 }

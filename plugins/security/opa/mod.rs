@@ -26,6 +26,7 @@ use sigma_schema::expr::{VarName, VarValue, Variables};
 use super::inquiry::{self, Cache, Inquiry, Memory, Outcome, bytes_of};
 use super::user_digest::UserDigest;
 use documents::Documents;
+use sigma_plugin_kit::decision_service::DecisionService;
 use sigma_plugin_kit::decisions::{Bound, KeyOf};
 use sigma_plugin_kit::fields::{frames, is_name};
 use sigma_plugin_kit::log_throttle::LogThrottle;
@@ -295,8 +296,8 @@ enum Verdict {
     Pass(Vec<Vec<Vec<u8>>>),
     /// The request is answered.
     Refusal(Reply),
-    /// There was no decision.
-    None(u16),
+    /// There was no decision: the status for the client, and the reason.
+    None(u16, String),
 }
 
 impl inquiry::Verdict for Verdict {
@@ -304,7 +305,7 @@ impl inquiry::Verdict for Verdict {
         match self {
             Verdict::Pass(_) => Outcome::Passes,
             Verdict::Refusal(reply) => Outcome::of(reply),
-            Verdict::None(_) => Outcome::Alone,
+            Verdict::None(..) => Outcome::Alone,
         }
     }
 
@@ -312,7 +313,14 @@ impl inquiry::Verdict for Verdict {
         match self {
             Verdict::Pass(values) => values.iter().flatten().map(Vec::len).sum(),
             Verdict::Refusal(reply) => bytes_of(reply),
-            Verdict::None(_) => 0,
+            Verdict::None(..) => 0,
+        }
+    }
+
+    fn failure(&self) -> Option<&str> {
+        match self {
+            Verdict::None(_, error) => Some(error),
+            _ => None,
         }
     }
 }
@@ -367,29 +375,20 @@ impl Inquiry for Agent {
     }
 
     fn verdict(&self, answer: Result<Answer, CallError>) -> Verdict {
-        static COMPLAINT: LogThrottle = LogThrottle::new();
-        let complain = |error: &str| {
-            if let Some(left_out) = COMPLAINT.due() {
-                tracing::error!(left_out, error, "opa: the agent gave no decision");
-            }
-        };
         let answer = match answer {
             Ok(answer) => answer,
-            Err(error) => {
-                complain(&error.0);
-                return Verdict::None(403);
-            }
+            Err(error) => return Verdict::None(403, error.0),
         };
         let told: Option<Value> = serde_json::from_slice(&answer.body).ok();
         let result = match told.as_ref().and_then(|told| told.get("result")) {
             Some(Value::Object(result)) => result,
             None | Some(Value::Null | Value::Bool(false)) => {
-                complain("its answer has no result: does the policy exist, and is it a package?");
-                return Verdict::None(503);
+                let error = "its response has no `result`: does the policy exist, and is it a package?";
+                return Verdict::None(503, error.to_owned());
             }
             Some(_) => {
-                complain("the result is no object: name the package, and not the rule in it");
-                return Verdict::None(500);
+                let error = "`result` of its response is no object: name the package, not a rule in it";
+                return Verdict::None(500, error.to_owned());
             }
         };
         if matches!(result.get("allow"), None | Some(Value::Null | Value::Bool(false))) {
@@ -402,11 +401,23 @@ impl Inquiry for Agent {
         Verdict::Pass(self.config.send_headers_upstream.iter().flatten().map(values_of).collect())
     }
 
+    fn service(&self) -> DecisionService {
+        DecisionService {
+            plugin: "opa",
+            url: self.config.host.url_of(&String::from_utf8_lossy(&self.target)),
+        }
+    }
+
+    fn throttle() -> &'static LogThrottle {
+        static UNDECIDED: LogThrottle = LogThrottle::new();
+        &UNDECIDED
+    }
+
     fn follow(&self, verdict: &Verdict, _: Slot, ctx: &mut Context) -> Step {
         let fields = match verdict {
             Verdict::Pass(fields) => fields,
             Verdict::Refusal(reply) => return reply.clone().into(),
-            Verdict::None(status) => return Step::status(*status),
+            Verdict::None(status, _) => return Step::status(*status),
         };
         let mut user_digest = UserDigest::of(ctx);
         user_digest.add_request(ctx);

@@ -244,6 +244,26 @@ fn logs_name_a_limit_that_is_reached() {
     named(&gateway, 401, &[], "fault=plugin:key-auth");
 }
 
+/// A service of authorization that is away: the line names the route, the request and the service.
+#[test]
+fn logs_name_an_authorization_service_that_is_away() {
+    let port = sigma_testkit::free_port();
+    let url = format!("http://127.0.0.1:{port}");
+    for (plugin, conf, path) in [
+        ("forward-auth", json!({ "uri": format!("{url}/verify?token=secret") }), "/verify"),
+        ("opa", json!({ "host": url, "policy": "shop" }), "/v1/data/shop"),
+    ] {
+        let plugins = json!({ "plugins": { plugin: conf } });
+        let gateway = shop(&to(9, json!({})), &plugins);
+        named(&gateway, 403, &[], &format!("fault=plugin:{plugin}"));
+        let plugin = format!("plugin=\"{plugin}\"");
+        let words =
+            ["ERROR", &plugin, &format!("url={url}{path} "), "resource=\"routes/shop\"", "request_id="];
+        let found = line(&gateway, &words);
+        assert!(!found.contains("secret"), "{found}");
+    }
+}
+
 #[test]
 fn logs_name_an_upstream_that_is_full() {
     let held = Arc::<Held>::default();
