@@ -99,6 +99,26 @@ fn nodes_that_refuse_are_passed_over_and_no_node_closes() {
     assert!(until(PATIENCE, || is_closed(&gateway)), "{}", gateway.stderr());
 }
 
+/// As for requests, the error log names the route, the client and the node of a session that found no node.
+#[test]
+fn logs_name_a_session_whose_nodes_refuse() {
+    let port = sigma_testkit::free_port();
+    let gateway =
+        Gateway::start(SIGMA, &tcp(json!([{ "id": "db", "upstream": upstream(&[port]) }]))).unwrap();
+    assert!(is_closed(&gateway));
+    let node = format!("node=127.0.0.1:{port}");
+    let words = [
+        "a session failed",
+        "reason=\"connection_refused\"",
+        "client=127.0.0.1",
+        "listener=127.0.0.1:",
+        "route=\"db\"",
+        &node,
+    ];
+    let is_named = || gateway.stderr().lines().any(|line| words.iter().all(|word| line.contains(word)));
+    assert!(until(PATIENCE, is_named), "{}", gateway.stderr());
+}
+
 /// Databases and brokers hold their connections for days: a change of the configuration does not end them.
 #[test]
 fn sessions_outlive_reloads_and_the_route_that_they_came_by() {
