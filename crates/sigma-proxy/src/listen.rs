@@ -342,7 +342,10 @@ async fn exchange(http1: &mut Http1Connection) {
         Err(NoRequest::Refused(fault)) => {
             if server.begins_tls() {
                 let detail = "the client began TLS, but the listener has no TLS";
-                refusals::note(worker, EarlyRefusal::TlsOnCleartext, info.origin.peer, None, detail);
+                // A PROXY header names an address of the proxy.
+                let place = info.origin.local.filter(|_| !info.origin.is_proxied).map(ListenPlace::Tcp);
+                let peer = info.origin.peer;
+                refusals::note(worker, EarlyRefusal::TlsOnCleartext, peer, place.as_ref(), detail);
             }
             Exchange::open(worker, info, Downstream::H1(server), &mut scratch).refuse(fault).await;
         }

@@ -389,7 +389,7 @@ fn tls_on_a_cleartext_listener_is_named() {
         assert!(shake(&gateway, &Authority::new("Root").client(None), "a.test").await.is_err());
     });
     refused(&gateway, "tls_on_cleartext_listener", 1);
-    line(&gateway, &["reason=\"tls_on_cleartext_listener\"", "the client began TLS"]);
+    line(&gateway, &["reason=\"tls_on_cleartext_listener\"", "listener=127.0.0.1:", "the client began TLS"]);
 }
 
 #[test]

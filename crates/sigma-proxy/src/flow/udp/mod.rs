@@ -216,7 +216,8 @@ fn introduced(
     let route = view.snapshot.flows.find(&Approach { client: &client, asked: None }).cloned();
     if route.is_none() {
         let detail = "no stream route matches this session of datagrams";
-        refusals::note(worker, sigma_http::EarlyRefusal::NoStreamRoute, peer, None, detail);
+        let place = ListenPlace::Udp(hall.bound);
+        refusals::note(worker, sigma_http::EarlyRefusal::NoStreamRoute, peer, Some(&place), detail);
     }
     (origin, client, route)
 }
