@@ -32,6 +32,7 @@ use std::sync::Arc;
 use sigma_config::crypt::Keyring;
 use sigma_config::settings::{Operators, Settings};
 use sigma_config::store::StoreKind;
+use sigma_net::listen::{Occupant, Transport};
 use sigma_plugin::Roster;
 use sigma_plugin::docs::reference;
 
@@ -54,12 +55,14 @@ use crate::store::history::History;
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Its address.
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot listen on {address}: {source}{remedy}")]
     Listen {
         /// The address.
         address: SocketAddr,
         /// The system's reason.
         source: std::io::Error,
+        /// The remedy, after a semicolon; empty if it is unknown.
+        remedy: String,
     },
     /// The key of the Admin API.
     #[error(transparent)]
@@ -204,7 +207,43 @@ async fn listen_as(
     limits: &Arc<Operators>,
     entrances: &Arc<Entrances>,
 ) -> Result<(), OpenError> {
-    let listener = entrances.bind(address).await.map_err(|source| OpenError::Listen { address, source })?;
+    let listener = entrances.bind(address).await.map_err(|source| {
+        let remedy = remedy(address, &source);
+        OpenError::Listen { address, source, remedy }
+    })?;
     tokio::spawn(listener::accept(listener, router, Arc::clone(limits), identity, Arc::clone(entrances)));
     Ok(())
+}
+
+/// Returns the remedy if an address is in use, with the process that has it.
+fn remedy(address: SocketAddr, source: &std::io::Error) -> String {
+    if source.kind() != std::io::ErrorKind::AddrInUse {
+        return String::new();
+    }
+    match sigma_net::listen::occupant(address, Transport::Tcp) {
+        Some(Occupant { pid, name }) => {
+            format!("; pid {pid} ({name}) listens there: end it or choose another port")
+        }
+        None => "; another program listens there: end it or choose another port".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Error, ErrorKind};
+
+    use super::*;
+
+    #[test]
+    fn an_address_in_use_has_a_remedy() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap();
+        let check = |kind: ErrorKind, expected: &str| assert_eq!(remedy(address, &kind.into()), expected);
+        // The own process is not named: it would be this test.
+        check(ErrorKind::AddrInUse, "; another program listens there: end it or choose another port");
+        check(ErrorKind::PermissionDenied, "");
+        let error = |source: Error| OpenError::Listen { address, remedy: remedy(address, &source), source };
+        let text = error(ErrorKind::AddrInUse.into()).to_string();
+        assert!(text.contains(&address.to_string()) && text.ends_with("choose another port"), "{text}");
+    }
 }

@@ -118,7 +118,7 @@ fn a_successor_that_fails_changes_nothing() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let control = format!("control: {{ address: \"{}\" }}", taken.local_addr().unwrap());
     gateway.rewrite(&format!("{control}\n{good}")).unwrap();
-    refused("cannot listen on");
+    refused(&format!("pid {} (", std::process::id()));
     gateway.rewrite(&good).unwrap();
     upgrade(&gateway);
     assert_eq!(gateway.connect().unwrap().with_deadline(PATIENCE).get("/").unwrap().status(), 200);
