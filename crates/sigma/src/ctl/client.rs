@@ -10,6 +10,8 @@ use super::identity::Identity;
 
 /// An answer takes no longer than this, a whole configuration included.
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// The field of a response with a warning about what was written.
+const WARNING: &str = "x-sigma-warning";
 const DEFAULT_ADMIN: &str = "http://127.0.0.1:9180";
 /// The Control API that commands ask unless `--control` names another.
 pub(crate) const DEFAULT_CONTROL: &str = "http://127.0.0.1:9090";
@@ -201,6 +203,7 @@ impl Client {
     async fn send(&self, request: reqwest::RequestBuilder) -> Result<(u16, String)> {
         let answer = self.begin(request).await?;
         let status = answer.status().as_u16();
+        warnings(answer.headers()).iter().for_each(|warning| eprintln!("warning: {warning}"));
         let text = answer.text().await.context("the answer breaks off")?;
         if status < 300 {
             return Ok((status, text));
@@ -217,6 +220,15 @@ impl Client {
             anyhow!("cannot reach {}: {}; {remedy}", self.base, innermost(&error))
         })
     }
+}
+
+/// The warnings about a write; control characters do not reach the terminal.
+fn warnings(fields: &reqwest::header::HeaderMap) -> Vec<String> {
+    let shown = |letter: char| if letter.is_control() { ' ' } else { letter };
+    let text = |value: &reqwest::header::HeaderValue| {
+        String::from_utf8_lossy(value.as_bytes()).chars().map(shown).collect()
+    };
+    fields.get_all(WARNING).iter().map(text).collect()
 }
 
 /// The reason behind the words of the HTTP client.
@@ -296,6 +308,16 @@ mod tests {
         assert!(
             Api::Either.remedy(false).contains("--admin") && Api::Either.remedy(false).contains("--control")
         );
+    }
+
+    #[test]
+    fn warnings_are_shown() {
+        let mut fields = reqwest::header::HeaderMap::new();
+        assert!(warnings(&fields).is_empty());
+        for text in ["uri: `x` never matches", "a\tb"] {
+            fields.append(WARNING, text.parse().unwrap());
+        }
+        assert_eq!(warnings(&fields), ["uri: `x` never matches", "a b"]);
     }
 
     #[test]
