@@ -20,6 +20,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use client::{Client, Method};
+use document::Sent;
 use identity::Identity;
 use output::Form;
 
@@ -262,16 +263,18 @@ async fn run(ctl: Ctl) -> Result<ExitCode> {
         }
         Verb::Put { kind, id, change } => {
             let path = resource(&kind, id.as_deref())?;
-            let body = document::read(&change.file)?;
+            let sent = Sent::resource(&change.file, &path)?;
+            let body = &sent.value;
             // A resource without an id gets one from the gateway.
             let named = id.is_some() || body.get("id").or_else(|| body.get("username")).is_some();
             let method =
                 if !named && MAKES_IDS.contains(&path.as_str()) { Method::Post } else { Method::Put };
-            write(&client, method, &path, &change, &body, form).await?;
+            let written = write(&client, method, &path, &change, body, form).await;
+            written.map_err(|error| sent.refused(error))?;
         }
         Verb::Patch { kind, id, change } => {
             let path = resource(&kind, Some(&id))?;
-            let body = document::read(&change.file)?;
+            let body = document::part(&change.file)?;
             write(&client, Method::Patch, &path, &change, &body, form).await?;
         }
         Verb::Delete { kind, id, force, dry_run } => {
@@ -339,8 +342,9 @@ async fn run(ctl: Ctl) -> Result<ExitCode> {
             output::print(form.unwrap_or(Form::Yaml), &found)?;
         }
         Verb::Validate { file } => {
-            let sent = document::configuration(&file)?;
-            client.call(Method::Post, "configs/validate", Some(&sent)).await?;
+            let sent = Sent::configuration(&file)?;
+            let valid = client.call(Method::Post, "configs/validate", Some(&sent.value)).await;
+            valid.map_err(|error| sent.refused(error))?;
             println!("{}: ok", file.display());
         }
     }
@@ -425,11 +429,12 @@ async fn write(
 }
 
 async fn apply(client: &Client, change: &Change) -> Result<()> {
-    let sent = document::configuration(&change.file)?;
+    let sent = Sent::configuration(&change.file)?;
     let mut arguments = vec![("check_references", "true")];
     arguments.extend(change.dry_run.then_some(("dry_run", "true")));
     let path = client::with_query("configs", arguments.into_iter());
-    let status = client.replace(&path, &sent).await?;
+    let replaced = client.replace(&path, &sent.value).await;
+    let status = replaced.map_err(|error| sent.refused(error))?;
     let done = match (status, change.dry_run) {
         (204, _) => "is in force already",
         (_, true) => "is valid and would be applied",
@@ -440,7 +445,7 @@ async fn apply(client: &Client, change: &Change) -> Result<()> {
 }
 
 async fn diff(client: &Client, file: &std::path::Path) -> Result<ExitCode> {
-    let wanted = document::configuration(file)?;
+    let wanted = Sent::configuration(file)?.value;
     let mut present = client.call(Method::Get, "configs", None).await?;
     document::without_bookkeeping(&mut present);
     let differences = document::differences(&present, &wanted);
