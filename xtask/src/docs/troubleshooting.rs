@@ -36,7 +36,7 @@ A response of a node has no reason and no line in the error log. Set `access_log
 |---|---|
 | the route of a request, with routes in a file | `sigma routes -c sigma.yaml METHOD HOST PATH` |
 | the route and the plugins of a request, with routes in a store | [`sigma ctl explain METHOD URL`](admin-api.md#explain-a-request) |
-| the nodes, and why one is out | `sigma ctl upstreams`, if the file has [`control`](control-api.md) |
+| the nodes, and why one is out | `sigma ctl upstreams`, with the key of the Admin API or a [`control`](control-api.md) in the file |
 | single exchanges of a running gateway | [`sigma ctl tap`](tapping.md) |
 
 "#;

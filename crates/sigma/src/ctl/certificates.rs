@@ -12,18 +12,18 @@ use super::output::{self, Form};
 const EXPIRED: u8 = 3;
 
 /// Lists the certificates of gateways, the first to expire first.
-pub(super) async fn list(controls: &[String], form: Form) -> Result<ExitCode> {
+pub(super) async fn list(clients: &[Client], form: Form) -> Result<ExitCode> {
     let mut rows = Vec::new();
     let mut all_answered = true;
-    for control in controls {
-        match Client::of_control(control)?.certificates().await {
+    for client in clients {
+        match client.certificates().await {
             Ok(found) => rows.extend(found.as_array().into_iter().flatten().cloned().map(|mut one| {
-                one["node"] = control.as_str().into();
+                one["node"] = client.base().into();
                 one
             })),
             Err(error) => {
                 all_answered = false;
-                rows.push(json!({"node": control, "error": format!("{error:#}")}));
+                rows.push(json!({"node": client.base(), "error": format!("{error:#}")}));
             }
         }
     }

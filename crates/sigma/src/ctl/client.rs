@@ -88,6 +88,28 @@ impl Client {
         Ok(Client { api: Api::Control, ..client })
     }
 
+    /// Returns the clients of a question that both APIs answer: the named Control APIs, else the Admin API if there is a
+    /// key for it, else the default Control API.
+    pub(crate) fn choose(&self, controls: &[String]) -> Result<Vec<Client>> {
+        match controls {
+            [] if self.key.is_some() => Ok(vec![self.or_control()]),
+            [] => Ok(vec![Client::of_control(DEFAULT_CONTROL)?]),
+            all => all.iter().map(|url| Client::of_control(url)).collect(),
+        }
+    }
+
+    /// The gateway's URL.
+    pub(crate) fn base(&self) -> &str {
+        &self.base
+    }
+
+    /// Reads what both APIs have under the same name.
+    async fn read(&self, name: &str) -> Result<Value> {
+        let root = if self.api == Api::Control { "v1" } else { "apisix/admin" };
+        let (_, text) = self.send(self.http.get(format!("{}/{root}/{name}", self.base))).await?;
+        serde_json::from_str(&text).context("the response is not JSON; is this a gateway's API?")
+    }
+
     /// The same, for a question that a Control API answers too.
     fn or_control(&self) -> Client {
         let Client { base, key, http, .. } = self;
@@ -160,16 +182,16 @@ impl Client {
         Ok(self.send(request).await?.0)
     }
 
-    /// Asks a Control API which revision it serves.
+    /// Reads the revision in force.
     pub(crate) async fn revision(&self) -> Result<Value> {
-        let (_, text) = self.send(self.http.get(format!("{}/v1/revision", self.base))).await?;
-        serde_json::from_str(&text).context("the answer is no JSON; is this a Control API?")
+        self.read("revision").await
     }
 
-    /// Asks a Control API which certificates are shown.
+    /// Reads the certificates in force.
     pub(crate) async fn certificates(&self) -> Result<Value> {
-        let (_, text) = self.send(self.http.get(format!("{}/v1/certificates", self.base))).await?;
-        serde_json::from_str(&text).context("the answer is no JSON; is this a Control API?")
+        let mut found = self.read("certificates").await?;
+        // The Admin API has the ordered ones next to them.
+        Ok(if found.is_object() { found["certificates"].take() } else { found })
     }
 
     /// Asks a Control API which certificates are ordered.
@@ -183,11 +205,20 @@ impl Client {
         self.send(self.http.post(format!("{}/v1/acme/{ssl}/order", self.base))).await.map(drop)
     }
 
-    /// Asks a Control API for the nodes of an upstream, or of all.
+    /// Reads upstreams with their nodes: one, or all.
     pub(crate) async fn nodes(&self, upstream: Option<&str>) -> Result<Value> {
-        let path = upstream.map_or_else(String::new, |upstream| format!("/{}", upstream.trim_matches('/')));
-        let (_, text) = self.send(self.http.get(format!("{}/v1/nodes{path}", self.base))).await?;
-        serde_json::from_str(&text).context("the answer is no JSON; is this a Control API?")
+        let Some(upstream) = upstream.map(|upstream| upstream.trim_matches('/')) else {
+            return self.read("nodes").await;
+        };
+        if self.api == Api::Control {
+            return Ok(Value::Array(vec![self.read(&format!("nodes/{upstream}")).await?]));
+        }
+        let all = self.read("nodes").await?;
+        let found = all.as_array().into_iter().flatten().find(|one| one["upstream"] == upstream);
+        let found = found.ok_or_else(|| {
+            anyhow!("`{upstream}` is not an upstream in force; `sigma ctl upstreams` lists them")
+        })?;
+        Ok(Value::Array(vec![found.clone()]))
     }
 
     /// Puts a node into a state, by a Control API; returns what that says of it.
@@ -318,6 +349,23 @@ mod tests {
             fields.append(WARNING, text.parse().unwrap());
         }
         assert_eq!(warnings(&fields), ["uri: `x` never matches", "a b"]);
+    }
+
+    #[test]
+    fn a_key_chooses_the_admin_api() {
+        let chosen = |key: Option<&str>, controls: &[&str]| {
+            let admin = Client::known_as(
+                Identity::default(),
+                Some("http://a:9180".to_owned()),
+                key.map(str::to_owned),
+            );
+            let controls: Vec<String> = controls.iter().map(|url| (*url).to_owned()).collect();
+            let clients = admin.unwrap().choose(&controls).unwrap();
+            clients.iter().map(|client| client.base().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(chosen(None, &[]), [DEFAULT_CONTROL]);
+        assert_eq!(chosen(Some("k"), &[]), ["http://a:9180"]);
+        assert_eq!(chosen(Some("k"), &["http://b", "http://c"]), ["http://b", "http://c"]);
     }
 
     #[test]

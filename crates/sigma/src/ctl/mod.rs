@@ -225,8 +225,7 @@ struct Controls {
 
 impl Controls {
     fn all(self) -> Vec<String> {
-        let all = [self.control, self.urls].concat();
-        if all.is_empty() { vec![client::DEFAULT_CONTROL.to_owned()] } else { all }
+        [self.control, self.urls].concat()
     }
 }
 
@@ -303,19 +302,19 @@ async fn run(ctl: Ctl) -> Result<ExitCode> {
         Verb::Explain(wish) => return explain::show(&client, wish, form).await,
         Verb::Rollback { version, dry_run } => history::rollback(&client, version, dry_run, form).await?,
         Verb::Undo { dry_run } => history::undo(&client, dry_run, form).await?,
-        Verb::Nodes(controls) => return nodes(&controls.all(), form.unwrap_or(Form::Table)).await,
+        Verb::Nodes(controls) => {
+            return nodes(&client.choose(&controls.all())?, form.unwrap_or(Form::Table)).await;
+        }
         Verb::Upstreams { upstream, control } => {
             // A URL names a Control API, as with `nodes`.
             let (urls, upstream): (Vec<String>, Vec<String>) =
                 upstream.into_iter().partition(|text| text.contains("://"));
             let upstream = upstream.into_iter().next();
-            let control = control.or_else(|| urls.into_iter().next());
-            let client = Client::of_control(&control.unwrap_or_else(|| client::DEFAULT_CONTROL.to_owned()))?;
-            let mut found = client.nodes(upstream.as_deref()).await?;
-            if upstream.is_some() {
-                found = json!([found]);
+            let control: Vec<String> = control.or_else(|| urls.into_iter().next()).into_iter().collect();
+            for client in client.choose(&control)? {
+                let found = client.nodes(upstream.as_deref()).await?;
+                output::print_upstreams(form.unwrap_or(Form::Table), &found)?;
             }
-            output::print_upstreams(form.unwrap_or(Form::Table), &found)?;
         }
         Verb::NodeState { upstream, node, state, control } => {
             for control in control {
@@ -331,10 +330,10 @@ async fn run(ctl: Ctl) -> Result<ExitCode> {
             }
         }
         Verb::Quarantine(controls) => {
-            return quarantine(&controls.all(), form.unwrap_or(Form::Table)).await;
+            return quarantine(&client.choose(&controls.all())?, form.unwrap_or(Form::Table)).await;
         }
         Verb::Certificates(controls) => {
-            return certificates::list(&controls.all(), form.unwrap_or(Form::Table)).await;
+            return certificates::list(&client.choose(&controls.all())?, form.unwrap_or(Form::Table)).await;
         }
         Verb::Dump => {
             let mut found = client.call(Method::Get, "configs", None).await?;
@@ -453,36 +452,35 @@ async fn diff(client: &Client, file: &std::path::Path) -> Result<ExitCode> {
     Ok(if differences.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERENT) })
 }
 
-async fn nodes(controls: &[String], form: Form) -> Result<ExitCode> {
-    let (rows, all_answered) = revisions(controls).await?;
+async fn nodes(clients: &[Client], form: Form) -> Result<ExitCode> {
+    let (rows, all_answered) = revisions(clients).await;
     output::print_nodes(form, &Value::Array(rows))?;
     Ok(if all_answered { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-async fn quarantine(controls: &[String], form: Form) -> Result<ExitCode> {
-    let (rows, all_answered) = revisions(controls).await?;
+async fn quarantine(clients: &[Client], form: Form) -> Result<ExitCode> {
+    let (rows, all_answered) = revisions(clients).await;
     output::print_quarantine(form, &rows)?;
     Ok(if all_answered { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The reports of gateways, each with its `node`; and whether all answered.
-async fn revisions(controls: &[String]) -> Result<(Vec<Value>, bool)> {
+/// The reports of gateways, each with its `node`; and whether all responded.
+async fn revisions(clients: &[Client]) -> (Vec<Value>, bool) {
     let mut rows = Vec::new();
     let mut all_answered = true;
-    for control in controls {
-        let client = Client::of_control(control)?;
+    for client in clients {
         rows.push(match client.revision().await {
             Ok(mut found) => {
-                found["node"] = control.as_str().into();
+                found["node"] = client.base().into();
                 found
             }
             Err(error) => {
                 all_answered = false;
-                json!({"node": control, "error": format!("{error:#}")})
+                json!({"node": client.base(), "error": format!("{error:#}")})
             }
         });
     }
-    Ok((rows, all_answered))
+    (rows, all_answered)
 }
 
 #[cfg(test)]
@@ -506,7 +504,7 @@ mod tests {
                 assert_eq!(controls.all(), expected, "{arguments:?}");
             }
         };
-        check(&[], &["http://127.0.0.1:9090"]);
+        check(&[], &[]);
         check(&["http://a", "http://b"], &["http://a", "http://b"]);
         check(&["--control", "http://a", "--control", "http://b"], &["http://a", "http://b"]);
         check(&["http://b", "--control", "http://a"], &["http://a", "http://b"]);
