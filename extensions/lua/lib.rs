@@ -18,9 +18,9 @@
 mod core;
 mod engine;
 mod exchange;
+mod exit_transformer;
 mod filter;
 mod hooks;
-mod exit_transformer;
 mod loaded;
 mod modules;
 mod ngx;

@@ -1,14 +1,14 @@
 //! The module `apisix.core` and its relatives.
 
-mod ctx;
-mod request;
 pub(crate) mod config;
+mod ctx;
 mod ip;
 pub(crate) mod json;
 pub(crate) mod json_reader;
 mod log;
 mod lrucache;
 mod misc;
+mod request;
 pub(crate) mod response;
 pub(crate) mod schema;
 mod string;

@@ -1,8 +1,8 @@
 //! Limits of scripts.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use schemars::JsonSchema;
