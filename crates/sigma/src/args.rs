@@ -50,8 +50,7 @@ pub(crate) enum Command {
     Plugins(Plugins),
     /// Print a script with which a shell completes this command line
     Completions(Completions),
-    /// Print the manual page, which packages have: `sigma man | man -l -`
-    #[command(hide = true)]
+    /// Print the manual page: `sigma man | man -l -`
     Man,
     /// Print the version
     Version,

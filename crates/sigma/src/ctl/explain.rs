@@ -29,16 +29,16 @@ pub(super) struct Explain {
     /// A field of it, such as "X-Tenant: a"; may be given several times
     #[arg(short = 'H', long = "header", value_name = "FIELD")]
     headers: Vec<String>,
-    /// The address that it comes from
+    /// The address of the client
     #[arg(long, value_name = "ADDRESS")]
     client: Option<String>,
-    /// The name of the listener that it comes to
+    /// The name of the listener that receives it
     #[arg(long, value_name = "NAME")]
     listener: Option<String>,
-    /// The consumer that it is from
+    /// The consumer that sends it
     #[arg(long, value_name = "NAME")]
     consumer: Option<String>,
-    /// Ask this Control API instead of the Admin API
+    /// Call this Control API instead of the Admin API
     #[arg(long, value_name = "URL")]
     control: Option<String>,
 }

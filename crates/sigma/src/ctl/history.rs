@@ -23,7 +23,7 @@ pub(super) struct Past {
     /// Only changes of this object, such as routes/1
     #[arg(long, value_name = "KEY")]
     object: Option<String>,
-    /// Ask this Control API: where a file is the source there is no Admin API
+    /// Call this Control API, for a gateway with its routes in a file and no Admin API
     #[arg(long, value_name = "URL")]
     control: Option<String>,
 }

@@ -10,7 +10,7 @@ use super::output::{self, Form, moment, table, text};
 /// Which gateway is asked.
 #[derive(Debug, Args)]
 pub(super) struct Members {
-    /// Ask this Control API, which wants no key
+    /// Call this Control API, which needs no key
     #[arg(long, value_name = "URL")]
     control: Option<String>,
 }

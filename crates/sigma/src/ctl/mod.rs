@@ -37,18 +37,18 @@ KIND is a collection of the Admin API: routes, services, upstreams, ssls, consum
 FILE is YAML or JSON; `-` is standard input."
 )]
 pub(crate) struct Ctl {
-    /// Where the Admin API is [env: SIGMA_ADMIN; default: http://127.0.0.1:9180]
+    /// The URL of the Admin API [env: SIGMA_ADMIN; default: http://127.0.0.1:9180]
     #[arg(long, value_name = "URL", global = true)]
     admin: Option<String>,
-    /// Its key; other users of this machine can see it: rather use the environment or a file [env: SIGMA_ADMIN_KEY]
+    /// The key of the Admin API. Other users of this machine can see it; prefer the environment or --key-file [env: SIGMA_ADMIN_KEY]
     #[arg(long, value_name = "KEY", global = true, conflicts_with = "key_file")]
     key: Option<String>,
-    /// A file that holds the key, such as the admin.key next to the store
+    /// The file with the key, such as the admin.key next to the store
     #[arg(long, value_name = "FILE", global = true)]
     key_file: Option<PathBuf>,
     #[command(flatten)]
     identity: Identity,
-    /// The form of the output
+    /// The format of the output
     #[arg(short = 'o', long = "output", value_name = "FORM", global = true)]
     output: Option<Form>,
     #[command(subcommand)]
@@ -68,21 +68,21 @@ enum Verb {
     List {
         /// The collection
         kind: String,
-        /// Only those whose name holds this regular expression
+        /// Only resources whose name matches this regular expression
         #[arg(long, value_name = "REGEX")]
         name: Option<String>,
-        /// Only those with a path that holds this regular expression
+        /// Only resources with a path that matches this regular expression
         #[arg(long, value_name = "REGEX")]
         uri: Option<String>,
-        /// Only those with this label
+        /// Only resources with this label
         #[arg(long, value_name = "LABEL")]
         label: Option<String>,
     },
-    /// Write a whole resource
+    /// Create or replace a resource
     Put {
         /// Its collection
         kind: String,
-        /// Its id; may be left out where the file has it, or where the gateway is to make one
+        /// Its id. Without it, the `id` of the file, or an id that the gateway generates
         id: Option<String>,
         #[command(flatten)]
         change: Change,
@@ -102,10 +102,10 @@ enum Verb {
         kind: String,
         /// Its id
         id: String,
-        /// Even if another resource uses it
+        /// Delete it even if another resource uses it
         #[arg(long)]
         force: bool,
-        /// Only check whether it could be deleted
+        /// Check only, without deleting it
         #[arg(long)]
         dry_run: bool,
     },
@@ -126,29 +126,29 @@ enum Verb {
         #[command(flatten)]
         past: history::Past,
     },
-    /// Show who changed the configuration when, or what one version changed
+    /// List the versions of the configuration with their authors and times, or show the changes of one version
     History {
-        /// A version; without it a list
+        /// The version to show. Without it, versions are listed
         #[arg(value_name = "VERSION")]
         version: Option<u64>,
-        /// How many versions
+        /// The most versions to list
         #[arg(long, value_name = "NUMBER", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=500))]
         limit: u64,
-        /// Only those before this version
+        /// Only versions before this one
         #[arg(long, value_name = "VERSION")]
         before: Option<u64>,
         #[command(flatten)]
         past: history::Past,
     },
-    /// Show the gateways of the store: what each is called, where it listens, and which revision it serves
+    /// List the gateways of the store: name, listeners and revision of each
     Members(members::Members),
-    /// Have caches forget answers, on all gateways of the store
+    /// Purge stored responses from the caches of all gateways of the store
     Purge(purge::Purge),
-    /// Show what would become of a request: its route, plugins, upstream and nodes. Nothing is sent
+    /// Show how a gateway would handle a request: route, plugins, upstream and nodes. Nothing is sent
     Explain(explain::Explain),
-    /// Show exchanges of a running gateway as they end, with their heads and times; secrets are masked
+    /// Show requests and responses of a running gateway as they end, with heads and times. Secrets are masked
     Tap(tap::Tap),
-    /// Bring all objects back to how they were right after a version, in one transaction
+    /// Restore the configuration of a version, in one transaction
     Rollback {
         /// The version
         #[arg(value_name = "VERSION")]
@@ -157,32 +157,32 @@ enum Verb {
         #[arg(long)]
         dry_run: bool,
     },
-    /// Take back the newest change of resources; a second `undo` takes back the first
+    /// Revert the newest change of resources. A second `undo` reverts the first
     Undo {
         /// Check everything and store nothing
         #[arg(long)]
         dry_run: bool,
     },
-    /// Print the whole configuration, to be kept or applied elsewhere
+    /// Print the whole configuration, as a backup or for another gateway
     Dump,
-    /// Check a configuration without storing it, and list all its faults
+    /// Check a configuration without storing it, and list all its problems
     Validate {
         /// The configuration
         #[arg(short = 'f', long = "file", value_name = "FILE")]
         file: PathBuf,
     },
-    /// Show which revision gateways serve, asked of their Control APIs
+    /// Show the revision of the configuration that each gateway serves
     Nodes(Controls),
-    /// Show the nodes of upstreams, with their states and what keeps them out, asked of a Control API
+    /// List the nodes of upstreams: state, health, and why a node gets no requests
     Upstreams {
         /// The resource that contains the upstream, such as upstreams/1 or routes/1; all without it
         #[arg(value_name = "UPSTREAM")]
         upstream: Option<String>,
-        /// The Control API [default: http://127.0.0.1:9090]
+        /// The Control API. Without it, the Admin API if there is a key [default: http://127.0.0.1:9090]
         #[arg(long, value_name = "URL")]
         control: Option<String>,
     },
-    /// Put a node of an upstream into a state, by Control APIs; holds while those gateways run
+    /// Set the state of a node: ready, drain or maintenance. It is kept over reloads and restarts
     NodeState {
         /// The resource that contains the upstream, such as upstreams/1 or routes/1
         #[arg(value_name = "UPSTREAM")]
@@ -190,32 +190,33 @@ enum Verb {
         /// The node, as `upstreams` lists it: its name or its address
         #[arg(value_name = "NODE")]
         node: String,
-        /// `drain`: only requests that are bound to it; `maintenance`: none
+        /// `ready`: all requests; `drain`: requests of existing sessions only; `maintenance`: no requests
         #[arg(value_parser = ["ready", "drain", "maintenance"])]
         state: String,
         /// A Control API
         #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090")]
         control: Vec<String>,
     },
-    /// List the certificates that gateways show, the first to expire first, asked of their Control APIs
-    #[command(after_help = "Exit status 3: one of them has expired, or cannot be read.")]
+    /// List the certificates that gateways send to clients, sorted by expiry
+    #[command(after_help = "Exit status 3: a certificate has expired, or cannot be read.")]
     Certificates(Controls),
-    /// List the certificates that gateways order by themselves: their state, the next try and the last error
+    /// List the certificates that gateways order by ACME: state, next attempt and last error
     Acme {
         #[command(subcommand)]
         act: Option<orders::Act>,
-        /// A Control API; gateways on one etcd know the same, and any of them takes an order
+        /// A Control API. Gateways with one etcd share their orders: any of them will do
         #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090", global = true)]
         control: Vec<String>,
     },
-    /// List what gateways cannot serve as it was written, and why, asked of their Control APIs
+    /// List the quarantined resources, with the reasons why gateways cannot serve them
     Quarantine(Controls),
 }
 
 /// Control APIs that a command asks.
 #[derive(Debug, Args)]
 struct Controls {
-    /// A Control API, which may be named several times [default: http://127.0.0.1:9090]
+    /// A Control API; may be given several times. Without it, the Admin API if there is a key [default:
+    /// http://127.0.0.1:9090]
     #[arg(long, value_name = "URL")]
     control: Vec<String>,
     /// A Control API, as with --control
@@ -231,7 +232,7 @@ impl Controls {
 
 #[derive(Debug, Args)]
 struct Change {
-    /// The file that holds it; `-` for standard input
+    /// The file; `-` for standard input
     #[arg(short = 'f', long = "file", value_name = "FILE")]
     file: PathBuf,
     /// Check everything and store nothing

@@ -1,4 +1,4 @@
-//! `sigma ctl acme`: the certificates that gateways order by themselves.
+//! `sigma ctl acme`: the certificates that gateways order by ACME.
 
 use std::process::ExitCode;
 
@@ -14,7 +14,7 @@ use super::output::{self, Form};
 pub(super) enum Act {
     /// Order a certificate now, even if it is not due: for example because its key was stolen
     Order {
-        /// The id of its ssl, or a name that it is for
+        /// The id of its ssl, or one of its server names
         #[arg(value_name = "NAME")]
         name: String,
     },

@@ -1,4 +1,4 @@
-//! `sigma ctl purge`: has caches forget answers.
+//! `sigma ctl purge`: purges stored responses from caches.
 
 use anyhow::Result;
 use clap::Args;
@@ -7,23 +7,23 @@ use serde_json::{Value, json};
 use super::client::{Client, Method};
 use super::output::{self, Form};
 
-/// The answers to purge. Each may be given several times.
+/// The responses to purge. Each option may be given several times.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = true, args = ["url", "prefix", "tag", "cache_key", "all"])]
 pub(super) struct Purge {
-    /// Answers to requests for this URL, with its query; scheme and port do not count
+    /// Responses for this URL, with its query. Scheme and port are ignored
     #[arg(long, value_name = "URL")]
     url: Vec<String>,
-    /// Answers to requests for what begins so, such as shop.example/images/
+    /// Responses for URLs with this prefix, such as shop.example/images/
     #[arg(long, value_name = "URL")]
     prefix: Vec<String>,
-    /// Answers that their node gave this tag: by `Surrogate-Key`, `Cache-Tag` or `xkey`
+    /// Responses with this tag in `Surrogate-Key`, `Cache-Tag` or `xkey`
     #[arg(long, value_name = "TAG")]
     tag: Vec<String>,
-    /// Answers under keys whose last parts have these values: a list in JSON, such as '["shop.example", "/a"]'
+    /// Responses whose cache key ends with these values: a list in JSON, such as '["shop.example", "/a"]'
     #[arg(long, value_name = "JSON", value_parser = values)]
     cache_key: Vec<Value>,
-    /// All answers
+    /// All responses
     #[arg(long)]
     all: bool,
     /// Only in this zone
@@ -56,10 +56,12 @@ impl Purge {
 /// Returns the result, as a sentence.
 fn result_text(done: &Value) -> String {
     let count = done["forgotten"].as_u64().unwrap_or_default();
-    let answers = if count == 1 { "answer" } else { "answers" };
+    let responses = if count == 1 { "response" } else { "responses" };
     match done["gateways"] == "all" {
-        true => format!("forgot {count} {answers} here; the other gateways of the store are notified"),
-        false => format!("forgot {count} {answers} on this gateway"),
+        true => format!(
+            "purged {count} {responses} on this gateway; the other gateways of the store are notified"
+        ),
+        false => format!("purged {count} {responses} on this gateway"),
     }
 }
 
@@ -71,10 +73,10 @@ mod tests {
     fn the_result_is_printed() {
         assert_eq!(
             result_text(&json!({"forgotten": 1, "gateways": "this"})),
-            "forgot 1 answer on this gateway"
+            "purged 1 response on this gateway"
         );
         let all = result_text(&json!({"forgotten": 2, "gateways": "all"}));
-        assert_eq!(all, "forgot 2 answers here; the other gateways of the store are notified");
+        assert_eq!(all, "purged 2 responses on this gateway; the other gateways of the store are notified");
         assert_eq!(values(r#"["a", "/b"]"#), Ok(json!(["a", "/b"])));
         assert!(values("a").is_err() && values("[1]").is_err());
     }

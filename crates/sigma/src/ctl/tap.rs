@@ -27,10 +27,10 @@ pub(super) struct Tap {
     /// Only exchanges of clients in this network, such as 10.0.0.0/8; may be given several times
     #[arg(long, value_name = "CIDR")]
     client: Vec<String>,
-    /// Only those with this status, such as 404 or 5xx
+    /// Only exchanges with this status, such as 404 or 5xx
     #[arg(long, value_name = "STATUS")]
     status: Option<String>,
-    /// One in so many, at random
+    /// Only one in this number of exchanges, at random
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     sample: u32,
     /// End after so many

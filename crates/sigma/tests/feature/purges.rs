@@ -109,7 +109,7 @@ fn every_gateway_of_a_store_forgets() {
         .unwrap();
     let told = String::from_utf8(run.stdout).unwrap();
     assert_eq!(
-        told, "forgot 2 answers here; the other gateways of the store are notified\n",
+        told, "purged 2 responses on this gateway; the other gateways of the store are notified\n",
         "{:?}",
         run.stderr
     );
