@@ -127,7 +127,13 @@ async fn answer(State(pages): State<Pages>, request: Request) -> Response {
         .endpoints()
         .iter()
         .position(|endpoint| endpoint.path_in(attribute) == asked && endpoint.method.as_str() == method);
-    let Some(at) = at else { return StatusCode::NOT_FOUND.into_response() };
+    let Some(at) = at else {
+        let mut text = "not found; this listener has these paths:\n".to_owned();
+        for endpoint in pages.kind.endpoints() {
+            text.push_str(&format!("{} {}\n", endpoint.method.as_str(), endpoint.path_in(attribute)));
+        }
+        return (StatusCode::NOT_FOUND, text).into_response();
+    };
     pages.facts.publish();
     let Some(head) = head_of(&request) else { return StatusCode::BAD_REQUEST.into_response() };
     let body = match axum::body::to_bytes(request.into_body(), MAX_BODY_BYTES).await {

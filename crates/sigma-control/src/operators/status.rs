@@ -14,11 +14,16 @@ use crate::operators::measures;
 use crate::operators::pages::quarantined_by_kind;
 use crate::operators::running::{Running, fault_names};
 
+/// The body of a 404.
+const PATHS: &str =
+    "not found; the status listener has these paths:\n/status\n/status/ready\n/status/counters\n";
+
 pub(crate) fn router(running: Arc<Running>) -> Router {
     Router::new()
         .route("/status", get(status))
         .route("/status/ready", get(ready))
         .route("/status/counters", get(counters))
+        .fallback(async || (StatusCode::NOT_FOUND, PATHS))
         .with_state(running)
 }
 

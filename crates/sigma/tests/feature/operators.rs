@@ -177,6 +177,8 @@ fn the_control_api_shows_the_resources_of_a_file() {
     assert_eq!(routes[0]["value"]["upstream"].get("retry_timeout"), None);
     assert_eq!(routes[0]["value"].get("method_not_allowed"), None);
     assert_eq!(ask("GET /v1/services").text(), "{}\n");
+    let root = ask("GET /");
+    assert!(root.status() == 404 && root.text().contains("/v1/nodes"), "{}", root.text());
     for line in ["GET /v1/plugins/reload", "POST /v1/routes", "DELETE /v1/route/all"] {
         assert_eq!(ask(line).status(), 404, "{line}");
     }

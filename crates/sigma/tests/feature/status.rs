@@ -24,6 +24,7 @@ fn status_answers_independently_of_the_traffic() {
     assert_eq!(counters.status(), 200);
     let unknown = Peer::connect(&gateway.status_address()).unwrap().get("/nothing").unwrap();
     assert_eq!(unknown.status(), 404);
+    assert!(unknown.text().contains("\n/status/ready\n"), "{}", unknown.text());
     // The traffic listener knows no status page: it is the origin's path like any other.
     assert_eq!(client.get("/status").unwrap().head.get("x-origin"), Some("a"));
 }

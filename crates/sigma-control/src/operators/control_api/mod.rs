@@ -173,6 +173,7 @@ impl ControlState {
 /// The API as a service.
 pub fn router(state: ControlState) -> Router {
     Router::new()
+        .route("/", get(async || refusal(StatusCode::NOT_FOUND, ROOT)))
         .route("/v1/schema", get(schema))
         .route("/v1/healthcheck", get(health))
         .route("/v1/healthcheck/{type}", get(health_without_id))
@@ -211,6 +212,10 @@ pub fn router(state: ControlState) -> Router {
         .method_not_allowed_fallback(async || refusal(StatusCode::NOT_FOUND, "not found"))
         .with_state(Arc::new(state))
 }
+
+/// The message at the root.
+const ROOT: &str = "not found; the Control API has /v1/routes, /v1/nodes, /v1/revision, /v1/certificates, \
+                    /v1/explain, /v1/members, /v1/healthcheck, /v1/schema and others: see docs/control-api.md";
 
 /// The message where no certificates are ordered.
 pub(crate) const NO_ORDERS: &str = "no certificates are ordered: `acme` is not set";
