@@ -110,7 +110,7 @@ pub(crate) struct Plugins {
 
 #[derive(Debug, Args)]
 pub(crate) struct Explain {
-    /// The word: `reason` of a body or of a line of the error log, or `$fault` of an access line
+    /// The word: `reason` of a body or of a line of the error log, or `$fault` of an access line; or a status, such as 503
     #[arg(value_name = "REASON")]
     pub(crate) reason: String,
 }

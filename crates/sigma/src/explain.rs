@@ -8,7 +8,7 @@ use sigma_http::ReasonRow;
 
 use crate::output::printed;
 
-/// Prints the rows of a word.
+/// Prints the rows of a word, or all rows with a status.
 ///
 /// # Errors
 /// Returns an error, with the nearest words, if no row has it.
@@ -19,10 +19,19 @@ pub(crate) fn execute(word: &str) -> Result<ExitCode> {
 fn explained(word: &str) -> Result<String> {
     // The name of a plugin may follow.
     let wanted = word.split(':').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let number: Option<u16> = wanted.parse().ok();
     let mut text = String::new();
-    for reason in ReasonRow::all().filter(|reason| reason.word == wanted) {
+    let is_wanted =
+        |reason: &&ReasonRow| reason.word == wanted || (number.is_some() && reason.status == number);
+    for reason in ReasonRow::all().filter(is_wanted) {
         let status = reason.status.map(|status| format!(" (status {status})")).unwrap_or_default();
-        let _ = writeln!(text, "{wanted}{status}\n  {}\n  Remedy: {}", reason.meaning, reason.plain_remedy());
+        let _ = writeln!(
+            text,
+            "{}{status}\n  {}\n  Remedy: {}",
+            reason.word,
+            reason.meaning,
+            reason.plain_remedy()
+        );
     }
     match text.is_empty() {
         false => Ok(text),
@@ -59,6 +68,9 @@ mod tests {
         assert!(text.starts_with("connection_refused (status 502)\n  The node refused"), "{text}");
         let statuses = explained("destination_unavailable").unwrap();
         assert!(statuses.contains("(status 502)") && statuses.contains("(status 503)"), "{statuses}");
+        let statuses = explained("503").unwrap();
+        assert!(statuses.contains("upstream_overloaded (status 503)\n"), "{statuses}");
+        assert!(!statuses.contains("(status 502)"), "{statuses}");
         assert_eq!(explained("plugin:limit-count").unwrap(), explained("plugin").unwrap());
     }
 

@@ -87,8 +87,8 @@ impl HistoryReader {
         let found = self.history.version(number).await.map_err(unavailable)?;
         found.ok_or_else(|| {
             let text = format!(
-                "there is no version {number}, or it is not kept any more: the list has those that are; \
-                 history.keep, days and bytes say how many"
+                "version {number} does not exist or was removed; the list of versions (`sigma ctl history`) has the \
+                 stored ones, and `history.keep`, `history.days` and `history.bytes` limit them"
             );
             (StatusCode::NOT_FOUND, text)
         })

@@ -27,7 +27,7 @@ impl UpstreamNodes {
     pub(crate) fn of(key: &str, set: &EndpointSet, is_checked: bool) -> UpstreamNodes {
         let none = || match set.unresolved {
             Some(fault) => fault.to_string(),
-            None => "it has no nodes".to_owned(),
+            None => "the upstream has no node".to_owned(),
         };
         UpstreamNodes {
             key: key.to_owned(),

@@ -64,9 +64,9 @@ impl Teller {
             let call = client.post(&self.webhook.url).header("content-type", "application/json");
             let problem = match call.body(body.to_string()).send().await {
                 Ok(answer) if answer.status().is_success() => return,
-                Ok(answer) => format!("it answered {}", answer.status()),
+                Ok(answer) => format!("the service responded {}", answer.status()),
                 // Without the address, which may hold a token.
-                Err(error) => error.without_url().to_string(),
+                Err(error) => innermost(&error.without_url()),
             };
             tracing::warn!(attempt, problem, "health_events.webhook: cannot send an event to the service");
             if attempt < self.webhook.retries {
@@ -76,6 +76,15 @@ impl Teller {
         }
         tracing::error!("health_events.webhook: events are lost; see that the service runs, and its `url`");
     }
+}
+
+/// The reason behind the words of the HTTP client.
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
 }
 
 fn body(events: &[HealthEvent], now: SystemTime) -> Value {

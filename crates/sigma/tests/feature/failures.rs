@@ -460,7 +460,10 @@ fn upstreams_without_nodes_are_listed() {
     let gateway = Gateway::start(SIGMA, &whole.to_string()).unwrap();
     let control = format!("http://{}", gateway.control_address());
     let all = Operator::new(gateway.control_address()).get("/v1/nodes").unwrap();
-    assert_eq!((&all[0]["upstream"], &all[0]["reason"]), (&json!("routes/none"), &json!("it has no nodes")));
+    assert_eq!(
+        (&all[0]["upstream"], &all[0]["reason"]),
+        (&json!("routes/none"), &json!("the upstream has no node"))
+    );
     assert_eq!(all[1]["nodes"][0]["status"], "unchecked");
     // Checks without an interval send no probe.
     assert_eq!(all[2]["nodes"][0]["status"], "unchecked");
@@ -468,7 +471,7 @@ fn upstreams_without_nodes_are_listed() {
         std::process::Command::new(SIGMA).args(["ctl", "upstreams", "--control", &control]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     for (upstream, word) in
-        [("routes/none", "it has no nodes"), ("routes/some", "unchecked"), ("routes/unprobed", "unchecked")]
+        [("routes/none", "the upstream has no node"), ("routes/some", "unchecked"), ("routes/unprobed", "unchecked")]
     {
         let row = text.lines().find(|row| row.starts_with(upstream));
         assert!(row.is_some_and(|row| row.contains(word)), "{text}");
