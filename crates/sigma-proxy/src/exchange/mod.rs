@@ -63,8 +63,8 @@ use stage::Stage;
 use tunnel::Leave;
 use via::Onward;
 
-#[cfg(test)]
 pub(crate) use report::refuser;
+#[cfg(test)]
 pub(crate) use request::find;
 pub(crate) use request::{PeerText, Viewed, accept, explain};
 pub(crate) use via::{OwnName, mark_pass};
