@@ -100,6 +100,7 @@ impl Engine {
         let parts = Parts { base: gateway.get("base")?, libraries, environment: gateway.get("environment")? };
         sandbox::register(&lua, &host, &parts)?;
         modules::text::register(&lua, &host, &parts.libraries)?;
+        modules::tables::register(&lua, &host, &parts.libraries)?;
         let modules = modules::Modules::new(&lua, &host, &gateway)?;
         ngx::register(&lua, &host, &gateway, &parts.base, &modules, &settings)?;
         core::register(&lua, &host, &modules)?;

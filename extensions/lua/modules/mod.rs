@@ -1,6 +1,9 @@
 //! Modules that scripts require.
 
 pub(crate) mod cjson;
+mod digest;
+mod jwt;
+pub(crate) mod tables;
 pub(crate) mod text;
 
 pub(crate) mod resty;
@@ -24,9 +27,10 @@ pub(crate) struct Modules {
 }
 
 impl Modules {
-    pub(crate) fn new(lua: &Lua, host: &Rc<Host>, gateway: &Table) -> mlua::Result<Modules> {
-        let modules = Modules { known: Rc::default(), readonly: gateway.get("readonly")? };
+    pub(crate) fn new(lua: &Lua, host: &Rc<Host>, gateway: &Table) -> mlua::Result<Rc<Modules>> {
+        let modules = Rc::new(Modules { known: Rc::default(), readonly: gateway.get("readonly")? });
         cjson::register(lua, host, &modules)?;
+        digest::register(lua, host, gateway, &modules)?;
         Ok(modules)
     }
 
@@ -48,6 +52,11 @@ impl Modules {
         Ok(self.known.borrow().get(name).cloned().unwrap_or(Value::Nil))
     }
 
+    /// A module; nil if it is not known.
+    fn get(&self, name: &str) -> Value {
+        self.known.borrow().get(name).cloned().unwrap_or(Value::Nil)
+    }
+
     /// Adds a value as a module, unchanged.
     pub(crate) fn add_value(&self, name: &str, module: impl Into<Value>) {
         self.known.borrow_mut().insert(name.to_owned(), module.into());
@@ -59,6 +68,10 @@ impl Modules {
             self.add_value(name, base.raw_get::<Value>(name)?);
         }
         apisix::register(lua, host, self)?;
+        let of_tables: Table = base.get("table")?;
+        for name in tables::MODULES {
+            self.add_value(&format!("table.{name}"), of_tables.get::<Value>(*name)?);
+        }
         let known = Rc::clone(&self.known);
         host.function(lua, base, "require", move |_, arguments| {
             let name = arguments.text(1)?.to_string_lossy();

@@ -40,10 +40,10 @@ pub(super) fn register(lua: &Lua, host: &Rc<Host>, ngx: &Table) -> mlua::Result<
             one(arguments.lua(), text)
         })?;
     }
-    let formats = Formats::new().map_err(mlua::Error::runtime)?;
-    let Formats { http, cookie, cookie_late } = formats;
-    host.function(lua, ngx, "http_time", move |_, arguments| {
-        one(arguments.lua(), http.text(second(&arguments)?))
+    let Formats { cookie, cookie_late } = Formats::new().map_err(mlua::Error::runtime)?;
+    host.function(lua, ngx, "http_time", |_, arguments| {
+        second(&arguments)?;
+        one(arguments.lua(), http_time(arguments.number(1)?))
     })?;
     host.function(lua, ngx, "cookie_time", move |_, arguments| {
         let second = second(&arguments)?;
@@ -61,7 +61,6 @@ pub(super) fn register(lua: &Lua, host: &Rc<Host>, ngx: &Table) -> mlua::Result<
 }
 
 struct Formats {
-    http: Format,
     cookie: Format,
     cookie_late: Format,
 }
@@ -69,11 +68,17 @@ struct Formats {
 impl Formats {
     fn new() -> Result<Formats, String> {
         Ok(Formats {
-            http: Format::parse("%a, %d %b %Y %H:%M:%S GMT")?,
             cookie: Format::parse("%a, %d-%b-%y %H:%M:%S GMT")?,
             cookie_late: Format::parse("%a, %d-%b-%Y %H:%M:%S GMT")?,
         })
     }
+}
+
+/// A second in the format of HTTP, such as `Thu, 01 Jan 1970 00:00:00 GMT`.
+pub(crate) fn http_time(second: f64) -> String {
+    // Numbers out of range become the nearest second.
+    let second = Duration::from_secs(second.clamp(0.0, LAST_SECOND) as u64);
+    httpdate::fmt_http_date(UNIX_EPOCH + second)
 }
 
 /// A second since 1970; the fraction is cut off.
