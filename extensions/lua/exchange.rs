@@ -1,4 +1,4 @@
-//! What scripts keep of one exchange, over its phases.
+//! The state of scripts in one exchange, over its phases.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

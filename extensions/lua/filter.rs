@@ -64,6 +64,8 @@ impl Filter {
             return;
         }
         *self.exchange.piece.borrow_mut() = Piece { bytes, is_last };
+        // Pieces that scripts hold back are kept by plugin.
+        let _ = self.exchange.api_ctx.raw_set("_plugin_name", self.place.split(' ').next());
         let arguments: MultiValue = self.arguments.iter().cloned().collect();
         let function = self.function.clone();
         let run = Run::new(&self.engine, &self.exchange, Stage::BodyFilter, &self.place, function, arguments);

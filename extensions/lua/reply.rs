@@ -11,6 +11,11 @@ const SILENT: &[i64] = &[-1, 444, 499];
 /// Statuses above 300 for which nginx has no page.
 const WITHOUT_PAGE: &[i64] = &[418, 599];
 
+/// The status of a response for a number of a script. Numbers without a final response become 500.
+pub(crate) fn status_of(number: i64) -> u16 {
+    u16::try_from(number).ok().filter(|status| (200..=999).contains(status)).unwrap_or(500)
+}
+
 /// The step after a run in a request phase whose return values have no meaning of their own.
 pub(crate) fn after(outcome: &Outcome, exchange: &Exchange, ctx: &mut Context) -> Step {
     match outcome {
@@ -29,8 +34,8 @@ pub(crate) fn after(outcome: &Outcome, exchange: &Exchange, ctx: &mut Context) -
 
 /// The step after `ngx.exit`.
 fn exited(status: i64, exchange: &Exchange, ctx: &mut Context) -> Step {
-    if SILENT.contains(&status) {
-        return Reply::silent().because("a Lua function closed the connection").into();
+    if let Some(reply) = silent(status) {
+        return reply.into();
     }
     if let Some(reply) = written(exchange, ctx) {
         if u16::try_from(status).is_ok_and(|status| status >= 200 && status != reply.status) {
@@ -48,6 +53,11 @@ fn exited(status: i64, exchange: &Exchange, ctx: &mut Context) -> Step {
     }
 }
 
+/// The reply to a status for which the connection is closed.
+pub(crate) fn silent(status: i64) -> Option<Reply> {
+    SILENT.contains(&status).then(|| Reply::silent().because("a Lua function closed the connection"))
+}
+
 /// The response of `ngx.exit` without output.
 pub(crate) fn page(status: i64, exchange: &Exchange, ctx: &mut Context) -> Reply {
     let has_page = status >= 300 && !WITHOUT_PAGE.contains(&status);
@@ -55,7 +65,7 @@ pub(crate) fn page(status: i64, exchange: &Exchange, ctx: &mut Context) -> Reply
         (200, Some(set)) => i64::from(set),
         (status, _) => status,
     };
-    let reply = Reply::new(u16::try_from(status).unwrap_or(500)).because("a Lua function answered");
+    let reply = Reply::new(status_of(status)).because("a Lua function answered");
     with_fields(if has_page { reply } else { reply.text("") }, exchange, ctx)
 }
 

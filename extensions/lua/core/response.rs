@@ -1,4 +1,4 @@
-//! `core.response`, and the values that functions of plugins return.
+//! `core.response`, and the responses to values that functions return.
 
 use std::rc::Rc;
 
@@ -14,6 +14,9 @@ use crate::reply;
 
 /// The deepest nesting of tables that become JSON.
 const DEPTH: usize = 128;
+
+/// The longest JSON, in bytes: a table may be in others many times.
+const MOST_BYTES: usize = 8 << 20;
 
 /// Registers `core.response`.
 pub(super) fn register(lua: &Lua, host: &Rc<Host>, core: &Table) -> mlua::Result<()> {
@@ -66,9 +69,16 @@ pub(crate) fn returned(
             return Some(Reply::new(500).because("a Lua function failed"));
         }
     };
+    if let Some(reply) = reply::silent(status) {
+        return Some(reply);
+    }
+    if body.is_none() && status < 200 {
+        // As with `ngx.exit`, the request goes on.
+        return None;
+    }
     if let Some(body) = body {
         if !exchange.is_head_sent() {
-            exchange.status.set(u16::try_from(status).ok().filter(|status| (100..=999).contains(status)));
+            exchange.status.set(Some(reply::status_of(status)));
         }
         exchange.output.borrow_mut().get_or_insert_default().extend_from_slice(&body);
     }
@@ -143,6 +153,9 @@ fn quote(text: &[u8], out: &mut Vec<u8>) {
 fn encode_table(table: &Table, depth: usize, out: &mut Vec<u8>) -> Result<(), String> {
     if depth == 0 {
         return Err("Cannot serialise, excessive depth".to_owned());
+    }
+    if out.len() > MOST_BYTES {
+        return Err(format!("Cannot serialise, more than {MOST_BYTES} bytes"));
     }
     let (mut items, mut members) = (Vec::new(), Vec::new());
     for pair in table.pairs::<Value, Value>() {

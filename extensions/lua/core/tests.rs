@@ -38,7 +38,7 @@ fn checked(cases: &[(&str, &str)]) {
 }
 
 #[test]
-fn functions_answer_by_what_they_return() {
+fn returned_values_are_responses() {
     for (script, expected) in [
         ("return 403, {message = 'no'}", "403 {\"message\":\"no\"}\n"),
         ("return 200, {1, 2.5, {}, ngx.null, true}", "[1,2.5,{},null,true]\n"),
@@ -47,6 +47,9 @@ fn functions_answer_by_what_they_return() {
         ("return nil, 'x'", "500"),
         ("return 200, {print}", "500"),
         ("return 'x'", "500"),
+        ("return 444, 'x'", "444"),
+        ("return 0", "passed"),
+        ("local t = {} for i = 1, 100 do t = {t, t} end return 200, t", "500"),
         ("ngx.status = 202 ngx.print('a') return 403, 'b'", "202 ab"),
         ("ngx.header.x = '1' return 200", ""),
     ] {

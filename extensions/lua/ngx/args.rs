@@ -6,7 +6,7 @@ use mlua::{Lua, Table, Value};
 use sigma_plugin::variables::pairs;
 
 use super::fields::{add, count_of, escaped, text_of, truncated};
-use super::request::{has_body, set_query};
+use super::request::{TARGET_BYTES, has_body, set_query};
 use crate::engine::arguments::{Arguments, nothing, type_name};
 use crate::engine::host::Host;
 
@@ -105,6 +105,9 @@ fn put(lua: &Lua, name: &[u8], value: &Value, query: &mut Vec<u8>) -> Result<(),
         Value::String(_) | Value::Integer(_) | Value::Number(_) => Some(component(&text_of(lua, value)?)),
         other => return Err(format!("attempt to use {} as query arg value", type_name(other))),
     };
+    if query.len() > TARGET_BYTES {
+        return Err(format!("a target may have {TARGET_BYTES} bytes at most"));
+    }
     if !query.is_empty() {
         query.push(b'&');
     }

@@ -70,7 +70,7 @@ pub(super) fn text_of(lua: &Lua, value: &Value) -> Result<Vec<u8>, String> {
     }
 }
 
-/// The values of a field: one, or those of an array. Control characters are escaped.
+/// The values of a field: one, or the items of an array. Control characters are escaped.
 pub(super) fn values_of(lua: &Lua, value: &Value) -> Result<Vec<Vec<u8>>, String> {
     let texts = match value {
         Value::Nil => Vec::new(),

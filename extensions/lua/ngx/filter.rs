@@ -8,9 +8,6 @@ use super::output::flatten;
 use crate::engine::arguments::{Results, nothing, one, type_name};
 use crate::engine::host::{Host, Stage};
 
-/// The deepest nesting of tables that become a piece.
-const DEPTH: usize = 32;
-
 /// Registers `ngx.arg`.
 pub(super) fn register(
     lua: &Lua,
@@ -57,7 +54,7 @@ fn set(host: &Host, lua: &Lua, key: &Value, value: &Value, most: usize) -> Resul
         (1, Value::String(_) | Value::Integer(_) | Value::Number(_)) => super::fields::text_of(lua, value)?,
         (1, Value::Table(table)) => {
             let mut bytes = Vec::new();
-            flatten(lua, table, &mut bytes, DEPTH)?;
+            flatten(lua, table, &mut bytes)?;
             bytes
         }
         (1, other) => return Err(format!("bad chunk data type: {}", type_name(other))),

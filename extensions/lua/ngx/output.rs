@@ -1,4 +1,4 @@
-//! What a script writes to the client: `ngx.say`, `ngx.print`, `ngx.exit`, `ngx.status`.
+//! Output of scripts to the client: `ngx.say`, `ngx.print`, `ngx.exit`, `ngx.status`.
 
 use std::rc::Rc;
 
@@ -14,6 +14,9 @@ const REQUEST: &[Stage] = &[Stage::Rewrite, Stage::Access];
 
 /// The deepest nesting of tables that are written.
 const DEPTH: usize = 32;
+
+/// The most values of the tables of one argument: a table may be in others many times.
+const MOST_VALUES: usize = 1 << 18;
 
 pub(super) fn register(lua: &Lua, host: &Rc<Host>, ngx: &Table, settings: &Settings) -> mlua::Result<()> {
     let most = settings.output_bytes;
@@ -71,7 +74,7 @@ fn write(host: &Host, arguments: &Arguments<'_>, end: &str, most: usize) -> Resu
                 bytes.extend_from_slice(&arguments.text(place)?.as_bytes())
             }
             Value::Table(table) => {
-                flatten(arguments.lua(), table, &mut bytes, DEPTH)
+                flatten(arguments.lua(), table, &mut bytes)
                     .map_err(|reason| arguments.bad(place, &reason))?;
             }
             value if is_null(value) => bytes.extend_from_slice(b"null"),
@@ -97,8 +100,19 @@ fn write(host: &Host, arguments: &Arguments<'_>, end: &str, most: usize) -> Resu
     if is_written { one(arguments.lua(), 1) } else { failed(arguments.lua(), "seen eof") }
 }
 
-/// Appends the texts of an array, with those within it.
-pub(crate) fn flatten(lua: &Lua, table: &Table, bytes: &mut Vec<u8>, depth: usize) -> Result<(), String> {
+/// Appends the texts of an array and of the arrays within it.
+pub(crate) fn flatten(lua: &Lua, table: &Table, bytes: &mut Vec<u8>) -> Result<(), String> {
+    let mut left = MOST_VALUES;
+    flatten_within(lua, table, bytes, &mut left, DEPTH)
+}
+
+fn flatten_within(
+    lua: &Lua,
+    table: &Table,
+    bytes: &mut Vec<u8>,
+    left: &mut usize,
+    depth: usize,
+) -> Result<(), String> {
     if depth == 0 {
         return Err("the tables are nested too deeply".to_owned());
     }
@@ -112,10 +126,11 @@ pub(crate) fn flatten(lua: &Lua, table: &Table, bytes: &mut Vec<u8>, depth: usiz
         }
     }
     for place in 1..=length {
+        *left = left.checked_sub(1).ok_or_else(|| format!("tables may have {MOST_VALUES} values at most"))?;
         match table.raw_get::<Value>(place).map_err(|error| error.to_string())? {
             Value::Nil => bytes.extend_from_slice(b"nil"),
             Value::Boolean(value) => bytes.extend_from_slice(if value { b"true" } else { b"false" }),
-            Value::Table(inner) => flatten(lua, &inner, bytes, depth - 1)?,
+            Value::Table(inner) => flatten_within(lua, &inner, bytes, left, depth - 1)?,
             value if is_null(&value) => bytes.extend_from_slice(b"null"),
             value @ (Value::String(_) | Value::Integer(_) | Value::Number(_)) => {
                 let text = lua.coerce_string(value).map_err(|error| error.to_string())?;
@@ -154,8 +169,7 @@ pub(super) fn set_status(host: &Host, value: &Value) -> Result<(), String> {
         return Err("bad argument #2 to 'ngx_http_lua_ffi_set_resp_status' (cannot convert 'nil' to 'int')"
             .to_owned());
     };
-    // Other numbers have no response.
-    let status = u16::try_from(number).ok().filter(|status| (100..=999).contains(status)).unwrap_or(500);
+    let status = crate::reply::status_of(number);
     let stage = host.stage();
     host.with(|seat| {
         let is_sent = matches!(stage, Stage::BodyFilter | Stage::Log) || seat.exchange.is_head_sent();

@@ -35,7 +35,7 @@ const METHODS: [(i64, &str); 15] = [
 ];
 
 /// The longest target that a script may set, in bytes.
-const TARGET_BYTES: usize = 1 << 16;
+pub(super) const TARGET_BYTES: usize = 1 << 16;
 
 /// Registers the functions.
 pub(super) fn register(

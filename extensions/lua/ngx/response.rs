@@ -60,7 +60,7 @@ pub(super) fn register(
     host.waiting_function(lua, ngx, "redirect", redirect)
 }
 
-/// Uses the fields of the response: those for the response that is to come, or those of the present one.
+/// Uses the fields of the response; before the response, the ones that scripts have set for it.
 fn with_fields<R>(host: &Host, run: impl FnOnce(&mut Headers) -> Result<R, String>) -> Result<R, String> {
     let has_response = matches!(host.stage(), Stage::HeaderFilter | Stage::BodyFilter | Stage::Log);
     host.with(|seat| match has_response {

@@ -25,7 +25,7 @@ fn passed(request: &str, body: &[u8], script: &str) -> Case {
     case
 }
 
-/// What a function answers to a request with a body.
+/// The answer of a function to a request with a body.
 fn answered(request: &str, body: &[u8], script: &str) -> String {
     let mut case = Case::new(request);
     case.body = body.to_vec();
@@ -70,6 +70,12 @@ fn response_fields_are_read_back() {
             "4truncated",
         ),
         ("ngx.status = 404 ngx.say(ngx.status)", "404 404"),
+        // A status of an interim response is not a final one.
+        ("ngx.status = 101 ngx.say('x')", "500 x"),
+        (
+            "local t = {} for i = 1, 30 do t = {t, t} end local ok, e = pcall(ngx.print, t) ngx.say(E(e):match('tables may have %d+'))",
+            "tables may have 262144",
+        ),
         (
             "local ok, e = pcall(function() ngx.status = 'abc' end) ngx.say(ok, ' ', E(e))",
             "false bad argument #2 to 'ngx_http_lua_ffi_set_resp_status' (cannot convert 'nil' to 'int')",
