@@ -73,12 +73,12 @@ impl OnWorker {
         OnWorker { case, runtime }
     }
 
-    /// What a function writes in another request.
+    /// The output of a function in another request.
     pub(crate) fn said(&mut self, body: &str) -> String {
         self.run(&function("access", body))
     }
 
-    /// What an instance writes in another request.
+    /// The output of an instance in another request.
     pub(crate) fn run(&mut self, entry: &Entry) -> String {
         let Case { node, local, consumers, ctx, .. } = &mut self.case;
         let reply = self.runtime.block_on(async {

@@ -271,8 +271,7 @@ mod tests {
 
     #[test]
     fn special_networks_need_a_setting() {
-        let all = SPECIAL.iter().map(|network| network.parse::<Cidr>().unwrap()).count();
-        assert_eq!(all, SPECIAL.len());
+        assert!(SPECIAL.iter().all(|network| network.parse::<Cidr>().is_ok()));
         let closed = Outbound::new(CidrSet::EMPTY, 1);
         let open = Outbound::new(["127.0.0.0/8".parse().unwrap()].into_iter().collect(), 1);
         for (address, is_closed, is_open) in [

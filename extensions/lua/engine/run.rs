@@ -65,7 +65,7 @@ struct Task {
     state: State,
 }
 
-/// What a run belongs to.
+/// The owner of a run.
 enum Scope {
     Exchange(Rc<Exchange>),
     /// A timer.
@@ -140,7 +140,7 @@ impl Run {
     }
 
     /// Runs a timer to its end.
-    pub(crate) async fn to_end(mut self) -> Outcome {
+    pub(crate) async fn finish(mut self) -> Outcome {
         loop {
             match self.advanced_alone() {
                 Progress::Ended(outcome) => return outcome,

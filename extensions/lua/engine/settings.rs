@@ -20,7 +20,7 @@ pub(crate) struct Attributes {
     /// The longest run of a script without a wait, in milliseconds of processor time. The script is aborted then.
     #[schemars(range(min = 1, max = 10000))]
     run_ms: u64,
-    /// The most memory of all scripts of one worker, in MiB.
+    /// The most memory of all scripts of one worker, in MiB. Bytes that its sockets hold have the same limit again.
     #[schemars(range(min = 4, max = 4096))]
     memory_mib: usize,
     /// The largest request body that a script may read, in bytes.

@@ -12,6 +12,7 @@ mod re;
 mod request;
 mod response;
 pub(crate) mod shared;
+mod semaphore;
 mod sleep;
 mod socket;
 mod thread;
@@ -57,6 +58,7 @@ pub(crate) fn register(
     re::register(lua, host, &ngx, modules)?;
     shared::register(lua, host, &ngx, modules, &settings.dictionaries)?;
     sleep::register(lua, host, &ngx)?;
+    modules.add("ngx.semaphore", semaphore::module(lua, host)?)?;
     let readonly: Function = gateway.get("readonly")?;
     for (name, group) in [
         ("config", worker::config(lua, host)?),

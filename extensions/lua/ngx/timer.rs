@@ -196,7 +196,7 @@ impl Timer {
             }
             match Run::alone(&engine, &place, function, arguments) {
                 // Errors are logged by the run.
-                Ok(run) => drop(run.to_end().await),
+                Ok(run) => drop(run.finish().await),
                 Err(message) => tracing::error!("{place}: the timer failed: runtime error: {message}"),
             }
             drop(running);

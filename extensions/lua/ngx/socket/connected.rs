@@ -7,6 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::Sockets;
+use super::held::{Held, TOO_MANY};
 use super::pattern::{Progress, Wanted};
 use crate::engine::host::Host;
 use crate::engine::lifetime::{Ends, Lifetime};
@@ -49,7 +50,7 @@ pub(super) struct Socket {
     /// The pool's size as `connect` got it.
     pub(super) pool_size: Cell<Option<usize>>,
     /// Bytes that arrived and were not read.
-    unread: RefCell<Vec<u8>>,
+    unread: RefCell<Held>,
     /// The peer sends nothing more.
     is_ended: Cell<bool>,
     /// A read failed: later ones fail too.
@@ -103,7 +104,7 @@ impl Socket {
             pool: RefCell::default(),
             host: RefCell::default(),
             pool_size: Cell::default(),
-            unread: RefCell::default(),
+            unread: RefCell::new(sockets.held.nothing()),
             is_ended: Cell::new(false),
             is_read_closed: Cell::new(false),
             connecting: Cell::new(false),
@@ -162,7 +163,7 @@ impl Socket {
             lifetime.add(self);
             *self.connection.borrow_mut() = Some(connection);
         }
-        self.unread.borrow_mut().clear();
+        drop(self.unread.borrow_mut().take());
         self.is_ended.set(false);
         self.is_read_closed.set(false);
     }
@@ -222,9 +223,9 @@ impl Socket {
     }
 
     /// Sends all bytes.
-    pub(super) async fn send(self: Rc<Self>, bytes: Vec<u8>, _busy: Busy) -> Result<usize, String> {
+    pub(super) async fn send(self: Rc<Self>, bytes: Held, _busy: Busy) -> Result<usize, String> {
         let send_ms = self.timeouts.get().send_ms;
-        let mut sent = 0;
+        let (bytes, mut sent) = (bytes.as_slice(), 0);
         while sent < bytes.len() {
             let written = poll_fn(|cx| match self.connection.borrow_mut().as_mut() {
                 Some(connection) => connection.stream.poll_write(cx, &bytes[sent..]).map_ok(Some),
@@ -257,42 +258,51 @@ impl Socket {
         let most = self.sockets.most_bytes;
         let read_ms = self.timeouts.get().read_ms;
         let mut progress = Progress::default();
-        let mut chunk = vec![0; READ_BYTES];
+        let mut chunk = Vec::new();
         loop {
-            let found = wanted.find(&self.unread.borrow(), &mut progress);
+            let found = wanted.find(self.unread.borrow().as_slice(), &mut progress);
             if let Some(found) = found {
-                let mut unread = self.unread.borrow_mut();
-                let rest = unread.split_off(found.used);
-                unread.truncate(found.taken);
-                return Ok((wanted.text_of(std::mem::replace(&mut *unread, rest)), found.is_match));
+                let bytes = self.unread.borrow_mut().cut(found.taken, found.used);
+                return Ok((wanted.text_of(bytes), found.is_match));
             }
             if self.is_ended.get() {
-                let partial = self.unread.take();
+                let partial = self.unread.borrow_mut().take();
                 if matches!(wanted, Wanted::All) {
                     return Ok((partial, false));
                 }
                 self.is_read_closed.set(true);
                 return Err(Broken { reason: "closed".to_owned(), partial: Some(wanted.text_of(partial)) });
             }
-            if self.unread.borrow().len() >= most {
+            if self.unread.borrow().as_slice().len() >= most {
                 self.is_read_closed.set(true);
                 let reason = format!("scripts may read {most} bytes at a time at most");
-                return Err(Broken { reason, partial: Some(self.unread.take()) });
+                return Err(Broken { reason, partial: Some(self.unread.borrow_mut().take()) });
             }
+            chunk.resize(READ_BYTES, 0);
             let arrived = poll_fn(|cx| match self.connection.borrow_mut().as_mut() {
                 Some(connection) => connection.stream.poll_read(cx, &mut chunk).map(Some),
                 None => Poll::Ready(None),
             });
             match within(read_ms, arrived).await {
                 Ok(Some(Ok(0))) => self.is_ended.set(true),
-                Ok(Some(Ok(count))) => self.unread.borrow_mut().extend_from_slice(&chunk[..count]),
+                Ok(Some(Ok(count))) => {
+                    let is_held = self.unread.borrow_mut().push(&chunk[..count]);
+                    if !is_held {
+                        self.is_read_closed.set(true);
+                        let partial = Some(self.unread.borrow_mut().take());
+                        return Err(Broken { reason: TOO_MANY.to_owned(), partial });
+                    }
+                }
                 Ok(Some(Err(error))) => {
                     self.is_read_closed.set(true);
-                    return Err(Broken { reason: text_of(&error), partial: Some(self.unread.take()) });
+                    return Err(Broken {
+                        reason: text_of(&error),
+                        partial: Some(self.unread.borrow_mut().take()),
+                    });
                 }
                 Ok(None) => return Err(Broken { reason: "closed".to_owned(), partial: None }),
                 // The socket may be read again.
-                Err(reason) => return Err(Broken { reason, partial: Some(self.unread.take()) }),
+                Err(reason) => return Err(Broken { reason, partial: Some(self.unread.borrow_mut().take()) }),
             }
         }
     }
@@ -304,7 +314,7 @@ impl Socket {
 
     /// Closes it.
     pub(super) fn close(&self) {
-        self.unread.borrow_mut().clear();
+        drop(self.unread.borrow_mut().take());
         let Some(mut connection) = self.connection.take() else { return };
         if !connection.stream.ends_when_dropped() {
             // The peer learns that this is the end.
@@ -317,7 +327,7 @@ impl Socket {
 
     /// Puts the connection into its pool.
     pub(super) fn keep(&self, time: Duration, size: usize) -> Result<(), &'static str> {
-        if !self.unread.borrow().is_empty() {
+        if !self.unread.borrow().as_slice().is_empty() {
             return Err("unread data in buffer");
         }
         if self.is_ended.get() || self.is_read_closed.get() {

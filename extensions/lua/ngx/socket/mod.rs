@@ -1,6 +1,7 @@
 //! `ngx.socket`: streams of bytes to other hosts.
 
 mod connected;
+mod held;
 mod pattern;
 mod pool;
 
@@ -18,6 +19,7 @@ use crate::engine::host::{Host, Stage, Wait};
 use crate::engine::outbound::Outbound;
 use crate::engine::settings::Settings;
 use connected::{Operations, Socket, Timeouts};
+use held::{HeldBytes, TOO_MANY};
 use pattern::{Searched, Wanted};
 use pool::Pools;
 
@@ -38,6 +40,7 @@ pub(super) struct Sockets {
     outbound: Outbound,
     pools: Rc<Pools>,
     most_bytes: usize,
+    held: HeldBytes,
     /// The worker; set by the first socket.
     worker: OnceCell<(Arc<Node>, Weak<Local>)>,
     /// The metatable of sockets.
@@ -61,6 +64,7 @@ pub(super) fn group(lua: &Lua, host: &Rc<Host>, settings: &Settings) -> mlua::Re
         outbound: Outbound::new(settings.allowed_networks.clone(), settings.sockets),
         pools: Rc::default(),
         most_bytes: settings.socket_bytes,
+        held: HeldBytes::new(settings.memory_bytes),
         worker: OnceCell::new(),
         metatable,
     });
@@ -181,7 +185,7 @@ fn connecting(lua: &Lua, host: &Rc<Host>, methods: &Table) -> mlua::Result<()> {
     })
 }
 
-/// A value that stands for a session.
+/// A value in the place where nginx has a session.
 fn session(lua: &Lua) -> Result<Value, String> {
     lua.create_any_userdata(()).map(Value::UserData).map_err(|error| error.to_string())
 }
@@ -263,6 +267,9 @@ fn transferring(lua: &Lua, host: &Rc<Host>, methods: &Table) -> mlua::Result<()>
         if let Some(reason) = socket.busy(Operations::Writing) {
             return refused(arguments.lua(), reason);
         }
+        let Some(bytes) = socket.sockets.held.hold(bytes) else {
+            return refused(arguments.lua(), TOO_MANY);
+        };
         let busy = socket.begin_writing();
         Ok(Wait::until(socket.send(bytes, busy), |lua, sent| match sent {
             Ok(sent) => one(lua, sent),

@@ -1,6 +1,6 @@
-//! The end of a read: what a script waits for in the bytes that arrive.
+//! Conditions that end a read, in the bytes that arrive.
 
-/// What one read of a script waits for.
+/// The condition that ends one read of a script.
 pub(super) enum Wanted {
     /// A line; its end and all carriage returns are dropped.
     Line,
@@ -50,7 +50,7 @@ pub(super) struct Found {
     pub(super) is_match: bool,
 }
 
-/// The place of a search in the bytes so far.
+/// The state of a search in the bytes so far.
 #[derive(Default)]
 pub(super) struct Progress {
     at: usize,

@@ -217,7 +217,7 @@ fn sockets_end_with_their_request() {
     assert_eq!(worker.said(&with_prelude(own, port)), "200 in timer");
 }
 
-/// Starts a server with TLS that sends back what it gets, with a certificate that nobody vouches for.
+/// Starts a server with TLS that echoes its input, with a self-signed certificate.
 fn serve_tls() -> u16 {
     use tokio_rustls::rustls::{ServerConfig, crypto::aws_lc_rs::default_provider, pki_types::PrivateKeyDer};
     let key = rcgen::KeyPair::generate().unwrap();
@@ -260,7 +260,7 @@ fn tls_is_verified_unless_the_script_says_no() {
         let said = said_on_worker(&open(), &with_prelude(body, port));
         assert_eq!(said, format!("200 {expected}"), "{body}");
     };
-    // The name is resolved beside the worker.
+    // Another thread resolves the name.
     let start = "local s = ngx.socket.tcp() s:settimeout(5000) assert(s:connect('localhost', PORT)) ";
     check(
         &format!(
