@@ -228,15 +228,23 @@ fn result(lua: &Lua, encoded: Result<Vec<u8>, String>) -> Results {
 }
 
 /// Removes members that are `ngx.null`, in inner tables too.
-fn strip_nulls(table: &Table, depth: usize) -> mlua::Result<()> {
+fn strip_nulls(table: &Table) -> mlua::Result<()> {
+    strip_unseen(table, &mut HashSet::new(), 1)
+}
+
+/// As [`strip_nulls`], for tables that it has not met: each table is searched once.
+fn strip_unseen(table: &Table, seen: &mut HashSet<*const c_void>, depth: usize) -> mlua::Result<()> {
     if depth > DEPTH {
         return Err(mlua::Error::runtime("the tables are nested too deeply"));
+    }
+    if !seen.insert(table.to_pointer()) {
+        return Ok(());
     }
     let mut nulls = Vec::new();
     for pair in table.pairs::<Value, Value>() {
         match pair? {
             (name, value) if is_null(&value) => nulls.push(name),
-            (_, Value::Table(inner)) => strip_nulls(&inner, depth + 1)?,
+            (_, Value::Table(inner)) => strip_unseen(&inner, seen, depth + 1)?,
             _ => {}
         }
     }
@@ -272,7 +280,7 @@ pub(super) fn register(lua: &Lua, host: &Rc<Host>, core: &Table, modules: &Modul
         match value {
             null if strips && is_null(&null) => one(lua, Value::Nil),
             Value::Table(table) if strips => {
-                strip_nulls(&table, 1).map_err(|error| crate::engine::message_of(&error))?;
+                strip_nulls(&table).map_err(|error| crate::engine::message_of(&error))?;
                 one(lua, table)
             }
             value => one(lua, value),
@@ -280,10 +288,10 @@ pub(super) fn register(lua: &Lua, host: &Rc<Host>, core: &Table, modules: &Modul
     })?;
     host.function(lua, &json, "strip_nulls", |_, arguments| {
         let table = arguments.table(1)?;
-        strip_nulls(&table, 1).map_err(|error| crate::engine::message_of(&error))?;
+        strip_nulls(&table).map_err(|error| crate::engine::message_of(&error))?;
         one(arguments.lua(), table)
     })?;
-    let delayed = delayed(lua)?;
+    let delayed = delayed(lua, host)?;
     host.function(lua, &json, "delay_encode", move |_, arguments| {
         let make = || {
             let text = arguments.lua().create_table()?;
@@ -298,9 +306,11 @@ pub(super) fn register(lua: &Lua, host: &Rc<Host>, core: &Table, modules: &Modul
 }
 
 /// The metatable of values that are encoded where their text is needed, so not for a log line that is left out.
-fn delayed(lua: &Lua) -> mlua::Result<Table> {
+fn delayed(lua: &Lua, host: &Rc<Host>) -> mlua::Result<Table> {
     let metatable = lua.create_table()?;
-    let text = lua.create_function(|lua, text: Table| {
+    let host = Rc::clone(host);
+    let text = lua.create_function(move |lua, text: Table| {
+        let _nested = host.nested().map_err(mlua::Error::runtime)?;
         let form = Form { force: text.raw_get("force")?, sorted: false };
         match encode(lua, &text.raw_get("data")?, form) {
             Ok(text) => lua.create_string(text),
@@ -379,6 +389,10 @@ mod tests {
             (r#"json.encode(json.decode('{"a":null,"b":{"c":null}}', {null_as_nil = true}))"#, r#"{"b":{}}"#),
             ("json.decode('null', {null_as_nil = true}), json.decode('null')", "nilnull"),
             ("json.encode(json.strip_nulls({a = ngx.null, b = {c = ngx.null}}))", r#"{"b":{}}"#),
+            (
+                "(function() local t = {n = ngx.null} t.t = t for i = 1, 40 do t = {t, t} end json.strip_nulls(t) return 'fine' end)()",
+                "fine",
+            ),
             ("json.decode(nil)", "nilbad argument #1 to 'decode' (string expected, got nil)"),
             (
                 "json.decode(' 7 '), json.decode('-1.5e2'), json.decode('\"a\"'), json.decode('true')",

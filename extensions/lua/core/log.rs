@@ -24,7 +24,7 @@ const LEVELS: &[(&str, i64)] = &[
 
 pub(super) fn register(lua: &Lua, host: &Rc<Host>, core: &Table, modules: &Modules) -> mlua::Result<()> {
     let log = with_levels(lua, host, &[])?;
-    let delayed = delayed(lua)?;
+    let delayed = delayed(lua, host)?;
     host.function(lua, &log, "delay_exec", move |_, arguments| {
         let make = || {
             let text = arguments.lua().create_table()?;
@@ -63,9 +63,11 @@ fn with_levels(lua: &Lua, host: &Rc<Host>, prefix: &[u8]) -> mlua::Result<Table>
 }
 
 /// The metatable of texts that a function makes where they are needed.
-fn delayed(lua: &Lua) -> mlua::Result<Table> {
+fn delayed(lua: &Lua, host: &Rc<Host>) -> mlua::Result<Table> {
     let metatable = lua.create_table()?;
-    let text = lua.create_function(|lua, text: Table| {
+    let host = Rc::clone(host);
+    let text = lua.create_function(move |lua, text: Table| {
+        let _nested = host.nested().map_err(mlua::Error::runtime)?;
         if let made @ Value::String(_) = text.raw_get("made")? {
             return Ok(made);
         }

@@ -33,7 +33,7 @@ pub(super) fn register(lua: &Lua, host: &Rc<Host>, core: &Table, modules: &Modul
             Ok(schema) => schema,
             Err(message) => return refused(lua, &message),
         };
-        let mut value = match to_json(&arguments.value(2), 1) {
+        let mut value = match to_json(&arguments.value(2)) {
             Ok(value) => value,
             Err(message) => return refused(lua, &message),
         };
@@ -115,7 +115,7 @@ impl Compiled {
         if let Value::UserData(known) = self.by_table.raw_get(table).map_err(text)? {
             return known.borrow::<Rc<Schema>>().map(|schema| Rc::clone(&schema)).map_err(text);
         }
-        let document = to_json(&Value::Table(table.clone()), 1)?;
+        let document = to_json(&Value::Table(table.clone()))?;
         let schema = Rc::new(Schema::compile(&with_lists(document))?);
         if self.count.replace(self.count.get() + 1) >= MOST_SCHEMAS {
             self.by_table.clear().map_err(text)?;
@@ -146,23 +146,62 @@ fn with_lists(schema: Json) -> Json {
     }
 }
 
+/// The most values of one document.
+const MOST_VALUES: usize = 100_000;
+
 /// The JSON value of a Lua value; an empty table becomes an object.
 ///
 /// # Errors
 /// Returns a message for values that JSON does not have.
-pub(crate) fn to_json(value: &Value, depth: usize) -> Result<Json, String> {
-    if depth > DEPTH {
-        return Err("the tables are nested too deeply".to_owned());
+pub(crate) fn to_json(value: &Value) -> Result<Json, String> {
+    Reading { left: MOST_VALUES }.value(value, 1)
+}
+
+/// The reading of one value.
+struct Reading {
+    /// Further values. A table that is named twice counts twice.
+    left: usize,
+}
+
+impl Reading {
+    fn value(&mut self, value: &Value, depth: usize) -> Result<Json, String> {
+        if depth > DEPTH {
+            return Err("the tables are nested too deeply".to_owned());
+        }
+        self.left = self
+            .left
+            .checked_sub(1)
+            .ok_or_else(|| format!("the table has more than {MOST_VALUES} values"))?;
+        match value {
+            Value::Nil => Ok(Json::Null),
+            Value::Boolean(value) => Ok(Json::Bool(*value)),
+            Value::Integer(number) => Ok(Json::from(*number)),
+            Value::Number(number) => Ok(json_number(*number)),
+            Value::String(text) => Ok(Json::String(text.to_string_lossy())),
+            Value::Table(table) => self.table(table, depth),
+            null if crate::ngx::is_null(null) => Ok(Json::Null),
+            other => Err(format!("wrong type: {}", type_name(other))),
+        }
     }
-    match value {
-        Value::Nil => Ok(Json::Null),
-        Value::Boolean(value) => Ok(Json::Bool(*value)),
-        Value::Integer(number) => Ok(Json::from(*number)),
-        Value::Number(number) => Ok(json_number(*number)),
-        Value::String(text) => Ok(Json::String(text.to_string_lossy())),
-        Value::Table(table) => table_to_json(table, depth),
-        null if crate::ngx::is_null(null) => Ok(Json::Null),
-        other => Err(format!("wrong type: {}", type_name(other))),
+
+    fn table(&mut self, table: &Table, depth: usize) -> Result<Json, String> {
+        let length = table.raw_len();
+        let mut members = Map::new();
+        let mut is_list = length > 0;
+        let mut items = vec![Json::Null; length];
+        for pair in table.pairs::<Value, Value>() {
+            let (name, member) = pair.map_err(|error| error.to_string())?;
+            let member = self.value(&member, depth + 1)?;
+            let place = name.as_usize().and_then(|place| place.checked_sub(1));
+            if let Some(item) = place.and_then(|place| items.get_mut(place)) {
+                *item = member.clone();
+            } else {
+                is_list = false;
+            }
+            let name = name.to_string().map_err(|error| message_of(&error))?;
+            members.insert(name, member);
+        }
+        Ok(if is_list { Json::Array(items) } else { Json::Object(members) })
     }
 }
 
@@ -172,26 +211,6 @@ fn json_number(number: f64) -> Json {
         return Json::from(number as i64);
     }
     Number::from_f64(number).map_or(Json::Null, Json::Number)
-}
-
-fn table_to_json(table: &Table, depth: usize) -> Result<Json, String> {
-    let length = table.raw_len();
-    let mut members = Map::new();
-    let mut is_list = length > 0;
-    let mut items = vec![Json::Null; length];
-    for pair in table.pairs::<Value, Value>() {
-        let (name, member) = pair.map_err(|error| error.to_string())?;
-        let member = to_json(&member, depth + 1)?;
-        let place = name.as_usize().and_then(|place| place.checked_sub(1));
-        if let Some(item) = place.and_then(|place| items.get_mut(place)) {
-            *item = member.clone();
-        } else {
-            is_list = false;
-        }
-        let name = name.to_string().map_err(|error| message_of(&error))?;
-        members.insert(name, member);
-    }
-    Ok(if is_list { Json::Array(items) } else { Json::Object(members) })
 }
 
 /// Adds the members that a table lacks.
@@ -239,6 +258,10 @@ mod tests {
             ("{a = 1}", r#"falseproperty "a" validation failed: wrong type: expected string, got number"#),
             ("{a = 'x', n = 0}", r#"falseproperty "n" validation failed: expected 0 to be at least 1"#),
             ("{a = print}", "falsewrong type: function"),
+            (
+                "(function() local t = {} for i = 1, 40 do t = {t, t} end return t end)()",
+                "falsethe table has more than 100000 values",
+            ),
             ("'x'", "falsewrong type: expected object, got string"),
         ] {
             let body = format!(

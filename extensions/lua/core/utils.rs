@@ -53,13 +53,15 @@ enum Part<'t> {
 /// The parts of a template: `$name`, `${name}` and `${name ?? default}`, but not after a backslash.
 fn parts(template: &[u8], is_name: impl Fn(u8) -> bool) -> Vec<Part<'_>> {
     let (mut parts, mut text_from, mut at) = (Vec::new(), 0, 0);
+    // Without a closing bracket after it, no name in brackets begins.
+    let last_bracket = memchr::memrchr(b'}', template).unwrap_or_default();
     while let Some(offset) = memchr::memchr(b'$', &template[at..]) {
         let dollar = at + offset;
         at = dollar + 1;
         if dollar > 0 && template[dollar - 1] == b'\\' {
             continue;
         }
-        let Some((inner, end)) = variable(template, at, &is_name) else { continue };
+        let Some((inner, end)) = variable(template, at, last_bracket, &is_name) else { continue };
         parts.push(Part::Text(&template[text_from..dollar]));
         let (name, default) = match memchr::memmem::find(inner, b"??") {
             Some(split) => (inner[..split].trim_ascii_end(), Some(inner[split + 2..].trim_ascii_start())),
@@ -73,9 +75,15 @@ fn parts(template: &[u8], is_name: impl Fn(u8) -> bool) -> Vec<Part<'_>> {
 }
 
 /// The text of a variable whose name begins at this place, and the place after it.
-fn variable<'t>(template: &'t [u8], at: usize, is_name: &impl Fn(u8) -> bool) -> Option<(&'t [u8], usize)> {
+fn variable<'t>(
+    template: &'t [u8],
+    at: usize,
+    last_bracket: usize,
+    is_name: &impl Fn(u8) -> bool,
+) -> Option<(&'t [u8], usize)> {
     let rest = &template[at..];
     if rest.first() == Some(&b'{')
+        && at < last_bracket
         && let Some(length) = memchr::memchr(b'}', rest)
     {
         let inner = rest[1..length].trim_ascii();

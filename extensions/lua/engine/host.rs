@@ -100,6 +100,19 @@ pub(crate) struct WorkerFacts {
     pub(crate) own_name: String,
 }
 
+/// The most calls within each other from scripts into the gateway, by callbacks and metamethods. Each takes room on the
+/// stack of the thread, which has no other limit.
+const MOST_NESTED: usize = 50;
+
+/// A call from a script into the gateway.
+pub(crate) struct Nested<'h>(&'h Cell<usize>);
+
+impl Drop for Nested<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get().saturating_sub(1));
+    }
+}
+
 /// The gateway's side of one Lua state. Functions of the state share it.
 pub(crate) struct Host {
     /// None where no script runs, and in timers.
@@ -111,6 +124,7 @@ pub(crate) struct Host {
     /// Unset in states that only check texts.
     worker: OnceCell<WorkerFacts>,
     engine: RefCell<Weak<Engine>>,
+    nested: Cell<usize>,
     /// Functions of the prelude that wrap those of the gateway.
     checked: RefCell<Option<Function>>,
     waiting: RefCell<Option<Function>>,
@@ -127,6 +141,7 @@ impl Host {
             wish: RefCell::new(None),
             worker: OnceCell::new(),
             engine: RefCell::default(),
+            nested: Cell::new(0),
             checked: RefCell::new(None),
             waiting: RefCell::new(None),
         }
@@ -328,6 +343,18 @@ impl Host {
         table.raw_set(name, waiting.call::<Function>(raw)?)
     }
 
+    /// Counts a call from a script, until the result is dropped.
+    ///
+    /// # Errors
+    /// Returns the text of a Lua error if there are too many within each other.
+    pub(crate) fn nested(&self) -> Result<Nested<'_>, String> {
+        if self.nested.get() >= MOST_NESTED {
+            return Err("stack overflow: too many calls of the gateway within each other".to_owned());
+        }
+        self.nested.set(self.nested.get() + 1);
+        Ok(Nested(&self.nested))
+    }
+
     /// A function whose first result is nil or the text of an error.
     pub(crate) fn raw(
         self: &Rc<Self>,
@@ -337,7 +364,8 @@ impl Host {
     ) -> mlua::Result<Function> {
         let host = Rc::clone(self);
         lua.create_function(move |lua, values: MultiValue| {
-            match run(&host, Arguments::new(lua, name, values)) {
+            let results = host.nested().and_then(|_nested| run(&host, Arguments::new(lua, name, values)));
+            match results {
                 Ok(mut results) => {
                     results.push_front(Value::Nil);
                     Ok(results)

@@ -6,6 +6,7 @@
 -- coroutine yields WISH, and is resumed with the results.
 local libraries, WISH, is_spent = ...
 local error, getfenv, setfenv, setmetatable, type, xpcall = error, getfenv, setfenv, setmetatable, type, xpcall
+local pcall, find, gsub = pcall, string.find, string.gsub
 local traceback, rawset, next, tostring = libraries.debug.traceback, rawset, next, tostring
 local co_create, co_resume, co_yield = coroutine.create, coroutine.resume, coroutine.yield
 local co_running, co_status = coroutine.running, coroutine.status
@@ -58,6 +59,48 @@ function gateway.object(real, get, set)
     __newindex = function(_, key, value) return finish(set(key, value)) end,
     __metatable = false,
   })
+end
+
+-- C functions that call functions of scripts, and coroutines, take room on the stack of the thread, which has no other
+-- limit: so calls within each other are counted. `depth` is right after errors too, since they pass `bounded`.
+local MOST_NESTED, depth = 50, 0
+
+local function bounded(name, ok, ...)
+  depth = depth - 1
+  if ok then return ... end
+  local problem = ...
+  if type(problem) == "string" and find(problem, "bad argument", 1, true) == 1 then
+    error((gsub(problem, "to '%?'", "to '" .. name .. "'", 1)), 2)
+  end
+  error(problem, 0)
+end
+
+local function bounding(library, name)
+  local f = library[name]
+  library[name] = function(...)
+    if depth >= MOST_NESTED then error("stack overflow: too many callbacks within each other", 2) end
+    depth = depth + 1
+    return bounded(name, pcall(f, ...))
+  end
+end
+
+for name, members in next, { string = { "format", "gsub" }, table = { "sort" } } do
+  for at = 1, #members do
+    bounding(getfenv()[name], members[at])
+    libraries[name][members[at]] = getfenv()[name][members[at]]
+  end
+end
+
+local function resumed(...)
+  depth = depth - 1
+  return ...
+end
+
+local resume = co_resume
+local function co_resume(co, ...)
+  if depth >= MOST_NESTED then return false, "stack overflow: too many coroutines within each other" end
+  depth = depth + 1
+  return resumed(resume(co, ...))
 end
 
 -- Coroutines of scripts: a wait of one is a wait of the whole script.

@@ -126,3 +126,42 @@ fn coroutines_and_environments() {
         ("local ok, e = pcall(error, {1}) ngx.say(ok, type(e))", "falsetable\n"),
     ]);
 }
+
+#[test]
+fn calls_within_each_other_do_not_exhaust_the_stack() {
+    let core = "local core = require('apisix.core') local f, t";
+    for body in [
+        "f = function() return tostring(core.log.delay_exec(f)) end f()",
+        "f = function() return core.utils.resolve_var('$a', {a = 1}, f) end f()",
+        "t = setmetatable({}, {__index = function() return core.utils.resolve_var('$a', t) end}) local x = t.a",
+        "t = setmetatable({}, {__tostring = function() return core.json.encode({[t] = 1}, true) end}) tostring(t)",
+        "f = function() return load(f) end f()",
+        "f = function(s) return (string.gsub(s, '.', f)) end f('a')",
+        "f = function() table.sort({1, 2, 3}, f) return false end f()",
+        "f = function() core.table.sort({1, 2, 3}, f) return false end f()",
+        "t = setmetatable({}, {__tostring = function() return string.format('%s', t) end}) tostring(t)",
+        "t = setmetatable({}, {__tostring = function() return ('%s'):format(t) end}) tostring(t)",
+        "f = function() return coroutine.wrap(f)() end f()",
+        "f = function() return coroutine.resume(coroutine.create(f)) end assert(f())",
+        "t = setmetatable({}, {__tostring = function() return tostring(t) end}) tostring(t)",
+        "f = function() return pcall(f) end f()",
+        "f = function() return xpcall(f, f) end f()",
+        "t = setmetatable({}, {__index = function(_, k) return t[k] end}) local x = t.a",
+        "t = setmetatable({}, {__lt = function(a, b) return a < b end, __concat = function(a, b) return a .. b end}) local x = t < t",
+        "t = setmetatable({}, {__concat = function(a, b) return a .. b end}) local x = t .. t",
+    ] {
+        // It ends, in any way.
+        let said = said(&format!("{core} {body} ngx.say('on')"));
+        assert!(said == "500" || said == "on\n" || said == "passed", "{body}: {said}");
+    }
+    assert_eq!(
+        said("ngx.say(select(2, pcall(string.gsub)))"),
+        "bad argument #1 to 'gsub' (string expected, got no value)\n"
+    );
+    assert_eq!(
+        said(
+            "local n = 0 for i = 1, 200 do pcall(string.gsub, 'a', '.', error) end ngx.say((('a'):gsub('a', 'b')))"
+        ),
+        "b\n"
+    );
+}
