@@ -27,6 +27,7 @@ mod drain;
 mod dubbo;
 mod edge_profile;
 mod explain;
+mod ext_proc;
 mod failures;
 mod fastcgi;
 mod go;

@@ -10,6 +10,7 @@ mod dashboard;
 mod dashboard_editing;
 mod dashboard_tools;
 mod dubbo;
+mod ext_proc;
 mod kafka;
 mod keycloak;
 mod keycloak_saml;
