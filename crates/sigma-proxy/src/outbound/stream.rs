@@ -78,7 +78,7 @@ impl MessageStream for GrpcStream {
 
     fn poll_message(&mut self, task: &mut task::Context<'_>) -> Poll<Result<Option<Vec<u8>>, StreamError>> {
         self.drive(task);
-        // Messages before the end count, whatever the end is.
+        // Messages before the end count, even before an error.
         if let Some(message) = self.slots.borrow_mut().take() {
             return Poll::Ready(Ok(Some(message)));
         }
