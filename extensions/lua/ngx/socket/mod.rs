@@ -314,7 +314,7 @@ fn bytes_of(arguments: &Arguments<'_>) -> Result<Vec<u8>, String> {
         Value::Boolean(false) => b"false".to_vec(),
         Value::Table(table) => {
             let mut bytes = Vec::new();
-            flatten(arguments.lua(), &table, &mut bytes, 32).map_err(|reason| arguments.bad(2, &reason))?;
+            flatten(arguments.lua(), &table, &mut bytes).map_err(|reason| arguments.bad(2, &reason))?;
             bytes
         }
         Value::String(_) | Value::Integer(_) | Value::Number(_) => arguments.text(2)?.as_bytes().to_vec(),
