@@ -18,7 +18,7 @@ use crate::ngx::null;
 /// `cjson.empty_array` points here.
 static EMPTY_ARRAY: u8 = 0;
 
-/// What the functions of one module are told to do.
+/// The settings of one module.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
     sparse_convert: bool,

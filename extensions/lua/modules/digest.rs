@@ -222,7 +222,7 @@ fn register_facts(lua: &Lua, host: &Rc<Host>, modules: &Modules) -> mlua::Result
         crate::ngx::log::write(arguments.integer(1)?, &line.as_bytes());
         nothing()
     })?;
-    // The level of `info`: what is written is decided behind it.
+    // The level of `info`: the gateway's own log filters lines behind it.
     host.function(lua, &log, "get_sys_filter_level", |_, arguments| one(arguments.lua(), 7))?;
     modules.add("ngx.errlog", log)?;
     let process = lua.create_table()?;

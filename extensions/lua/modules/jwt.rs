@@ -50,7 +50,7 @@ fn algorithm(name: &[u8]) -> Option<&'static dyn VerificationAlgorithm> {
     })
 }
 
-/// The key of a PEM text: a public key, or that of a certificate.
+/// The key of a PEM text with a public key or a certificate.
 fn public_key(
     text: &str,
     algorithm: &'static dyn VerificationAlgorithm,

@@ -1,4 +1,4 @@
-//! The library of texts: searches have a limit of steps, which those of LuaJIT do not.
+//! The library of texts: its searches have a limit of steps, unlike LuaJIT's own.
 
 mod matcher;
 
@@ -14,7 +14,7 @@ use matcher::{Captured, Matcher};
 /// The longest text that a replacement makes.
 const MOST_BYTES: usize = 32 << 20;
 
-/// Replaces functions of `string` by those of the gateway, in the libraries of scripts.
+/// Replaces functions of `string` in the libraries of scripts.
 pub(crate) fn register(lua: &Lua, host: &Rc<Host>, libraries: &Table) -> mlua::Result<()> {
     let text: Table = libraries.raw_get("string")?;
     host.function(lua, &text, "find", |host, arguments| search(host, &arguments, true))?;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use mlua::{LightUserData, Lua, Table, Value};
 
-use self::dictionary::{Dictionary, Failure, Item, Store, Stored, Way};
+use self::dictionary::{Dictionary, Failure, Item, Store, StoreMode, Stored};
 use super::codec::any_text;
 use super::time::now;
 use crate::engine::arguments::{Arguments, Results, failed, nothing, one, several, type_name};
@@ -59,7 +59,7 @@ const KEY_BYTES: usize = 65535;
 pub(crate) struct Dictionaries(BTreeMap<String, Mutex<Dictionary>>);
 
 impl Dictionaries {
-    /// The dictionaries of APISIX, and those of a configuration: names and sizes such as `10m`.
+    /// The dictionaries of APISIX, and further ones that a configuration names, with sizes such as `10m`.
     ///
     /// # Errors
     /// Returns an error message if a size is invalid.
@@ -157,11 +157,11 @@ type Method = fn(&Call<'_>) -> Results;
 const METHODS: &[(&str, Method)] = &[
     ("get", |call| get(call, false)),
     ("get_stale", |call| get(call, true)),
-    ("set", |call| store(call, Way::Set, true)),
-    ("safe_set", |call| store(call, Way::Set, false)),
-    ("add", |call| store(call, Way::Add, true)),
-    ("safe_add", |call| store(call, Way::Add, false)),
-    ("replace", |call| store(call, Way::Replace, true)),
+    ("set", |call| store(call, StoreMode::Set, true)),
+    ("safe_set", |call| store(call, StoreMode::Set, false)),
+    ("add", |call| store(call, StoreMode::Add, true)),
+    ("safe_add", |call| store(call, StoreMode::Add, false)),
+    ("replace", |call| store(call, StoreMode::Replace, true)),
     ("delete", delete),
     ("incr", incr),
     ("lpush", |call| push(call, true)),
@@ -186,7 +186,7 @@ const METHODS: &[(&str, Method)] = &[
     ("free_space", |call| one(call.lua(), call.with(|dictionary| dictionary.free_space()))),
 ];
 
-/// The key, or why it is none.
+/// The key, or the reason why it is invalid.
 fn key(call: &Call<'_>) -> Result<Result<Vec<u8>, &'static str>, String> {
     if call.arguments.is_nil(2) {
         return Ok(Err("nil key"));
@@ -247,14 +247,14 @@ fn item(call: &Call<'_>, place: usize) -> Result<Option<Item>, &'static str> {
     }
 }
 
-/// Seconds as a time to live; None for 0, which is for ever.
+/// Seconds as a time to live; None for 0, which means forever.
 fn lifetime(seconds: f64) -> Option<Duration> {
     // Milliseconds, as in nginx; longer times than a thousand years are that long.
     let milliseconds = (seconds * 1000.0).clamp(0.0, 3.2e13) as u64;
     (milliseconds > 0).then(|| Duration::from_millis(milliseconds))
 }
 
-fn store(call: &Call<'_>, way: Way, may_evict: bool) -> Results {
+fn store(call: &Call<'_>, mode: StoreMode, may_evict: bool) -> Results {
     let seconds = match call.arguments.value(4) {
         Value::Boolean(false) => 0.0,
         _ => call.arguments.optional_number(4)?.unwrap_or_default(),
@@ -272,7 +272,7 @@ fn store(call: &Call<'_>, way: Way, may_evict: bool) -> Results {
         Err(reason) => return failed(call.lua(), reason),
     };
     let flags = i32::try_from(flags).unwrap_or_default();
-    let what = Store { way, may_evict, lifetime: lifetime(seconds), flags };
+    let what = Store { mode, may_evict, lifetime: lifetime(seconds), flags };
     let now = call.now;
     stored(call, |dictionary| dictionary.store(&key, item, &what, now))
 }
@@ -288,7 +288,7 @@ fn stored(call: &Call<'_>, run: impl FnOnce(&mut Dictionary) -> Stored) -> Resul
 
 fn delete(call: &Call<'_>) -> Results {
     let key = key!(call);
-    let what = Store { way: Way::Set, may_evict: true, lifetime: None, flags: 0 };
+    let what = Store { mode: StoreMode::Set, may_evict: true, lifetime: None, flags: 0 };
     let now = call.now;
     stored(call, |dictionary| dictionary.store(&key, None, &what, now))
 }

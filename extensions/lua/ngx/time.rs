@@ -29,7 +29,7 @@ pub(super) fn register(lua: &Lua, host: &Rc<Host>, ngx: &Table) -> mlua::Result<
         });
         nothing()
     })?;
-    // The time zone is that of the machine, which `os.date` knows.
+    // `os.date` knows the time zone of the machine.
     let date: Function = lua.globals().get::<Table>("os")?.get("date")?;
     for (name, format) in
         [("today", "%Y-%m-%d"), ("localtime", "%Y-%m-%d %H:%M:%S"), ("utctime", "!%Y-%m-%d %H:%M:%S")]
@@ -90,7 +90,7 @@ fn second(arguments: &Arguments<'_>) -> Result<u64, String> {
     }
 }
 
-/// The cached time of the exchange; in timers that of the machine.
+/// The cached time of the exchange; in timers the machine's time.
 pub(crate) fn now(host: &Host) -> Duration {
     host.with(|seat| Ok(seat.now)).unwrap_or_else(|_| of_machine())
 }
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_is_that_of_the_machine() {
+    fn the_clock_follows_the_machine() {
         check(&[
             (
                 "ngx.update_time() ngx.say(math.abs(ngx.time() - os.time()) <= 1, ngx.time() == math.floor(ngx.now()))",

@@ -61,7 +61,7 @@ struct Decoder<'a> {
     config: &'a Config,
     text: &'a [u8],
     place: usize,
-    /// The place of the last token.
+    /// Where the last token begins.
     token_at: usize,
     open: Vec<Open>,
 }
@@ -142,7 +142,7 @@ impl Decoder<'_> {
         }))
     }
 
-    /// Adds a value to the table around it, and reads what follows. Returns the table, if it is complete.
+    /// Adds a value to the table around it, and reads the next token. Returns the table, if it is complete.
     fn add(&mut self, value: Value) -> Result<Option<Value>, String> {
         let Some(open) = self.open.last_mut() else { return Ok(Some(value)) };
         if let Some(key) = open.key.take() {

@@ -7,12 +7,12 @@ use mlua::{Function, Lua, LuaString, Table};
 use crate::engine::Engine;
 use crate::snippets::{check, said};
 
-/// A state whose libraries are those of LuaJIT, and the function of the gateway beside them.
+/// A state with LuaJIT's own libraries, and a state of the gateway.
 fn both() -> (Lua, Rc<Engine>) {
     (Lua::new(), Engine::made(&sigma_plugin::Node::default()).unwrap())
 }
 
-/// Compares, in Lua, what the two do with pseudo-random patterns; returns the differences.
+/// Runs a library on pseudo-random patterns; returns a line for each.
 const DUMP: &str = r##"
 local seed, count, library = ...
 local state = seed

@@ -57,9 +57,15 @@ impl Flags {
             match letter {
                 // All patterns are kept; none is compiled to machine code; what `d` and `J` change is rare syntax.
                 b'o' | b'j' | b'd' | b'J' => {}
-                b'i' => drop(builder.caseless(true)),
-                b's' => drop(builder.dotall(true)),
-                b'm' => drop(builder.multi_line(true)),
+                b'i' => {
+                    builder.caseless(true);
+                }
+                b's' => {
+                    builder.dotall(true);
+                }
+                b'm' => {
+                    builder.multi_line(true);
+                }
                 b'x' => flags.is_extended = true,
                 b'u' | b'U' => flags.is_utf = true,
                 b'a' => flags.is_anchored = true,
@@ -123,7 +129,7 @@ impl Pattern {
         let (limits, start) = self.flags.before(steps, is_at_place);
         let Pattern { verbs, body, .. } = self;
         let whole = format!("{limits}{verbs}{start}{body}{}", self.flags.after(is_at_place));
-        // What was compiled once is compiled again, unless a closing parenthesis was in a comment.
+        // A pattern that compiled before compiles again, unless a comment takes the closing parenthesis.
         self.builder.build(&whole).unwrap_or_else(|_| self.first.clone())
     }
 
@@ -289,7 +295,7 @@ fn exec_code(code: i32) -> i32 {
     }
 }
 
-/// Compiled patterns by text and flags, in two generations: patterns of the older one that nobody uses are forgotten.
+/// Compiled patterns by text and flags, in two generations: unused patterns of the older one are dropped.
 #[derive(Default)]
 pub(super) struct Cache {
     young: HashMap<Vec<u8>, Rc<Pattern>>,

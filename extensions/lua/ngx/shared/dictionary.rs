@@ -57,7 +57,7 @@ impl Content {
 struct Entry {
     content: Content,
     flags: i32,
-    /// Time since 1970; None for ever.
+    /// Time since 1970; None means forever.
     expires: Option<Duration>,
     /// The place in the order of use.
     used: u64,
@@ -71,18 +71,18 @@ impl Entry {
     }
 }
 
-/// How an operation stores.
+/// The condition under which an operation stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum StoreMode {
     Set,
     Add,
     Replace,
 }
 
-/// What an operation stores besides the value.
+/// The options of an operation that stores.
 #[derive(Debug)]
 pub(super) struct Store {
-    pub(super) way: Way,
+    pub(super) mode: StoreMode,
     pub(super) may_evict: bool,
     pub(super) lifetime: Option<Duration>,
     pub(super) flags: i32,
@@ -213,14 +213,14 @@ impl Dictionary {
     /// Stores a value; None removes the key.
     pub(super) fn store(&mut self, key: &[u8], item: Option<Item>, what: &Store, now: Duration) -> Stored {
         let refused = |reason| Stored { result: Err(Failure(reason)), has_evicted: false };
-        if item.is_none() && what.way != Way::Set {
+        if item.is_none() && what.mode != StoreMode::Set {
             return refused("attempt to add or replace nil values");
         }
         self.sweep(now);
         let is_there = self.entries.get(key).is_some_and(|entry| !entry.is_expired(now));
-        match what.way {
-            Way::Replace if !is_there => return refused("not found"),
-            Way::Add if is_there => return refused("exists"),
+        match what.mode {
+            StoreMode::Replace if !is_there => return refused("not found"),
+            StoreMode::Add if is_there => return refused("exists"),
             _ => {}
         }
         self.remove(key);
@@ -271,7 +271,7 @@ impl Dictionary {
         }
         let Some(init) = init else { return Err(Failure("not found")) };
         self.remove(key);
-        let what = Store { way: Way::Set, may_evict: true, lifetime, flags: 0 };
+        let what = Store { mode: StoreMode::Set, may_evict: true, lifetime, flags: 0 };
         let number = init + by;
         let stored = self.insert(key, Content::Item(Item::Number(number)), &what, now);
         stored.result.map(|()| (number, stored.has_evicted))
@@ -315,7 +315,7 @@ impl Dictionary {
             return Ok(length);
         }
         items.push_back(item);
-        let what = Store { way: Way::Set, may_evict: false, lifetime: None, flags };
+        let what = Store { mode: StoreMode::Set, may_evict: false, lifetime: None, flags };
         self.insert(key, Content::List(items), &what, now).result?;
         if let Some(entry) = self.entries.get_mut(key) {
             entry.expires = expires;
@@ -355,7 +355,7 @@ impl Dictionary {
         }
     }
 
-    /// The milliseconds that an entry has left; 0 for ever.
+    /// The milliseconds that an entry has left; 0 means forever.
     pub(super) fn time_left(&self, key: &[u8], now: Duration) -> Option<i64> {
         let entry = self.entries.get(key).filter(|entry| !entry.is_expired(now))?;
         let left = entry.expires.map_or(Duration::ZERO, |expires| expires.saturating_sub(now));

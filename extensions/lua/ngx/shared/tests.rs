@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Dictionaries;
-use super::dictionary::{Dictionary, Item, Store, Way};
+use super::dictionary::{Dictionary, Failure, Item, Store, StoreMode};
 use crate::snippets::said;
 
 /// A dictionary, empty at first.
@@ -116,7 +116,7 @@ fn text(length: usize) -> Option<Item> {
     Some(Item::Text(vec![b'x'; length]))
 }
 
-const SET: Store = Store { way: Way::Set, may_evict: true, lifetime: None, flags: 0 };
+const SET: Store = Store { mode: StoreMode::Set, may_evict: true, lifetime: None, flags: 0 };
 
 #[test]
 fn the_least_recently_used_go_first() {
@@ -142,20 +142,21 @@ fn the_least_recently_used_go_first() {
 }
 
 #[test]
-fn the_size_holds_whatever_is_stored() {
+fn the_size_is_kept_under_all_operations() {
     let mut dictionary = Dictionary::new(64 << 10);
     let now = Duration::from_secs(100);
     let mut state = 7_u32;
     for _ in 0..20_000 {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         let key = format!("key{}", state >> 8 & 63);
-        match state >> 28 {
-            0..6 => drop(dictionary.store(key.as_bytes(), text((state >> 12 & 8191) as usize), &SET, now)),
-            6..8 => drop(dictionary.store(key.as_bytes(), None, &SET, now)),
-            8..12 => drop(dictionary.push(key.as_bytes(), Item::Text(vec![1; 100]), state & 1 == 0, now)),
-            12..14 => drop(dictionary.pop(key.as_bytes(), state & 1 == 0, now)),
-            _ => drop(dictionary.incr(key.as_bytes(), 1.0, Some(0.0), None, now)),
-        }
+        let is_left = state & 1 == 0;
+        let _: Result<(), Failure> = match state >> 28 {
+            0..6 => dictionary.store(key.as_bytes(), text((state >> 12 & 8191) as usize), &SET, now).result,
+            6..8 => dictionary.store(key.as_bytes(), None, &SET, now).result,
+            8..12 => dictionary.push(key.as_bytes(), Item::Text(vec![1; 100]), is_left, now).map(|_| ()),
+            12..14 => dictionary.pop(key.as_bytes(), is_left, now).map(|_| ()),
+            _ => dictionary.incr(key.as_bytes(), 1.0, Some(0.0), None, now).map(|_| ()),
+        };
         assert!(dictionary.free_space() <= 64 << 10);
     }
     dictionary.flush_all();
@@ -164,7 +165,7 @@ fn the_size_holds_whatever_is_stored() {
 }
 
 #[test]
-fn sizes_are_those_of_nginx() {
+fn sizes_have_the_units_of_nginx() {
     let configured = |size: &str| Dictionaries::new(&BTreeMap::from([("mine".to_owned(), size.to_owned())]));
     for (size, bytes) in [("12k", 12 << 10), ("1m", 1 << 20), ("20000", 20_000)] {
         let made = configured(size).unwrap();
