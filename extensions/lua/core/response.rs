@@ -15,8 +15,8 @@ use crate::reply;
 /// The deepest nesting of tables that become JSON.
 const DEPTH: usize = 128;
 
-/// The longest JSON, in bytes: a table may be in others many times.
-const MOST_BYTES: usize = 8 << 20;
+/// The most values of one JSON text: a table may be in others many times.
+const MOST_VALUES: usize = 1 << 16;
 
 /// Registers `core.response`.
 pub(super) fn register(lua: &Lua, host: &Rc<Host>, core: &Table) -> mlua::Result<()> {
@@ -93,24 +93,108 @@ pub(crate) fn returned(
 /// # Errors
 /// Returns a message for values that JSON does not have.
 pub(crate) fn encoded(value: &Value) -> Result<Vec<u8>, String> {
-    let mut out = Vec::new();
-    encode(value, DEPTH, &mut out)?;
-    Ok(out)
+    let mut writer = Writer { out: Vec::new(), left: MOST_VALUES };
+    writer.value(value, DEPTH)?;
+    Ok(writer.out)
 }
 
-fn encode(value: &Value, depth: usize, out: &mut Vec<u8>) -> Result<(), String> {
-    match value {
-        Value::Nil => out.extend_from_slice(b"null"),
-        value if is_null(value) => out.extend_from_slice(b"null"),
-        Value::Boolean(truth) => out.extend_from_slice(if *truth { b"true" } else { b"false" }),
-        Value::Integer(number) => out.extend_from_slice(number.to_string().as_bytes()),
-        Value::Number(number) if number.is_finite() => out.extend_from_slice(short(*number).as_bytes()),
-        Value::Number(_) => return Err("Cannot serialise number: must not be NaN or Inf".to_owned()),
-        Value::String(text) => quote(&text.as_bytes(), out),
-        Value::Table(table) => return encode_table(table, depth, out),
-        other => return Err(format!("Cannot serialise {}: type not supported", type_name(other))),
+/// The longest JSON text, in bytes: a text may be in it many times.
+const MOST_BYTES: usize = 8 << 20;
+
+/// JSON that is being written.
+struct Writer {
+    out: Vec<u8>,
+    /// The values that may follow.
+    left: usize,
+}
+
+impl Writer {
+    fn value(&mut self, value: &Value, depth: usize) -> Result<(), String> {
+        self.left = self
+            .left
+            .checked_sub(1)
+            .ok_or_else(|| format!("Cannot serialise, more than {MOST_VALUES} values"))?;
+        let out = &mut self.out;
+        match value {
+            Value::Nil => out.extend_from_slice(b"null"),
+            value if is_null(value) => out.extend_from_slice(b"null"),
+            Value::Boolean(truth) => out.extend_from_slice(if *truth { b"true" } else { b"false" }),
+            Value::Integer(number) => out.extend_from_slice(number.to_string().as_bytes()),
+            Value::Number(number) if number.is_finite() => out.extend_from_slice(short(*number).as_bytes()),
+            Value::Number(_) => return Err("Cannot serialise number: must not be NaN or Inf".to_owned()),
+            Value::String(text) if out.len() + text.as_bytes().len() > MOST_BYTES => {
+                return Err(format!("Cannot serialise, more than {MOST_BYTES} bytes"));
+            }
+            Value::String(text) => quote(&text.as_bytes(), out),
+            Value::Table(table) => return self.table(table, depth),
+            other => return Err(format!("Cannot serialise {}: type not supported", type_name(other))),
+        }
+        Ok(())
     }
-    Ok(())
+
+    fn table(&mut self, table: &Table, depth: usize) -> Result<(), String> {
+        if depth == 0 {
+            return Err("Cannot serialise, excessive depth".to_owned());
+        }
+        let (mut items, mut members) = (Vec::new(), Vec::new());
+        for pair in table.pairs::<Value, Value>() {
+            let (key, value) = pair.map_err(|error| error.to_string())?;
+            match key {
+                Value::Integer(place) if place > 0 => items.push((place, value)),
+                key @ (Value::String(_) | Value::Integer(_) | Value::Number(_)) => members.push((key, value)),
+                _ => return Err("Cannot serialise table: table key must be a number or string".to_owned()),
+            }
+        }
+        if members.is_empty() && !items.is_empty() {
+            return self.items(items, depth);
+        }
+        // An array in an object has its places as names.
+        members.extend(items.into_iter().map(|(place, value)| (Value::Integer(place), value)));
+        self.out.push(b'{');
+        for (number, (key, value)) in members.iter().enumerate() {
+            if number > 0 {
+                self.out.push(b',');
+            }
+            match key {
+                Value::String(_) if self.out.len() > MOST_BYTES => {
+                    return Err(format!("Cannot serialise, more than {MOST_BYTES} bytes"));
+                }
+                Value::String(name) => quote(&name.as_bytes(), &mut self.out),
+                Value::Number(name) => quote(short(*name).as_bytes(), &mut self.out),
+                other => quote(other.to_string().unwrap_or_default().as_bytes(), &mut self.out),
+            }
+            self.out.push(b':');
+            self.value(value, depth - 1)?;
+        }
+        self.out.push(b'}');
+        Ok(())
+    }
+
+    fn items(&mut self, mut items: Vec<(i64, Value)>, depth: usize) -> Result<(), String> {
+        items.sort_by_key(|(place, _)| *place);
+        let length = items.last().map_or(0, |(place, _)| usize::try_from(*place).unwrap_or(usize::MAX));
+        // As in cjson: more than half of a long array may not be missing.
+        if length > 10 && length / 2 > items.len() {
+            return Err("Cannot serialise table: excessively sparse array".to_owned());
+        }
+        self.out.push(b'[');
+        let mut next = 1;
+        for (place, value) in &items {
+            while next <= *place {
+                if next > 1 {
+                    self.out.push(b',');
+                }
+                if next == *place {
+                    self.value(value, depth - 1)?;
+                } else {
+                    self.out.extend_from_slice(b"null");
+                }
+                next += 1;
+            }
+        }
+        self.out.push(b']');
+        Ok(())
+    }
 }
 
 /// A number with 14 digits, as Lua writes it.
@@ -148,68 +232,4 @@ fn quote(text: &[u8], out: &mut Vec<u8>) {
         }
     }
     out.push(b'"');
-}
-
-fn encode_table(table: &Table, depth: usize, out: &mut Vec<u8>) -> Result<(), String> {
-    if depth == 0 {
-        return Err("Cannot serialise, excessive depth".to_owned());
-    }
-    if out.len() > MOST_BYTES {
-        return Err(format!("Cannot serialise, more than {MOST_BYTES} bytes"));
-    }
-    let (mut items, mut members) = (Vec::new(), Vec::new());
-    for pair in table.pairs::<Value, Value>() {
-        let (key, value) = pair.map_err(|error| error.to_string())?;
-        match key {
-            Value::Integer(place) if place > 0 => items.push((place, value)),
-            key @ (Value::String(_) | Value::Integer(_) | Value::Number(_)) => members.push((key, value)),
-            _ => return Err("Cannot serialise table: table key must be a number or string".to_owned()),
-        }
-    }
-    if members.is_empty() && !items.is_empty() {
-        return encode_items(items, depth, out);
-    }
-    // An array in an object has its places as names.
-    members.extend(items.into_iter().map(|(place, value)| (Value::Integer(place), value)));
-    out.push(b'{');
-    for (number, (key, value)) in members.iter().enumerate() {
-        if number > 0 {
-            out.push(b',');
-        }
-        match key {
-            Value::String(name) => quote(&name.as_bytes(), out),
-            Value::Number(name) => quote(short(*name).as_bytes(), out),
-            other => quote(other.to_string().unwrap_or_default().as_bytes(), out),
-        }
-        out.push(b':');
-        encode(value, depth - 1, out)?;
-    }
-    out.push(b'}');
-    Ok(())
-}
-
-fn encode_items(mut items: Vec<(i64, Value)>, depth: usize, out: &mut Vec<u8>) -> Result<(), String> {
-    items.sort_by_key(|(place, _)| *place);
-    let length = items.last().map_or(0, |(place, _)| usize::try_from(*place).unwrap_or(usize::MAX));
-    // As in cjson: more than half of a long array may not be missing.
-    if length > 10 && length / 2 > items.len() {
-        return Err("Cannot serialise table: excessively sparse array".to_owned());
-    }
-    out.push(b'[');
-    let mut next = 1;
-    for (place, value) in &items {
-        while next <= *place {
-            if next > 1 {
-                out.push(b',');
-            }
-            if next == *place {
-                encode(value, depth - 1, out)?;
-            } else {
-                out.extend_from_slice(b"null");
-            }
-            next += 1;
-        }
-    }
-    out.push(b']');
-    Ok(())
 }

@@ -8,6 +8,9 @@ use crate::engine::arguments::{Results, several};
 /// The most fields of a message that scripts change.
 const MOST_FIELDS: usize = 1000;
 
+/// The longest name of a field that scripts set, in bytes.
+const NAME_BYTES: usize = 1024;
+
 /// The most memory of the fields of a message that scripts change: replaced ones take memory until its end.
 const MOST_BYTES: usize = 1 << 20;
 
@@ -79,11 +82,18 @@ pub(super) fn values_of(lua: &Lua, value: &Value) -> Result<Vec<Vec<u8>>, String
             if length > MOST_FIELDS {
                 return Err(format!("a field may have {MOST_FIELDS} values at most"));
             }
-            let each = (1..=length).map(|place| {
+            let (mut texts, mut bytes) = (Vec::with_capacity(length), 0);
+            for place in 1..=length {
                 let value = table.raw_get::<Value>(place).map_err(|error| error.to_string())?;
-                text_of(lua, &value)
-            });
-            each.collect::<Result<_, _>>()?
+                let text = text_of(lua, &value)?;
+                bytes += text.len();
+                // A text may be in the table many times.
+                if bytes > MOST_BYTES {
+                    return Err(format!("the fields of a message may take {MOST_BYTES} bytes at most"));
+                }
+                texts.push(text);
+            }
+            texts
         }
         value => vec![text_of(lua, value)?],
     };
@@ -91,11 +101,17 @@ pub(super) fn values_of(lua: &Lua, value: &Value) -> Result<Vec<Vec<u8>>, String
 }
 
 /// The name of a field. Characters that no name has are escaped.
-pub(super) fn name_of(name: &[u8]) -> String {
+///
+/// # Errors
+/// Returns a message if it is longer than names may be.
+pub(super) fn name_of(name: &[u8]) -> Result<String, String> {
+    if name.len() > NAME_BYTES {
+        return Err(format!("the name of a field may have {NAME_BYTES} bytes at most"));
+    }
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     let name = escaped(name, |byte| !is_token(byte));
     // Only ASCII is left.
-    String::from_utf8_lossy(&name).into_owned()
+    Ok(String::from_utf8_lossy(&name).into_owned())
 }
 
 fn is_control(byte: u8) -> bool {

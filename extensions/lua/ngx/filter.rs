@@ -54,7 +54,7 @@ fn set(host: &Host, lua: &Lua, key: &Value, value: &Value, most: usize) -> Resul
         (1, Value::String(_) | Value::Integer(_) | Value::Number(_)) => super::fields::text_of(lua, value)?,
         (1, Value::Table(table)) => {
             let mut bytes = Vec::new();
-            flatten(lua, table, &mut bytes)?;
+            flatten(lua, table, &mut bytes, most)?;
             bytes
         }
         (1, other) => return Err(format!("bad chunk data type: {}", type_name(other))),

@@ -16,7 +16,7 @@ const REQUEST: &[Stage] = &[Stage::Rewrite, Stage::Access];
 const DEPTH: usize = 32;
 
 /// The most values of the tables of one argument: a table may be in others many times.
-const MOST_VALUES: usize = 1 << 18;
+const MOST_VALUES: usize = 1 << 16;
 
 pub(super) fn register(lua: &Lua, host: &Rc<Host>, ngx: &Table, settings: &Settings) -> mlua::Result<()> {
     let most = settings.output_bytes;
@@ -65,6 +65,7 @@ pub(crate) fn exit(host: &Host, status: i64) -> Result<Wait, String> {
 fn write(host: &Host, arguments: &Arguments<'_>, end: &str, most: usize) -> Results {
     let mut bytes = Vec::new();
     for place in 1..=arguments.count() {
+        check_size(bytes.len(), most)?;
         let value = arguments.value(place);
         match &value {
             Value::Nil => bytes.extend_from_slice(b"nil"),
@@ -74,8 +75,8 @@ fn write(host: &Host, arguments: &Arguments<'_>, end: &str, most: usize) -> Resu
                 bytes.extend_from_slice(&arguments.text(place)?.as_bytes())
             }
             Value::Table(table) => {
-                flatten(arguments.lua(), table, &mut bytes)
-                    .map_err(|reason| arguments.bad(place, &reason))?;
+                flatten(arguments.lua(), table, &mut bytes, most)
+                    .map_err(|reason| format!("bad argument #{place} to '?' ({reason})"))?;
             }
             value if is_null(value) => bytes.extend_from_slice(b"null"),
             value => {
@@ -101,16 +102,26 @@ fn write(host: &Host, arguments: &Arguments<'_>, end: &str, most: usize) -> Resu
 }
 
 /// Appends the texts of an array and of the arrays within it.
-pub(crate) fn flatten(lua: &Lua, table: &Table, bytes: &mut Vec<u8>) -> Result<(), String> {
-    let mut left = MOST_VALUES;
-    flatten_within(lua, table, bytes, &mut left, DEPTH)
+pub(crate) fn flatten(lua: &Lua, table: &Table, bytes: &mut Vec<u8>, most: usize) -> Result<(), String> {
+    let mut room = Room { values: MOST_VALUES, bytes: most };
+    flatten_within(lua, table, bytes, &mut room, DEPTH)
+}
+
+/// The size that output may have: a value may be in it many times.
+struct Room {
+    values: usize,
+    bytes: usize,
+}
+
+fn check_size(bytes: usize, most: usize) -> Result<(), String> {
+    if bytes > most { Err(format!("a script may write {most} bytes at most")) } else { Ok(()) }
 }
 
 fn flatten_within(
     lua: &Lua,
     table: &Table,
     bytes: &mut Vec<u8>,
-    left: &mut usize,
+    room: &mut Room,
     depth: usize,
 ) -> Result<(), String> {
     if depth == 0 {
@@ -126,11 +137,15 @@ fn flatten_within(
         }
     }
     for place in 1..=length {
-        *left = left.checked_sub(1).ok_or_else(|| format!("tables may have {MOST_VALUES} values at most"))?;
+        check_size(bytes.len(), room.bytes)?;
+        room.values = room
+            .values
+            .checked_sub(1)
+            .ok_or_else(|| format!("tables may have {MOST_VALUES} values at most"))?;
         match table.raw_get::<Value>(place).map_err(|error| error.to_string())? {
             Value::Nil => bytes.extend_from_slice(b"nil"),
             Value::Boolean(value) => bytes.extend_from_slice(if value { b"true" } else { b"false" }),
-            Value::Table(inner) => flatten_within(lua, &inner, bytes, left, depth - 1)?,
+            Value::Table(inner) => flatten_within(lua, &inner, bytes, room, depth - 1)?,
             value if is_null(&value) => bytes.extend_from_slice(b"null"),
             value @ (Value::String(_) | Value::Integer(_) | Value::Number(_)) => {
                 let text = lua.coerce_string(value).map_err(|error| error.to_string())?;

@@ -134,11 +134,11 @@ fn store(ctx: &mut Context, name: &[u8], values: &[Vec<u8>], replaces: bool) -> 
     if name.is_empty() || is_framing(name) {
         return Ok(());
     }
-    let values = values.iter().filter(|value| !value.is_empty());
+    let mut values = values.iter().filter(|value| !value.is_empty());
     if HeaderId::of(name) == HeaderId::Host {
-        return values.last().map_or(Ok(()), |host| set_host(ctx, host));
+        return values.next_back().map_or(Ok(()), |host| set_host(ctx, host));
     }
-    let name = name_of(name);
+    let name = name_of(name)?;
     if HeaderId::of(name.as_bytes()) == HeaderId::Other
         && !ctx.owned.iter().any(|owned| owned.covers(name.as_bytes()))
     {

@@ -110,7 +110,7 @@ fn store(headers: &mut Headers, name: &[u8], mut values: Vec<Vec<u8>>, replaces:
     }
     values.retain(|value| !value.is_empty());
     check_room(headers, values.iter().map(Vec::as_slice))?;
-    let name = name_of(name);
+    let name = name_of(name)?;
     for value in values {
         headers.append(&name, &value);
     }

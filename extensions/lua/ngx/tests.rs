@@ -70,11 +70,25 @@ fn response_fields_are_read_back() {
             "4truncated",
         ),
         ("ngx.status = 404 ngx.say(ngx.status)", "404 404"),
+        (
+            "local ok, e = pcall(ngx.say, {1, 2, x = 3}) ngx.say(ok, ' ', E(e)) ok, e = pcall(ngx.say, print) ngx.say(E(e))",
+            "false bad argument #1 to '?' (non-array table found)\nbad argument #1 to '?' (string, number, boolean, nil, \
+             ngx.null, or array table expected, but got function)",
+        ),
         // A status of an interim response is not a final one.
         ("ngx.status = 101 ngx.say('x')", "500 x"),
         (
             "local t = {} for i = 1, 30 do t = {t, t} end local ok, e = pcall(ngx.print, t) ngx.say(E(e):match('tables may have %d+'))",
-            "tables may have 262144",
+            "tables may have 65536",
+        ),
+        (
+            "local s, t = ('x'):rep(2 ^ 20), {} for i = 1, 60000 do t[i] = s end local ok, e = pcall(ngx.print, t) \
+             ngx.print(E(e)) ok, e = pcall(function() ngx.header.x = {s, s} end) ngx.print('|', E(e))",
+            "bad argument #1 to '?' (a script may write 8388608 bytes at most)|the fields of a message may take 1048576 bytes at most",
+        ),
+        (
+            "local ok, e = pcall(ngx.req.set_header, ('x'):rep(70000), '1') ngx.say(E(e))",
+            "the name of a field may have 1024 bytes at most",
         ),
         (
             "local ok, e = pcall(function() ngx.status = 'abc' end) ngx.say(ok, ' ', E(e))",
