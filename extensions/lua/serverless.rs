@@ -170,8 +170,11 @@ impl Serverless {
             Ok(run) => run.step(
                 ctx,
                 env,
-                Box::new(|outcome, engine, exchange, ctx, _| match &outcome {
+                Box::new(|outcome, engine, exchange, ctx, env| match &outcome {
                     Outcome::Returned(values) => {
+                        if let Some(step) = core::response::through_callbacks(values, exchange, ctx, env) {
+                            return step;
+                        }
                         match core::response::returned(engine, values, exchange, ctx) {
                             Some(reply) => reply.into(),
                             None => reply::after(&outcome, exchange, ctx),

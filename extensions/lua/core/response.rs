@@ -3,14 +3,18 @@
 use std::rc::Rc;
 
 use mlua::{Function, Lua, MultiValue, Table, Value};
-use sigma_plugin::{Context, Reply};
+use sigma_plugin::{Context, Env, Reply, Step};
 
 use crate::engine::Engine;
 use crate::engine::arguments::{failed, one, type_name};
-use crate::engine::host::Host;
+use crate::engine::host::{Host, Stage};
+use crate::engine::run::Run;
 use crate::exchange::Exchange;
 use crate::ngx::is_null;
 use crate::reply;
+
+/// The name of `core.response.exit` in the registry.
+const EXIT: &str = "sigma.exit";
 
 /// The deepest nesting of tables that become JSON.
 const DEPTH: usize = 128;
@@ -29,7 +33,33 @@ pub(super) fn register(lua: &Lua, host: &Rc<Host>, core: &Table) -> mlua::Result
     })?;
     let encode: Function = parts.raw_get("encode")?;
     let source = lua.load(include_str!("response.lua")).set_name("=gateway");
-    core.raw_set("response", source.call::<Table>((crate::ngx::table(lua)?, encode))?)
+    let response: Table = source.call((crate::ngx::table(lua)?, encode))?;
+    lua.set_named_registry_value(EXIT, response.raw_get::<Function>("exit")?)?;
+    core.raw_set("response", response)
+}
+
+/// The step after a function returned a code, if the exchange has functions that change its responses.
+pub(crate) fn through_callbacks(
+    values: &MultiValue,
+    exchange: &Exchange,
+    ctx: &mut Context,
+    env: &Env<'_>,
+) -> Option<Step> {
+    let callbacks: Value = exchange.ngx_ctx.borrow().raw_get("apisix_exit_callback_funcs").ok()?;
+    if !matches!(values.front(), Some(Value::Integer(_) | Value::Number(_))) || !callbacks.is_table() {
+        return None;
+    }
+    let engine = Engine::of(env).ok()?;
+    let exchange = Exchange::known(ctx)?;
+    let exit: Function = engine.lua().named_registry_value(EXIT).ok()?;
+    let place = "core.response.exit".into();
+    let run = Run::new(&engine, &exchange, Stage::Access, &place, exit, values.clone());
+    Some(match run {
+        Ok(run) => {
+            run.step(ctx, env, Box::new(|outcome, _, exchange, ctx, _| reply::after(&outcome, exchange, ctx)))
+        }
+        Err(_) => Reply::new(500).because("a Lua function failed").into(),
+    })
 }
 
 /// The response to a code and a body that a function returned; None if it returned neither.

@@ -76,6 +76,10 @@ fn exits_answer() {
             "core.response.exit_insert_callback(function(code, body) return code, {b = body} end, nil) core.response.exit(401, 'x')",
             "401 {\"b\":\"x\"}",
         ),
+        (
+            "core.response.exit_insert_callback(function(code, body) return code + 1, body.a end, nil) return 401, {a = 'b'}",
+            "402 b",
+        ),
         ("core.response.exit(200, core.response.get_response_source(ctx))", "200 apisix"),
     ]);
     let mut case = case();
