@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use sigma_plugin::outbound::{Call, Calling, Nowhere, Outbound};
 use sigma_plugin::{Entry, Env, Node, Phase, Reply};
 
 use crate::testing::{Case, entry, summary};
@@ -51,6 +52,19 @@ pub(crate) fn said_on_worker(settings: &Value, body: &str) -> String {
     OnWorker::new(settings).said(body)
 }
 
+/// A gateway with a name, and without services.
+struct Named;
+
+impl Outbound for Named {
+    fn call(&self, call: Call) -> Calling {
+        Nowhere.call(call)
+    }
+
+    fn own_name(&self) -> String {
+        "own".to_owned()
+    }
+}
+
 /// Runs the background work of a node.
 fn on_a_thread(work: sigma_plugin::env::Work) {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work);
@@ -82,7 +96,7 @@ impl OnWorker {
     pub(crate) fn run(&mut self, entry: &Entry) -> String {
         let Case { node, local, consumers, ctx, .. } = &mut self.case;
         let reply = self.runtime.block_on(async {
-            let env = Env::new(node, local, consumers);
+            let env = Env { outbound: &Named, ..Env::new(node, local, consumers) };
             let step = entry.plugin.access(ctx, &env);
             step.settled(ctx, &env, Vec::new()).await.unwrap()
         });

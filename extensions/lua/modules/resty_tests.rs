@@ -48,7 +48,13 @@ fn http_sends_requests() {
         // The loop guard: a script cannot take it away.
         (
             "local r = call('/a', {headers = {['CDN-Loop'] = 'none'}}) ngx.say((r.body:match('[Cc][Dd][Nn]%-[Ll]oop\",%s*\"(.-)\"')))",
-            "200 other",
+            "200 other, own",
+        ),
+        // A timer continues no request.
+        (
+            "local result ngx.timer.at(0, function() result = call('/a').body end) while not result do ngx.sleep(0.001) end \
+             ngx.say(tostring(result:lower():find('cdn%-loop')))",
+            "200 nil",
         ),
         // A connection is used again.
         (
