@@ -65,7 +65,7 @@ pub(crate) type Work = Pin<Box<dyn Future<Output = Ready>>>;
 /// Makes the results of a function that waited.
 pub(crate) type Ready = Box<dyn FnOnce(&Lua) -> Results>;
 
-/// What a function needs before its script can go on.
+/// A need of a function, before its script can go on.
 pub(crate) enum Wish {
     /// Work outside the state.
     Work(Work),
@@ -88,7 +88,7 @@ pub(crate) struct Seat {
     pub(crate) local: Rc<Local>,
     /// Time since 1970, as of the beginning of the run or the last `ngx.update_time`.
     pub(crate) now: Duration,
-    /// What scripts keep of the exchange.
+    /// The state of the exchange for scripts.
     pub(crate) exchange: Rc<Exchange>,
 }
 
@@ -276,7 +276,7 @@ impl Host {
     /// Uses the exchange that runs.
     ///
     /// # Errors
-    /// Returns the text of a Lua error where there is none, such as in a timer.
+    /// Returns the text of a Lua error where no exchange runs, such as in a timer.
     pub(crate) fn with<R>(&self, run: impl FnOnce(&mut Seat) -> Result<R, String>) -> Result<R, String> {
         match self.seat.borrow_mut().as_mut() {
             Some(seat) => run(seat),
@@ -316,7 +316,7 @@ impl Host {
         table.raw_set(name, checked.call::<Function>(raw)?)
     }
 
-    /// Registers a function that may wait: it returns what it needs, or its results.
+    /// Registers a function that may wait: it returns its need or its results.
     pub(crate) fn waiting_function(
         self: &Rc<Self>,
         lua: &Lua,

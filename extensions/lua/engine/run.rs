@@ -39,7 +39,7 @@ enum Progress {
     Waits,
 }
 
-/// What a coroutine does.
+/// The state of a coroutine.
 enum State {
     /// It goes on with these values.
     Runnable(MultiValue),
