@@ -73,7 +73,11 @@ pub(crate) const GROUPS: &[Group] = &[
             "udp-logger",
         ],
     },
-    Group { name: "lua", is_built: cfg!(feature = "lua"), plugins: &["exit-transformer"] },
+    Group {
+        name: "lua",
+        is_built: cfg!(feature = "lua"),
+        plugins: &["exit-transformer", "serverless-post-function", "serverless-pre-function"],
+    },
     Group {
         name: "observe",
         is_built: cfg!(feature = "observe"),

@@ -6,14 +6,11 @@ use std::rc::Rc;
 
 use mlua::{Lua, Table, Value};
 
-use super::json_reader;
+use super::json_reader::{self, DEPTH};
 use crate::engine::arguments::{Results, failed, one, type_name};
 use crate::engine::host::Host;
 use crate::modules::Modules;
 use crate::ngx::is_null;
-
-/// The deepest nesting of tables, as in lua-cjson.
-pub(super) const DEPTH: usize = 1000;
 
 /// The longest text that one call writes. It bounds the time too: each value writes a byte at least.
 const MOST_BYTES: usize = 8 << 20;
@@ -65,6 +62,14 @@ pub(crate) fn encode(lua: &Lua, value: &Value, form: Form) -> Result<Vec<u8>, St
     };
     writer.value(value, 1)?;
     Ok(writer.out)
+}
+
+/// The value of a JSON text. Arrays have the metatable of arrays, null is `ngx.null`.
+///
+/// # Errors
+/// Returns the message of lua-cjson.
+pub(crate) fn decode(lua: &Lua, text: &[u8]) -> Result<Value, String> {
+    json_reader::decode(lua, text, array_mt(lua).map_err(|error| error.to_string())?)
 }
 
 struct Writer<'l> {
@@ -268,7 +273,7 @@ pub(super) fn register(lua: &Lua, host: &Rc<Host>, core: &Table, modules: &Modul
     }
     host.function(lua, &json, "decode", |_, arguments| {
         let lua = arguments.lua();
-        let read = arguments.text(1).and_then(|text| json_reader::decode(lua, &text.as_bytes()));
+        let read = arguments.text(1).and_then(|text| decode(lua, &text.as_bytes()));
         let value = match read {
             Ok(value) => value,
             Err(message) => return failed(lua, message),

@@ -2,14 +2,14 @@
 
 use mlua::{Lua, Table, Value};
 
-use super::json::{DEPTH, array_mt};
+/// The deepest nesting of tables, as in lua-cjson.
+pub(super) const DEPTH: usize = 1000;
 
-/// The value of a JSON text. Arrays have the metatable of arrays, null is `ngx.null`.
+/// The value of a JSON text. Arrays get the metatable `array`, null is `ngx.null`.
 ///
 /// # Errors
 /// Returns the message of lua-cjson.
-pub(crate) fn decode(lua: &Lua, text: &[u8]) -> Result<Value, String> {
-    let array = array_mt(lua).map_err(|error| error.to_string())?;
+pub(super) fn decode(lua: &Lua, text: &[u8], array: Table) -> Result<Value, String> {
     let mut reader = Reader { lua, text, at: 0, token_at: 0, array };
     let token = reader.token();
     let value = reader.value(token, 1)?;

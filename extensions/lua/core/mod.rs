@@ -4,7 +4,7 @@ pub(crate) mod config;
 mod ctx;
 mod ip;
 pub(crate) mod json;
-pub(crate) mod json_reader;
+mod json_reader;
 mod log;
 mod lrucache;
 mod misc;
@@ -38,6 +38,7 @@ pub(crate) fn register(lua: &Lua, host: &Rc<Host>, modules: &Modules) -> mlua::R
     schema::register(lua, host, &core, modules)?;
     config::register(lua, host, &core, modules)?;
     misc::register(lua, host, &core, modules)?;
+    crate::modules::apisix::register(lua, host, modules)?;
     modules.add("apisix.core", core)
 }
 

@@ -7,7 +7,7 @@ use mlua::{AnyUserData, Lua, Table, Value};
 use serde_json::{Map, Number, Value as Json, json};
 use sigma_schema::validation::Schema;
 
-use super::json::DEPTH;
+use super::json_reader::DEPTH;
 use crate::engine::arguments::{Results, failed, one, several, type_name};
 use crate::engine::host::Host;
 use crate::engine::message_of;

@@ -141,7 +141,7 @@ fn body_of(engine: &Engine, body: &[u8]) -> mlua::Result<Value> {
         return Ok(Value::Nil);
     }
     if matches!(body.trim_ascii_start().first(), Some(b'{' | b'['))
-        && let Ok(table @ Value::Table(_)) = crate::core::json_reader::decode(lua, body)
+        && let Ok(table @ Value::Table(_)) = json::decode(lua, body)
     {
         return Ok(table);
     }

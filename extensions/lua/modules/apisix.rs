@@ -40,7 +40,7 @@ const REFUSED: &[(&str, &[&str], &str)] = &[
     ("apisix.balancer", &["pick_server"], "the gateway chooses nodes itself"),
 ];
 
-pub(super) fn register(lua: &Lua, host: &Rc<Host>, modules: &Modules) -> mlua::Result<()> {
+pub(crate) fn register(lua: &Lua, host: &Rc<Host>, modules: &Modules) -> mlua::Result<()> {
     let plugin = lua.create_table()?;
     host.function(lua, &plugin, "plugin_attr", |_, arguments| {
         let name = arguments.text(1)?.to_string_lossy();

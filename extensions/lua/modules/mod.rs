@@ -8,7 +8,7 @@ pub(crate) mod text;
 
 pub(crate) mod resty;
 
-mod apisix;
+pub(crate) mod apisix;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -67,7 +67,6 @@ impl Modules {
         for name in ["bit", "coroutine", "math", "os", "string", "table"] {
             self.add_value(name, base.raw_get::<Value>(name)?);
         }
-        apisix::register(lua, host, self)?;
         let of_tables: Table = base.get("table")?;
         for name in tables::MODULES {
             self.add_value(&format!("table.{name}"), of_tables.get::<Value>(*name)?);
