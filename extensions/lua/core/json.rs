@@ -6,13 +6,13 @@ use std::rc::Rc;
 
 use mlua::{Lua, Table, Value};
 
-use super::json_reader::{self, DEPTH};
+use super::json_reader::{self, DEPTH, MOST_VALUES};
 use crate::engine::arguments::{Results, failed, one, type_name};
 use crate::engine::host::Host;
 use crate::modules::Modules;
 use crate::ngx::is_null;
 
-/// The longest text that one call writes. It bounds the time too: each value writes a byte at least.
+/// The longest text that one call writes.
 const MOST_BYTES: usize = 8 << 20;
 
 /// Where the state keeps the metatables of arrays, for this module and `cjson`.
@@ -58,6 +58,7 @@ pub(crate) fn encode(lua: &Lua, value: &Value, form: Form) -> Result<Vec<u8>, St
         empty: empty_array_mt(lua).map_err(|error| error.to_string())?,
         form,
         seen: HashSet::new(),
+        left: MOST_VALUES,
         out: Vec::new(),
     };
     writer.value(value, 1)?;
@@ -79,6 +80,8 @@ struct Writer<'l> {
     form: Form,
     /// Tables that were written, in the forced form.
     seen: HashSet<*const c_void>,
+    /// Further values. A table that is named twice counts twice.
+    left: usize,
     out: Vec<u8>,
 }
 
@@ -87,6 +90,8 @@ impl Writer<'_> {
         if self.out.len() > MOST_BYTES {
             return Err(format!("Cannot serialise more than {MOST_BYTES} bytes"));
         }
+        let left = self.left.checked_sub(1);
+        self.left = left.ok_or_else(|| format!("Cannot serialise more than {MOST_VALUES} values"))?;
         match value {
             Value::Nil => self.out.extend_from_slice(b"null"),
             Value::Boolean(value) => self.out.extend_from_slice(if *value { b"true" } else { b"false" }),
@@ -376,7 +381,7 @@ mod tests {
             ),
             (
                 "(function() local t = {'0123456789'} for i = 1, 40 do t = {t, t} end return json.encode(t) end)()",
-                "nilCannot serialise more than 8388608 bytes",
+                "nilCannot serialise more than 200000 values",
             ),
         ] {
             assert_eq!(says(value), expected, "{value}");

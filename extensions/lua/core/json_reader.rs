@@ -5,12 +5,15 @@ use mlua::{Lua, Table, Value};
 /// The deepest nesting of tables, as in lua-cjson.
 pub(super) const DEPTH: usize = 1000;
 
+/// The most values that one call reads or writes. It bounds the time, which the budget of scripts cannot see here.
+pub(super) const MOST_VALUES: usize = 200_000;
+
 /// The value of a JSON text. Arrays get the metatable `array`, null is `ngx.null`.
 ///
 /// # Errors
 /// Returns the message of lua-cjson.
 pub(super) fn decode(lua: &Lua, text: &[u8], array: Table) -> Result<Value, String> {
-    let mut reader = Reader { lua, text, at: 0, token_at: 0, array };
+    let mut reader = Reader { lua, text, at: 0, token_at: 0, left: MOST_VALUES, array };
     let token = reader.token();
     let value = reader.value(token, 1)?;
     match reader.token() {
@@ -60,6 +63,8 @@ struct Reader<'a> {
     at: usize,
     /// Where the last token began, or its error is.
     token_at: usize,
+    /// Further values.
+    left: usize,
     array: Table,
 }
 
@@ -179,6 +184,8 @@ impl Reader<'_> {
     }
 
     fn value(&mut self, token: Token, depth: usize) -> Result<Value, String> {
+        let left = self.left.checked_sub(1);
+        self.left = left.ok_or_else(|| format!("Found more than {MOST_VALUES} values"))?;
         match token {
             Token::Text(text) => self.made(text),
             Token::Number(number) => Ok(Value::Number(number)),
@@ -271,6 +278,8 @@ mod tests {
             assert_eq!(said(&body), format!("nil{expected}"), "{text}");
         }
         let deep = "ngx.print(require('apisix.core').json.decode(('['):rep(1100)))";
+        let many = "ngx.print(require('apisix.core').json.decode('[' .. ('1,'):rep(200000) .. '1]'))";
+        assert_eq!(said(many), "nilFound more than 200000 values");
         assert_eq!(said(deep), "nilFound too many nested data structures (1001)");
     }
 }
