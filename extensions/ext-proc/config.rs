@@ -30,7 +30,7 @@ pub(crate) const SERVICE: &str = "service";
 ///
 /// A processor never changes the fields that frame a message, or request fields that another plugin of the route sets.
 /// The gateway computes the length of every changed body. Changes that are not permitted are counted as
-/// `ext_proc_events{event="mutation_rejected"}`.
+/// `ext_proc_events_total{event="mutation_rejected"}`.
 #[derive(Deserialize, JsonSchema)]
 pub(crate) struct Config {
     /// The processor with gRPC. Exactly one of `grpc_service` and `http_service` is set.

@@ -3,6 +3,7 @@
 mod attributes;
 mod body;
 mod config;
+mod duplex;
 mod events;
 mod fields;
 mod http;

@@ -9,7 +9,8 @@ use sigma_plugin::{BodyFilter, Context, Env, Reply, Step};
 
 use crate::Shared;
 use crate::attributes::values;
-use crate::body::{Duplex, Lockstep, Prefixed, first_piece, mutated, queue_piece};
+use crate::body::{Lockstep, Prefixed, first_piece, mutated, queue_piece};
+use crate::duplex::Duplex;
 use crate::fields::of_request;
 use crate::messages::{CONTINUE_AND_REPLACE, CommonResponse, HttpHeaders, Part};
 use crate::mode::BodyMode;

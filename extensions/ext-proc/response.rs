@@ -8,7 +8,8 @@ use sigma_plugin_kit::changed_body::change_head;
 
 use crate::Shared;
 use crate::attributes::values;
-use crate::body::{Duplex, Lockstep, Replaced, mutated};
+use crate::body::{Lockstep, Replaced, mutated};
+use crate::duplex::Duplex;
 use crate::fields::of_response;
 use crate::messages::{CONTINUE_AND_REPLACE, CommonResponse, HttpHeaders, Part};
 use crate::mode::BodyMode;

@@ -191,7 +191,7 @@ impl Changes<'_> {
                 self.rules.permit(&name) && set_pseudo(&name, value, place, ctx)?
             } else {
                 self.may_change(&name, place, ctx)
-                    && self.set(&name, value, option, (place, ctx), &mut trailers)?
+                    && self.set(&name, value, option, place, ctx, &mut trailers)?
             };
             rejected += u64::from(!is_set);
         }
@@ -229,7 +229,8 @@ impl Changes<'_> {
         name: &str,
         value: &[u8],
         option: &HeaderOption,
-        (place, ctx): (Place, &mut Context),
+        place: Place,
+        ctx: &mut Context,
         trailers: &mut Option<&mut Headers>,
     ) -> Result<bool, Invalid> {
         let action = self.action(option)?;
