@@ -246,7 +246,7 @@ impl OutboundStream<'_> {
             let in_flight = attempts.begin(&node);
             let mut decision = Decision::NextNode;
             let link_ms = attempts.link_ms(&node);
-            let result = self.attempt(upstream, (&node, link_ms), &mut head, &mut decision).await;
+            let result = self.attempt(upstream, &node, link_ms, &mut head, &mut decision).await;
             in_flight.end(Outcome { latency_ms: None, now_ms: deadline::now_ms() });
             match result {
                 Ok(end) => {
@@ -288,7 +288,8 @@ impl OutboundStream<'_> {
     async fn attempt(
         &self,
         upstream: &Upstream,
-        (node, link_ms): (&Endpoint, Option<NonZeroU32>),
+        node: &Endpoint,
+        link_ms: Option<NonZeroU32>,
         head: &mut RequestHead,
         decision: &mut Decision,
     ) -> Result<StreamEnd, Fault> {
@@ -317,7 +318,7 @@ impl OutboundStream<'_> {
             let mut slots = self.slots.borrow_mut();
             let sent = sending.poll(connection, &mut slots, task);
             if let Poll::Ready(result) =
-                self.poll_received(connection, &mut slots, (&mut answer, &mut has_head), task)
+                self.poll_received(connection, &mut slots, &mut answer, &mut has_head, task)
             {
                 return Poll::Ready(result);
             }
@@ -331,7 +332,8 @@ impl OutboundStream<'_> {
         &self,
         connection: &mut Connection,
         slots: &mut RefMut<'_, Slots>,
-        (answer, has_head): (&mut ResponseHead, &mut bool),
+        answer: &mut ResponseHead,
+        has_head: &mut bool,
         task: &mut task::Context<'_>,
     ) -> Poll<Result<StreamEnd, Fault>> {
         while !*has_head {
