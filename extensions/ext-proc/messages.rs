@@ -79,8 +79,8 @@ pub(crate) struct ProtocolConfiguration {
 /// A message of the processor.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct ProcessingResponse {
-    #[prost(oneof = "Answer", tags = "1, 2, 3, 4, 5, 6, 7, 11")]
-    pub(crate) response: Option<Answer>,
+    #[prost(oneof = "PartResponse", tags = "1, 2, 3, 4, 5, 6, 7, 11")]
+    pub(crate) response: Option<PartResponse>,
     #[prost(message, optional, tag = "8")]
     pub(crate) dynamic_metadata: Option<Struct>,
     #[prost(message, optional, tag = "9")]
@@ -91,7 +91,7 @@ pub(crate) struct ProcessingResponse {
 
 /// The answer to a part, or the response to the client.
 #[derive(Clone, PartialEq, prost::Oneof)]
-pub(crate) enum Answer {
+pub(crate) enum PartResponse {
     #[prost(message, tag = "1")]
     RequestHeaders(CommonAnswer),
     #[prost(message, tag = "2")]
@@ -272,10 +272,10 @@ mod tests {
         };
         let of = |answer| ProcessingResponse { response: Some(answer), ..ProcessingResponse::default() };
         let common = |response| CommonAnswer { response: Some(response) };
-        check(b"\x0a\x00", of(Answer::RequestHeaders(CommonAnswer::default())));
+        check(b"\x0a\x00", of(PartResponse::RequestHeaders(CommonAnswer::default())));
         check(
             b"\x12\x06\x0a\x04\x08\x01\x28\x01",
-            of(Answer::ResponseHeaders(common(CommonResponse {
+            of(PartResponse::ResponseHeaders(common(CommonResponse {
                 status: CONTINUE_AND_REPLACE,
                 clear_route_cache: true,
                 ..CommonResponse::default()
@@ -287,13 +287,16 @@ mod tests {
         };
         check(
             b"\x1a\x07\x0a\x05\x1a\x03\x0a\x01x",
-            of(Answer::RequestBody(mutated(Mutation::Body(b"x".into())))),
+            of(PartResponse::RequestBody(mutated(Mutation::Body(b"x".into())))),
         );
-        check(b"\x22\x06\x0a\x04\x1a\x02\x10\x01", of(Answer::ResponseBody(mutated(Mutation::Clear(true)))));
+        check(
+            b"\x22\x06\x0a\x04\x1a\x02\x10\x01",
+            of(PartResponse::ResponseBody(mutated(Mutation::Clear(true)))),
+        );
         let streamed = StreamedBody { body: b"x".into(), end_of_stream: true };
         check(
             b"\x22\x0b\x0a\x09\x1a\x07\x1a\x05\x0a\x01x\x10\x01",
-            of(Answer::ResponseBody(mutated(Mutation::Streamed(streamed)))),
+            of(PartResponse::ResponseBody(mutated(Mutation::Streamed(streamed)))),
         );
         let header = Some(HeaderValue { key: "a".into(), value: "b".into(), raw_value: Vec::new() });
         let mutation = HeaderMutation {
@@ -307,18 +310,18 @@ mod tests {
         };
         check(
             b"\x2a\x13\x0a\x11\x0a\x0c\x0a\x06\x0a\x01a\x12\x01b\x18\x02\x20\x01\x12\x01c",
-            of(Answer::RequestTrailers(TrailersAnswer { header_mutation: Some(mutation) })),
+            of(PartResponse::RequestTrailers(TrailersAnswer { header_mutation: Some(mutation) })),
         );
         check(
             b"\x3a\x0d\x0a\x03\x08\x93\x03\x1a\x02no\x22\x02\x08\x07",
-            of(Answer::Immediate(ImmediateResponse {
+            of(PartResponse::Immediate(ImmediateResponse {
                 status: Some(HttpStatus { code: 403 }),
                 body: b"no".into(),
                 grpc_status: Some(GrpcStatus { status: 7 }),
                 ..ImmediateResponse::default()
             })),
         );
-        check(b"\x5a\x02\x0a\x00", of(Answer::StreamedImmediate(Unread {})));
+        check(b"\x5a\x02\x0a\x00", of(PartResponse::StreamedImmediate(Unread {})));
     }
 
     #[test]

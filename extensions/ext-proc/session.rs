@@ -22,7 +22,7 @@ use crate::config::Config;
 use crate::events::Event;
 use crate::immediate;
 use crate::messages::{
-    Answer, CommonResponse, FILTER, HeaderMutation, ModeOverride, Part, ProcessingRequest,
+    CommonResponse, FILTER, HeaderMutation, ModeOverride, Part, PartResponse, ProcessingRequest,
     ProcessingResponse, ProtocolConfiguration,
 };
 use crate::mode::{BodyMode, ProcessingMode};
@@ -313,27 +313,27 @@ impl Session {
                 return self.extend(message.override_message_timeout.unwrap_or_default());
             }
             None => return self.fail(Failure::Broken, "the processor's message is empty"),
-            Some(Answer::Immediate(response)) => return self.answer_itself(&response),
-            Some(Answer::StreamedImmediate(_)) => {
+            Some(PartResponse::Immediate(response)) => return self.answer_itself(&response),
+            Some(PartResponse::StreamedImmediate(_)) => {
                 return self.fail(Failure::Broken, "the processor streams a response of its own");
             }
-            Some(Answer::RequestHeaders(answer)) => {
+            Some(PartResponse::RequestHeaders(answer)) => {
                 (Direction::Request, Kind::Headers, Answered::Headers(answer.response.unwrap_or_default()))
             }
-            Some(Answer::ResponseHeaders(answer)) => {
+            Some(PartResponse::ResponseHeaders(answer)) => {
                 (Direction::Response, Kind::Headers, Answered::Headers(answer.response.unwrap_or_default()))
             }
-            Some(Answer::RequestBody(answer)) => {
+            Some(PartResponse::RequestBody(answer)) => {
                 (Direction::Request, Kind::Body, Answered::Body(answer.response.unwrap_or_default()))
             }
-            Some(Answer::ResponseBody(answer)) => {
+            Some(PartResponse::ResponseBody(answer)) => {
                 (Direction::Response, Kind::Body, Answered::Body(answer.response.unwrap_or_default()))
             }
-            Some(Answer::RequestTrailers(answer)) => {
+            Some(PartResponse::RequestTrailers(answer)) => {
                 let mutation = answer.header_mutation.unwrap_or_default();
                 (Direction::Request, Kind::Trailers, Answered::Trailers(mutation))
             }
-            Some(Answer::ResponseTrailers(answer)) => {
+            Some(PartResponse::ResponseTrailers(answer)) => {
                 let mutation = answer.header_mutation.unwrap_or_default();
                 (Direction::Response, Kind::Trailers, Answered::Trailers(mutation))
             }

@@ -13,7 +13,7 @@ use sigma_plugin::outbound::{
 use sigma_plugin::{Entry, Env, Reply};
 
 use crate::messages::{
-    Answer, CommonAnswer, CommonResponse, HeaderMutation, HttpStatus, ImmediateResponse, Part,
+    CommonAnswer, CommonResponse, HeaderMutation, HttpStatus, ImmediateResponse, Part, PartResponse,
     ProcessingRequest, ProcessingResponse,
 };
 use crate::testing::{Case, assert_refusal, entry, warned};
@@ -83,12 +83,12 @@ impl Outbound for Script {
     }
 }
 
-fn message(answer: Answer) -> Vec<u8> {
+fn message(answer: PartResponse) -> Vec<u8> {
     ProcessingResponse { response: Some(answer), ..ProcessingResponse::default() }.encode_to_vec()
 }
 
 fn headers(response: CommonResponse) -> Vec<u8> {
-    message(Answer::RequestHeaders(CommonAnswer { response: Some(response) }))
+    message(PartResponse::RequestHeaders(CommonAnswer { response: Some(response) }))
 }
 
 fn sets(key: &str, value: &str) -> CommonResponse {
@@ -151,7 +151,7 @@ fn failures_have_their_status() {
         assert_eq!(reply, expected, "{more}");
     };
     let ok = || headers(CommonResponse::default());
-    let other = || message(Answer::ResponseHeaders(CommonAnswer::default()));
+    let other = || message(PartResponse::ResponseHeaders(CommonAnswer::default()));
     check(json!({}), vec![], End::Broken(Missing::Node), Some(500));
     check(json!({}), vec![], End::Broken(Missing::Time), Some(504));
     check(json!({"status_on_error": 502}), vec![], End::Broken(Missing::Answer), Some(502));
@@ -178,7 +178,8 @@ fn failures_have_their_status() {
 #[test]
 fn responses_by_the_processor() {
     let status = Some(HttpStatus { code: 403 });
-    let answer = || message(Answer::Immediate(ImmediateResponse { status, ..ImmediateResponse::default() }));
+    let answer =
+        || message(PartResponse::Immediate(ImmediateResponse { status, ..ImmediateResponse::default() }));
     assert_eq!(run(json!({}), vec![vec![answer()]], End::Silence).0, Some(403));
     let disabled = json!({"disable_immediate_response": true});
     assert_eq!(run(disabled, vec![vec![answer()]], End::Silence).0, Some(500));

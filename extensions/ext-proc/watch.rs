@@ -42,7 +42,7 @@ const STREAMS_MAX: usize = 1024;
 
 /// The streams of a worker; a part of it.
 #[derive(Default)]
-struct Watched {
+struct WatchStreams {
     bytes: Cell<usize>,
     streams: Cell<usize>,
 }
@@ -61,7 +61,7 @@ struct Queue {
 /// The sending end, kept in the exchange.
 struct Watch {
     queue: Rc<RefCell<Queue>>,
-    watched: Rc<Watched>,
+    watched: Rc<WatchStreams>,
     tally: Tally<Event>,
     has_begun: Cell<bool>,
     modes: (i32, i32),
@@ -81,7 +81,7 @@ impl Drop for Sender {
 }
 
 /// One stream in the worker's count.
-struct Counted(Rc<Watched>, Rc<RefCell<Queue>>);
+struct Counted(Rc<WatchStreams>, Rc<RefCell<Queue>>);
 
 impl Drop for Counted {
     fn drop(&mut self) {
@@ -127,7 +127,7 @@ impl Watch {
 
 /// Begins to watch an exchange.
 pub(crate) fn begin(plugin: &ExtProc, call: StreamCall, ctx: &mut Context, env: &Env<'_>) {
-    let (watched, tally) = (env.local.part(Watched::default), plugin.counted.tally(env.local));
+    let (watched, tally) = (env.local.part(WatchStreams::default), plugin.counted.tally(env.local));
     if watched.streams.get() >= STREAMS_MAX {
         return tally.count(Event::Dropped);
     }
