@@ -74,6 +74,7 @@ mod plugins_log_sockets;
 mod plugins_mirror;
 mod plugins_realtime;
 mod plugins_rewrite;
+mod plugins_runner;
 mod plugins_traffic;
 mod policies;
 mod pool;
