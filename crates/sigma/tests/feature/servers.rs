@@ -11,6 +11,7 @@ mod dashboard_editing;
 mod dashboard_tools;
 mod dubbo;
 mod ext_proc;
+mod go_runner;
 mod kafka;
 mod keycloak;
 mod keycloak_saml;
