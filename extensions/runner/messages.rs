@@ -311,7 +311,7 @@ pub(crate) mod fuzzing {
 }
 
 /// The other side of the protocol, for tests.
-#[cfg(any(test, feature = "fuzzing"))]
+#[cfg(test)]
 pub(crate) mod runner {
     use super::*;
 

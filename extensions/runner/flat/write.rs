@@ -26,7 +26,7 @@ pub(crate) enum Field<'a> {
     /// A list of entries.
     Entries(&'a [Entry<'a>]),
     /// A table.
-    #[cfg(any(test, feature = "fuzzing"))]
+    #[cfg(test)]
     Table(&'a [Field<'a>]),
 }
 
@@ -158,7 +158,7 @@ impl Buffer {
             Field::Text(text) => self.put_bytes(place, text, true),
             Field::Bytes(bytes) => self.put_bytes(place, bytes, false),
             Field::Entries(entries) => self.put_entries(place, entries),
-            #[cfg(any(test, feature = "fuzzing"))]
+            #[cfg(test)]
             Field::Table(fields) => {
                 let table = self.put_table(fields);
                 self.point(place, table);
