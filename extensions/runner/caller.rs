@@ -9,6 +9,7 @@ use sigma_schema::expr::{VarName, VarValue, Variables};
 use crate::client::{Call, Client, Conf, Failure};
 use crate::config::Fields;
 use crate::messages::{Message, PAYLOAD_MAX};
+use crate::process;
 use crate::runner::Runner;
 
 /// The largest body for a runner: its message has a few bytes besides it.
@@ -29,7 +30,7 @@ struct Process(Arc<Runner>);
 
 impl Resident for Process {
     fn prepare(&self, node: &Arc<Node>) {
-        self.0.start(node);
+        process::supervise(&self.0, node);
     }
 }
 

@@ -11,7 +11,7 @@ use sigma_plugin::Env;
 
 use crate::connection::{Connection, PATIENCE, Received};
 use crate::messages::{
-    Entry, Message, Question, Reported, extra_info, kind, prepare_conf, question, reported, token,
+    Entry, InfoRequest, Message, Reported, extra_info, info_request, kind, prepare_conf, reported, token,
 };
 use crate::runner::Runner;
 use crate::tokens::{LocalTokens, Token};
@@ -83,8 +83,8 @@ pub(crate) struct Call {
 /// An event of a call.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// The runner needs more; see [`Call::answer`].
-    Question(Call, Question),
+    /// The runner needs more; see [`Call::reply`].
+    InfoRequest(Call, InfoRequest),
     /// The call is over.
     Reply(Received),
 }
@@ -168,7 +168,7 @@ impl Client {
 /// A frame of the runner that is no failure.
 enum Frame {
     Expected(Received),
-    Question(Question),
+    InfoRequest(InfoRequest),
 }
 
 fn sending(kind: u8, reason: impl std::fmt::Display) -> Failure {
@@ -196,7 +196,7 @@ async fn receive(connection: &mut Connection, expected: u8) -> Result<Option<Fra
     let invalid = |_| receiving(expected, "the message is no valid FlatBuffers table");
     match received.kind {
         kind::EXTRA_INFO => {
-            question(&received.payload).map(|asked| Some(Frame::Question(asked))).map_err(invalid)
+            info_request(&received.payload).map(|asked| Some(Frame::InfoRequest(asked))).map_err(invalid)
         }
         kind::ERROR => match reported(&received.payload).map_err(invalid)? {
             Reported::TokenNotFound if may_ask => Ok(None),
@@ -229,7 +229,7 @@ impl Call {
     ///
     /// # Errors
     /// As [`Call::begin`].
-    pub(crate) fn answer(self, result: Option<&[u8]>) -> impl Future<Output = Outcome> + use<> {
+    pub(crate) fn reply(self, result: Option<&[u8]>) -> impl Future<Output = Outcome> + use<> {
         self.answer_with(extra_info(result))
     }
 
@@ -252,9 +252,9 @@ impl Call {
 
     fn event(mut self, frame: Frame, connection: Connection, token: Token) -> Event {
         match frame {
-            Frame::Question(question) => {
+            Frame::InfoRequest(info_request) => {
                 self.connection = Some((connection, token));
-                Event::Question(self, question)
+                Event::InfoRequest(self, info_request)
             }
             Frame::Expected(received) => {
                 self.place.0.keep(connection, token.epoch());

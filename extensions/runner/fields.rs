@@ -69,7 +69,7 @@ pub(crate) fn checked(entries: &[Entry<'_>]) -> Result<Vec<Field>, String> {
 }
 
 /// Returns the names of fields in lower case, with their values.
-pub(crate) fn told(headers: &Headers) -> Vec<(Vec<u8>, Cow<'_, [u8]>)> {
+pub(crate) fn listed(headers: &Headers) -> Vec<(Vec<u8>, Cow<'_, [u8]>)> {
     headers.iter().map(|(name, value)| (name.to_ascii_lowercase(), Cow::Borrowed(value))).collect()
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn told(headers: &Headers) -> Vec<(Vec<u8>, Cow<'_, [u8]>)> {
 pub(crate) fn of_request(ctx: &Context) -> Vec<(Vec<u8>, Cow<'_, [u8]>)> {
     let host = ctx.host.as_deref().unwrap_or(ctx.request.authority());
     let mut fields = vec![(b"host".to_vec(), Cow::Borrowed(host))];
-    let others = told(&ctx.request.headers).into_iter();
+    let others = listed(&ctx.request.headers).into_iter();
     fields.extend(others.filter(|(name, _)| HeaderId::of(name) != HeaderId::Host));
     fields
 }

@@ -166,7 +166,7 @@ impl std::fmt::Display for Reported {
 
 /// A question of a runner during a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Question {
+pub(crate) enum InfoRequest {
     /// The value of a variable.
     Variable(Vec<u8>),
     RequestBody,
@@ -219,15 +219,15 @@ pub(crate) fn token(payload: &[u8]) -> Result<u32, Invalid> {
 }
 
 /// Reads a question.
-pub(crate) fn question(payload: &[u8]) -> Result<Question, Invalid> {
+pub(crate) fn info_request(payload: &[u8]) -> Result<InfoRequest, Invalid> {
     let table = Table::root(payload)?;
     match table.byte(0)? {
         1 => {
             let name = table.table(1)?.ok_or(Invalid)?.bytes(0)?.unwrap_or_default();
-            if name.len() > VARIABLE_MAX { Err(Invalid) } else { Ok(Question::Variable(name.to_vec())) }
+            if name.len() > VARIABLE_MAX { Err(Invalid) } else { Ok(InfoRequest::Variable(name.to_vec())) }
         }
-        2 => Ok(Question::RequestBody),
-        3 => Ok(Question::ResponseBody),
+        2 => Ok(InfoRequest::RequestBody),
+        3 => Ok(InfoRequest::ResponseBody),
         _ => Err(Invalid),
     }
 }
@@ -287,7 +287,7 @@ pub(crate) mod fuzzing {
     /// A limit does not hold.
     pub fn runner_messages(payload: &[u8]) {
         let _ = (reported(payload), token(payload));
-        if let Ok(Question::Variable(name)) = question(payload) {
+        if let Ok(InfoRequest::Variable(name)) = info_request(payload) {
             assert!(name.len() <= VARIABLE_MAX);
         }
         let length = |list: &[Entry<'_>]| -> usize {
@@ -447,11 +447,14 @@ mod tests {
         let reply = ResponseReply { status: 0, headers: headers.to_vec(), body: b"" };
         assert_eq!(response_reply(payload(&runner::response(0, &headers, b""))), Ok(reply));
         assert_eq!(token(payload(&runner::token(7))), Ok(7));
-        assert_eq!(question(payload(&runner::variable("uri"))), Ok(Question::Variable(b"uri".to_vec())));
-        assert_eq!(question(payload(&runner::asks_for(2))), Ok(Question::RequestBody));
-        assert_eq!(question(payload(&runner::asks_for(3))), Ok(Question::ResponseBody));
+        assert_eq!(
+            info_request(payload(&runner::variable("uri"))),
+            Ok(InfoRequest::Variable(b"uri".to_vec()))
+        );
+        assert_eq!(info_request(payload(&runner::asks_for(2))), Ok(InfoRequest::RequestBody));
+        assert_eq!(info_request(payload(&runner::asks_for(3))), Ok(InfoRequest::ResponseBody));
         for info in [0, 4, 255] {
-            assert_eq!(question(payload(&runner::asks_for(info))), Err(Invalid));
+            assert_eq!(info_request(payload(&runner::asks_for(info))), Err(Invalid));
         }
         let told: Vec<String> =
             (0..4).map(|code| reported(payload(&runner::error(code))).unwrap().to_string()).collect();
@@ -467,7 +470,7 @@ mod tests {
         let many = vec![entry("a", None); 1_001];
         assert_eq!(response_reply(payload(&runner::response(0, &many, b""))), Err(Invalid));
         let long = "v".repeat(VARIABLE_MAX + 1);
-        assert_eq!(question(payload(&runner::variable(&long))), Err(Invalid));
+        assert_eq!(info_request(payload(&runner::variable(&long))), Err(Invalid));
     }
 
     proptest! {

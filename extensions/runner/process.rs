@@ -52,8 +52,11 @@ const NOT_FOR_RUNNERS: [&str; 8] = [
     "SIGMA_GOES_ON",
 ];
 
-/// Starts the runner and keeps it running to the end of the gateway.
+/// Starts the runner, once, and keeps it running to the end of the gateway.
 pub(crate) fn supervise(runner: &Arc<Runner>, node: &Node) {
+    if !runner.is_to_be_started() {
+        return;
+    }
     let (end, ending) = watch::channel(false);
     let (done, over) = tokio::sync::oneshot::channel::<()>();
     let runner = Arc::clone(runner);
@@ -326,15 +329,15 @@ mod tests {
         let background = crate::testing::spawning(&tokio::runtime::Handle::current());
         let node = Arc::new(Node::new(background, Value::Null, String::new()));
         let runner = Arc::new(Runner::new(settings));
-        runner.start(&node);
-        runner.start(&node);
+        supervise(&runner, &node);
+        supervise(&runner, &node);
         loop {
             let lines = runner.last_lines();
             if let Some(rest) = lines.strip_prefix("ready ") {
                 let (process, rest) = rest.split_once(' ').unwrap_or((rest, ""));
                 return (rest.to_owned(), process.parse().unwrap(), node);
             }
-            sleep(Duration::from_millis(5)).await;
+            tokio::task::yield_now().await;
         }
     }
 

@@ -19,7 +19,7 @@ use crate::client::{Call, Event, Failure, Outcome};
 use crate::config::Fields;
 use crate::fields::{self, Field, arguments, checked, is_kept};
 use crate::messages::{
-    Entry, Message, Question, RequestCall, RequestReply, Rewrite, request_call, request_reply,
+    Entry, InfoRequest, Message, RequestCall, RequestReply, Rewrite, request_call, request_reply,
 };
 
 /// The plugin before all others.
@@ -155,15 +155,15 @@ impl RequestFilter {
     fn go_on(self: Arc<RequestFilter>, slot: Slot, outcome: Outcome, ctx: &mut Context) -> Step {
         match outcome {
             Err(failure) => self.failed(&failure),
-            Ok(Event::Question(call, Question::Variable(name))) => {
+            Ok(Event::InfoRequest(call, InfoRequest::Variable(name))) => {
                 let value = variable(ctx, &name);
-                self.answer(slot, call, value.as_deref())
+                self.reply(slot, call, value.as_deref())
             }
-            Ok(Event::Question(call, Question::ResponseBody)) => self.answer(slot, call, None),
-            Ok(Event::Question(call, Question::RequestBody)) => Step::ReadBody {
+            Ok(Event::InfoRequest(call, InfoRequest::ResponseBody)) => self.reply(slot, call, None),
+            Ok(Event::InfoRequest(call, InfoRequest::RequestBody)) => Step::ReadBody {
                 limit: BODY_MAX,
                 then: Box::new(move |ctx, _, read| match read {
-                    BodyRead::Whole => self.answer(slot, call, ctx.body.as_deref()),
+                    BodyRead::Whole => self.reply(slot, call, ctx.body.as_deref()),
                     BodyRead::TooLarge => self.failed(&too_large("be sent to the runner")),
                 }),
             },
@@ -174,8 +174,8 @@ impl RequestFilter {
         }
     }
 
-    fn answer(self: Arc<RequestFilter>, slot: Slot, call: Call, result: Option<&[u8]>) -> Step {
-        Step::wait(call.answer(result), move |outcome, ctx, _| self.go_on(slot, outcome, ctx))
+    fn reply(self: Arc<RequestFilter>, slot: Slot, call: Call, result: Option<&[u8]>) -> Step {
+        Step::wait(call.reply(result), move |outcome, ctx, _| self.go_on(slot, outcome, ctx))
     }
 
     fn failed(&self, failure: &Failure) -> Step {

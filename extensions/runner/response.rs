@@ -23,8 +23,8 @@ use sigma_plugin_kit::changed_body::{describes_body, remove_digests};
 use crate::caller::{BODY_MAX, Caller, resident, variable};
 use crate::client::{Call, Event, Failure, Outcome};
 use crate::config::Fields;
-use crate::fields::{Field, checked, is_kept, told};
-use crate::messages::{Entry, Message, Question, ResponseReply, response_call, response_reply};
+use crate::fields::{Field, checked, is_kept, listed};
+use crate::messages::{Entry, InfoRequest, Message, ResponseReply, response_call, response_reply};
 
 /// The plugin.
 pub(crate) static EXT_PLUGIN_POST_RESP: Descriptor = Descriptor {
@@ -121,12 +121,12 @@ impl ResponseFilter {
     fn go_on(self: Arc<ResponseFilter>, slot: Slot, outcome: Outcome, ctx: &mut Context) -> ResponseStep {
         match outcome {
             Err(failure) => self.failed(&failure),
-            Ok(Event::Question(call, Question::ResponseBody)) if has_body(ctx) => {
+            Ok(Event::InfoRequest(call, InfoRequest::ResponseBody)) if has_body(ctx) => {
                 ctx.keep(slot, Suspended(call));
                 ResponseStep::Next
             }
-            Ok(Event::Question(call, question)) => {
-                let answered = answered(call, &question, ctx, b"");
+            Ok(Event::InfoRequest(call, info_request)) => {
+                let answered = answered(call, &info_request, ctx, b"");
                 ResponseStep::wait(answered, move |outcome, ctx, _| self.go_on(slot, outcome, ctx))
             }
             Ok(Event::Reply(received)) => match changes(&received.payload) {
@@ -147,12 +147,12 @@ fn has_body(ctx: &Context) -> bool {
 }
 
 /// Answers a question; `body` is the body of the response.
-fn answered(call: Call, question: &Question, ctx: &Context, body: &[u8]) -> Answering {
-    match question {
-        Question::Variable(name) => Box::pin(call.answer(variable(ctx, name).as_deref())),
+fn answered(call: Call, info_request: &InfoRequest, ctx: &Context, body: &[u8]) -> Answering {
+    match info_request {
+        InfoRequest::Variable(name) => Box::pin(call.reply(variable(ctx, name).as_deref())),
         // Known only if a plugin has read it: it went to the node piece by piece.
-        Question::RequestBody => Box::pin(call.answer(ctx.body.as_deref())),
-        Question::ResponseBody => Box::pin(call.answer(Some(body))),
+        InfoRequest::RequestBody => Box::pin(call.reply(ctx.body.as_deref())),
+        InfoRequest::ResponseBody => Box::pin(call.reply(Some(body))),
     }
 }
 
@@ -160,7 +160,7 @@ type Answering = Pin<Box<dyn Future<Output = Outcome>>>;
 
 /// Encodes the head of a response for the runner.
 fn message(ctx: &Context, id: u32) -> Message {
-    let fields = told(&ctx.response.headers);
+    let fields = listed(&ctx.response.headers);
     let headers: Vec<Entry<'_>> =
         fields.iter().map(|(name, value)| Entry { name, value: Some(&value[..]) }).collect();
     response_call(id, ctx.response.status, &headers)
@@ -298,8 +298,8 @@ impl Exchange {
     fn go_on(&mut self, outcome: Outcome, end: Option<Frame>, ctx: &mut Context) -> Result<(), Fault> {
         let received = match outcome {
             Err(failure) => return self.fail(&failure, Rest::End(end), ctx),
-            Ok(Event::Question(call, question)) => {
-                self.state = State::Asking(answered(call, &question, ctx, &self.body), end);
+            Ok(Event::InfoRequest(call, info_request)) => {
+                self.state = State::Asking(answered(call, &info_request, ctx, &self.body), end);
                 return Ok(());
             }
             Ok(Event::Reply(received)) => received,
@@ -360,7 +360,7 @@ impl Exchange {
             end => {
                 let sending = State::Sending(VecDeque::new(), Rest::Unread);
                 if let State::Reading(call) = std::mem::replace(&mut self.state, sending) {
-                    let answering = answered(call, &Question::ResponseBody, ctx, &self.body);
+                    let answering = answered(call, &InfoRequest::ResponseBody, ctx, &self.body);
                     self.state = State::Asking(answering, Some(end));
                 }
                 Ok(())

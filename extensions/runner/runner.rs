@@ -10,7 +10,6 @@ use serde::Deserialize;
 use sigma_config::ext_plugin::ExtPlugin;
 use sigma_plugin::Node;
 
-use crate::process;
 use crate::tokens::Tokens;
 
 /// The name of the settings among the settings of plugins.
@@ -57,11 +56,9 @@ impl Runner {
         Some((program, arguments))
     }
 
-    /// Starts the process, once: each plugin wants it.
-    pub(crate) fn start(self: &Arc<Runner>, node: &Node) {
-        if self.command().is_some() && !self.is_started.swap(true, Ordering::Relaxed) {
-            process::supervise(self, node);
-        }
+    /// Returns true the first time: each plugin wants the process, and one starts it.
+    pub(crate) fn is_to_be_started(&self) -> bool {
+        self.command().is_some() && !self.is_started.swap(true, Ordering::Relaxed)
     }
 
     /// Keeps a line of output.

@@ -307,6 +307,7 @@ const BANS: &[Ban] = &[
                  the control thread, or in spawn_blocking and say so in this list",
         harmless: &[
             ("crates/sigma-net/src/descriptors.rs", "on the control thread, and in spawn_blocking"),
+            ("crates/sigma-net/src/exec.rs", "it prepares a command, which the control thread starts"),
             ("crates/sigma-net/src/listen.rs", "on the control thread, when sockets are bound"),
             ("crates/sigma-net/src/memory.rs", "on the control thread, when the start is over"),
             ("crates/sigma-proxy/src/listen/fuzzing.rs", "for the fuzzer, which has no worker"),
