@@ -35,7 +35,7 @@ pub(crate) struct Attributes {
     running_timers: usize,
     /// The most light threads of one run (`ngx.thread.spawn`).
     threads: usize,
-    /// Dictionaries of `ngx.shared` besides those of APISIX, by name, with sizes such as `10m`.
+    /// Further dictionaries of `ngx.shared`, by name, with sizes such as `10m`.
     custom_lua_shared_dict: BTreeMap<String, String>,
     /// Networks for special use that scripts may connect to: loopback, private, link-local and similar addresses are
     /// refused otherwise. The check is made on each resolved address. Public addresses need no entry.

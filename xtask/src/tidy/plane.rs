@@ -104,10 +104,6 @@ const BANS: &[Ban] = &[
                 "crates/sigma-plugin/src/traffic.rs",
                 "taken for the first session of a listener on a worker; the page copies pointers under it",
             ),
-            (
-                "extensions/lua/ngx/shared.rs",
-                "scripts of all workers share dictionaries: one is held for one operation on it",
-            ),
             ("plugins/auth/openid_connect/questions.rs", "on the control thread"),
             ("crates/sigma-plugin-kit/src/fetched.rs", "on the control thread"),
             (

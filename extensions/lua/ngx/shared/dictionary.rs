@@ -130,13 +130,13 @@ impl Dictionary {
     }
 
     /// The bytes for entries: a part of the memory is for its own management.
-    fn room(&self) -> usize {
+    fn usable(&self) -> usize {
         self.capacity - self.capacity / 128 - PAGE.min(self.capacity / 4)
     }
 
     /// Whole pages that are free.
     pub(super) fn free_space(&self) -> usize {
-        self.room().saturating_sub(self.bytes) / PAGE * PAGE
+        self.usable().saturating_sub(self.bytes) / PAGE * PAGE
     }
 
     /// Makes a key the most recently used one.
@@ -178,11 +178,11 @@ impl Dictionary {
         }
     }
 
-    /// Makes room; whether others were evicted for it.
-    fn make_room(&mut self, bytes: usize, may_evict: bool, now: Duration) -> Stored {
+    /// Makes space; whether others were evicted for it.
+    fn make_space(&mut self, bytes: usize, may_evict: bool, now: Duration) -> Stored {
         let mut has_evicted = false;
         let mut count = 0;
-        while self.bytes + bytes > self.room() {
+        while self.bytes + bytes > self.usable() {
             if !may_evict || count >= MOST_EVICTED {
                 return Stored { result: Err(Failure("no memory")), has_evicted };
             }
@@ -197,7 +197,7 @@ impl Dictionary {
 
     fn insert(&mut self, key: &[u8], content: Content, what: &Store, now: Duration) -> Stored {
         let bytes = rounded(ENTRY_BYTES + key.len() + content.bytes());
-        let stored = self.make_room(bytes, what.may_evict, now);
+        let stored = self.make_space(bytes, what.may_evict, now);
         if stored.result.is_ok() {
             let key: Arc<[u8]> = Arc::from(key);
             let used = self.next_use;
