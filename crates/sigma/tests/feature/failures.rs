@@ -470,9 +470,11 @@ fn upstreams_without_nodes_are_listed() {
     let output =
         std::process::Command::new(SIGMA).args(["ctl", "upstreams", "--control", &control]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    for (upstream, word) in
-        [("routes/none", "the upstream has no node"), ("routes/some", "unchecked"), ("routes/unprobed", "unchecked")]
-    {
+    for (upstream, word) in [
+        ("routes/none", "the upstream has no node"),
+        ("routes/some", "unchecked"),
+        ("routes/unprobed", "unchecked"),
+    ] {
         let row = text.lines().find(|row| row.starts_with(upstream));
         assert!(row.is_some_and(|row| row.contains(word)), "{text}");
     }
