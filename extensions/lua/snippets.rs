@@ -49,7 +49,7 @@ pub(crate) fn refusal_of(text: &str) -> String {
 /// As [`said`], on a worker's runtime: scripts may start timers and open sockets. The node's `plugin_attr` has these
 /// settings of Lua.
 pub(crate) fn said_on_worker(settings: &Value, body: &str) -> String {
-    OnWorker::new(settings).said(body)
+    OnWorker::new(settings).output(body)
 }
 
 /// A gateway with a name, and without services.
@@ -88,7 +88,7 @@ impl OnWorker {
     }
 
     /// The output of a function in another request.
-    pub(crate) fn said(&mut self, body: &str) -> String {
+    pub(crate) fn output(&mut self, body: &str) -> String {
         self.run(&function("access", body))
     }
 

@@ -333,7 +333,7 @@ impl Run {
             Wish::Exit(status) => return Some(Outcome::Exited(status)),
             Wish::Work(work) => State::Working(work),
             Wish::Body { limit } => State::Body { limit },
-            Wish::Join(threads) => match self.stranger(index, &threads) {
+            Wish::Join(threads) => match self.foreign_thread(index, &threads) {
                 None => State::Joining(threads),
                 Some(message) => State::Runnable(results(&self.engine, Err(message.to_owned()))),
             },
@@ -354,7 +354,7 @@ impl Run {
     }
 
     /// The error of a wait for threads that are not all the coroutine's own.
-    fn stranger(&self, index: usize, threads: &[Thread]) -> Option<&'static str> {
+    fn foreign_thread(&self, index: usize, threads: &[Thread]) -> Option<&'static str> {
         let own = Some(&self.tasks[index].thread);
         let is_strange = |thread: &Thread| {
             self.tasks.iter().any(|task| task.thread == *thread && task.parent.as_ref() != own)

@@ -82,10 +82,10 @@ fn the_end_of_a_worker_runs_timers_early() {
     let body = "ngx.timer.at(600, function(premature) \
                 ngx.log(ngx.WARN, tostring(premature), tostring(ngx.worker.exiting())) end) \
                 ngx.timer.every(600, function(premature) if not premature then while true do end end end) ngx.say('ok')";
-    assert_eq!(worker.said(body), "200 ok");
+    assert_eq!(worker.output(body), "200 ok");
     worker.end();
     assert_eq!(
-        worker.said("ngx.say(ngx.worker.exiting(), ngx.timer.at(1, function() end))"),
+        worker.output("ngx.say(ngx.worker.exiting(), ngx.timer.at(1, function() end))"),
         "200 truenilprocess exiting"
     );
 }

@@ -46,9 +46,9 @@ impl Pools {
     /// Keeps a connection, at most so many in its pool: the oldest gives way.
     pub(super) fn put(self: &Rc<Self>, pool: &str, connection: Connection, most: usize, time: Duration) {
         let connection = Rc::new(RefCell::new(Some(connection)));
-        let watched =
-            Watched { pools: Rc::downgrade(self), pool: pool.into(), connection: Rc::downgrade(&connection) };
-        let watch = tokio::task::spawn_local(watched.close_in_time(time)).abort_handle();
+        let expiry =
+            Expiry { pools: Rc::downgrade(self), pool: pool.into(), connection: Rc::downgrade(&connection) };
+        let watch = tokio::task::spawn_local(expiry.close_in_time(time)).abort_handle();
         let mut pools = self.0.borrow_mut();
         let idle = pools.entry(pool.into()).or_default();
         while idle.len() >= most.max(1) {
@@ -81,13 +81,13 @@ impl Pools {
 }
 
 /// The connection of a task that closes it.
-struct Watched {
+struct Expiry {
     pools: Weak<Pools>,
     pool: Box<str>,
     connection: Weak<RefCell<Option<Connection>>>,
 }
 
-impl Watched {
+impl Expiry {
     /// Closes the connection after this time, or once the peer closes it or sends something.
     async fn close_in_time(self, time: Duration) {
         let stirred = poll_fn(|cx| {

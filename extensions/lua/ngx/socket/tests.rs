@@ -211,10 +211,10 @@ fn sockets_end_with_their_request() {
     // A timer of the request is another owner.
     let timer = "local s = connected() local result ngx.timer.at(0, function() local ok, e = pcall(s.send, s, 'x') \
                  result = E(e) end) while not result do ngx.sleep(0.001) end ngx.say(result)";
-    assert_eq!(worker.said(&with_prelude(timer, port)), "200 bad request");
+    assert_eq!(worker.output(&with_prelude(timer, port)), "200 bad request");
     let own = "local result ngx.timer.at(0, function() local s = connected() s:send('echo in timer\\n') \
                result = s:receive() end) while not result do ngx.sleep(0.001) end ngx.say(result)";
-    assert_eq!(worker.said(&with_prelude(own, port)), "200 in timer");
+    assert_eq!(worker.output(&with_prelude(own, port)), "200 in timer");
 }
 
 /// Starts a server with TLS that echoes its input, with a self-signed certificate.
