@@ -97,7 +97,12 @@ impl Engine {
         };
         let gateway: Table = prelude.call((libraries.clone(), wish(), is_spent))?;
         host.set_wrappers(&gateway)?;
-        let parts = Parts { base: gateway.get("base")?, libraries, environment: gateway.get("environment")? };
+        let parts = Parts {
+            base: gateway.get("base")?,
+            libraries,
+            environment: gateway.get("environment")?,
+            readonly: gateway.get("readonly")?,
+        };
         sandbox::register(&lua, &host, &parts)?;
         modules::text::register(&lua, &host, &parts.libraries)?;
         modules::tables::register(&lua, &host, &parts.libraries)?;

@@ -19,6 +19,8 @@ pub(super) struct Parts {
     pub(super) libraries: Table,
     /// Makes the globals of one script.
     pub(super) environment: mlua::Function,
+    /// Makes a table that scripts can read and not change.
+    pub(super) readonly: mlua::Function,
 }
 
 /// Functions of the basic library that are passed on as they are.
@@ -123,7 +125,12 @@ fn collect_garbage(lua: &Lua, option: Option<String>) -> mlua::Result<f64> {
 
 /// Registers what needs the wrappers of the prelude: `load`, `loadstring`, and the functions that are refused.
 pub(super) fn register(lua: &Lua, host: &Rc<Host>, parts: &Parts) -> mlua::Result<()> {
-    let Parts { base, libraries, environment } = parts;
+    let Parts { base, libraries, environment, readonly } = parts;
+    if let Some(of_texts) = lua.type_metatable::<mlua::LuaString>() {
+        let shown = lua.create_table()?;
+        shown.raw_set("__index", base.raw_get::<Value>("string")?)?;
+        of_texts.raw_set("__metatable", readonly.call::<Value>((shown, "getmetatable('')"))?)?;
+    }
     let make = environment.clone();
     host.function(lua, base, "loadstring", move |_, arguments| {
         let text = arguments.text(1)?;

@@ -6,6 +6,7 @@ pub(crate) mod codec;
 mod constants;
 mod fields;
 mod filter;
+mod location;
 pub(crate) mod log;
 mod output;
 mod re;
@@ -47,6 +48,7 @@ pub(crate) fn register(
     let ngx = lua.create_table()?;
     constants::register(lua, &ngx)?;
     log::register(lua, host, &ngx, base)?;
+    location::register(lua, host, &ngx)?;
     output::register(lua, host, &ngx, settings)?;
     fields::register(lua)?;
     response::register(lua, host, &ngx, gateway, modules)?;

@@ -71,8 +71,10 @@ fn write(host: &Host, arguments: &Arguments<'_>, end: &str, most: usize) -> Resu
             Value::Nil => bytes.extend_from_slice(b"nil"),
             Value::Boolean(value) => bytes.extend_from_slice(if *value { b"true" } else { b"false" }),
             Value::String(text) => bytes.extend_from_slice(&text.as_bytes()),
+            // nginx writes whole numbers as integers, which have no sign of zero.
+            Value::Number(0.0) => bytes.push(b'0'),
             Value::Integer(_) | Value::Number(_) => {
-                bytes.extend_from_slice(&arguments.text(place)?.as_bytes())
+                bytes.extend_from_slice(&arguments.text(place)?.as_bytes());
             }
             Value::Table(table) => {
                 flatten(arguments.lua(), table, &mut bytes, most)

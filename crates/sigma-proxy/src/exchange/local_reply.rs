@@ -26,6 +26,8 @@ impl From<Reply> for Box<Draft> {
 pub(super) struct LocalReply {
     pub(super) body: OwnBody,
     pub(super) length: BodyLength,
+    /// The client gets no response; see [`Reply::is_silent`].
+    pub(super) is_silent: bool,
 }
 
 impl LocalReply {
@@ -54,6 +56,7 @@ pub(super) fn begin(Draft { reply, stream, .. }: Draft, ctx: &mut Context, view:
         reply.body = Some(Vec::new());
     }
     let unsent = reply.unsent_length.filter(|_| ctx.request.client_method() == Method::Head);
+    let is_silent = reply.is_silent;
     let body = head(reply, ctx, view);
     match stream {
         None => {
@@ -61,11 +64,11 @@ pub(super) fn begin(Draft { reply, stream, .. }: Draft, ctx: &mut Context, view:
             if unsent.is_some() {
                 declare_length(&mut ctx.response.headers, length);
             }
-            LocalReply { body: OwnBody::Bytes(body, 0), length }
+            LocalReply { body: OwnBody::Bytes(body, 0), length, is_silent }
         }
         Some(StreamBody { length, source }) => {
             declare_length(&mut ctx.response.headers, length);
-            LocalReply { body: OwnBody::Made(source), length }
+            LocalReply { body: OwnBody::Made(source), length, is_silent }
         }
     }
 }

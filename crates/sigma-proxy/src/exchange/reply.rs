@@ -204,7 +204,12 @@ impl Exchange<'_, '_> {
 
     /// Sends a response of the gateway itself whose head the plugins have seen.
     pub(super) async fn deliver_local(&mut self, own: LocalReply) -> Result<(), Fault> {
-        let LocalReply { mut body, mut length } = own;
+        let LocalReply { mut body, mut length, is_silent } = own;
+        if is_silent {
+            self.scratch.ctx.record.source = Source::Gateway;
+            self.down.abort();
+            return Ok(());
+        }
         self.down.forgo_body();
         if self.worker.is_draining() {
             self.down.close_after();

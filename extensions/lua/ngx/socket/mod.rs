@@ -306,6 +306,9 @@ fn transferring(lua: &Lua, host: &Rc<Host>, methods: &Table) -> mlua::Result<()>
     host.function(lua, methods, "receiveuntil", move |_, arguments| receive_until(&of_iterators, &arguments))
 }
 
+/// The most bytes of a table that one call sends.
+const MOST_SENT: usize = 8 << 20;
+
 /// The bytes to send.
 fn bytes_of(arguments: &Arguments<'_>) -> Result<Vec<u8>, String> {
     let bytes = match arguments.value(2) {
@@ -314,7 +317,8 @@ fn bytes_of(arguments: &Arguments<'_>) -> Result<Vec<u8>, String> {
         Value::Boolean(false) => b"false".to_vec(),
         Value::Table(table) => {
             let mut bytes = Vec::new();
-            flatten(arguments.lua(), &table, &mut bytes).map_err(|reason| arguments.bad(2, &reason))?;
+            flatten(arguments.lua(), &table, &mut bytes, MOST_SENT)
+                .map_err(|reason| arguments.bad(2, &reason))?;
             bytes
         }
         Value::String(_) | Value::Integer(_) | Value::Number(_) => arguments.text(2)?.as_bytes().to_vec(),

@@ -137,5 +137,5 @@ pub(super) fn present_of(
         None if length == 0 => Box::new(Empty),
         None => read(ByteRange { start, end: start + length - 1 }),
     });
-    LocalReply { body, length: BodyLength::Known(length) }
+    LocalReply { body, length: BodyLength::Known(length), is_silent: false }
 }

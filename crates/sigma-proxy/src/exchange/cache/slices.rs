@@ -369,7 +369,7 @@ fn table_id() -> u64 {
 
 /// Returns the reply to a background request.
 fn nothing() -> LocalReply {
-    LocalReply { body: OwnBody::Bytes(Vec::new(), 0), length: BodyLength::Known(0) }
+    LocalReply { body: OwnBody::Bytes(Vec::new(), 0), length: BodyLength::Known(0), is_silent: false }
 }
 
 impl OfSlice {
