@@ -7,9 +7,9 @@ use sigma_http::{Chunk, Fault, FaultKind, Headers};
 use sigma_plugin::{BodyFilter, Context, Env, Pieces, Reply, Transform};
 
 use crate::engine::Engine;
+use crate::engine::exchange::{Exchange, Piece, Surroundings};
 use crate::engine::host::Stage;
 use crate::engine::run::{Outcome, Run};
-use crate::exchange::{Exchange, Piece, Surroundings};
 use crate::hooks;
 
 /// A body whose script failed is cut off.

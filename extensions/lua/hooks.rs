@@ -1,9 +1,9 @@
-//! What the hooks of all plugins with scripts have in common.
+//! Common parts of the hooks of plugins with scripts.
 
 use sigma_plugin::{Context, Reply, ResponseStep};
 
+use crate::engine::exchange::Exchange;
 use crate::engine::run::Outcome;
-use crate::exchange::Exchange;
 use crate::reply;
 
 /// The reason of responses after an error.

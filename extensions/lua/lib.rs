@@ -3,21 +3,20 @@
 //! | module | subject |
 //! |---|---|
 //! | `engine` | the Lua state of a worker: sandbox, budgets, runs |
-//! | `exchange` | what scripts keep of one exchange |
 //! | `exit_transformer` | `exit-transformer` |
 //! | `ngx` | the table `ngx` |
 //! | `core` | the module `apisix.core` and its relatives |
 //! | `modules` | other modules that scripts require |
 //! | `filter` | scripts that change bodies |
-//! | `hooks` | what hooks have in common |
-//! | `loaded` | what workers keep of instances |
+//! | `hooks` | common parts of hooks |
+//! | `loaded` | compiled texts of instances |
 //! | `reply` | the response that a script makes |
 //! | `scripts` | scripts in resources, besides plugins |
+//! | `state` | the Lua states of a process |
 //! | `serverless` | `serverless-pre-function` and `serverless-post-function` |
 
 mod core;
 mod engine;
-mod exchange;
 mod exit_transformer;
 mod filter;
 mod hooks;
@@ -27,6 +26,7 @@ mod ngx;
 mod reply;
 mod scripts;
 mod serverless;
+mod state;
 
 use sigma_plugin::Descriptor;
 

@@ -1,4 +1,4 @@
-//! What workers keep of instances, and the state that checks texts.
+//! Compiled texts of plugin instances, in each worker.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -6,27 +6,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
-use sigma_plugin::Node;
-
-use crate::engine::Engine;
-
-/// Uses the state of the worker of this thread; on other threads, the one that checks texts.
-///
-/// # Errors
-/// Returns the error of `run`, or a message if there is no state.
-pub(crate) fn here<R>(run: impl FnOnce(&Rc<Engine>) -> Result<R, String>) -> Result<R, String> {
-    match HERE.with_borrow(Clone::clone) {
-        Some(engine) => run(&engine),
-        None => with_checker(run),
-    }
-}
-
-/// Notes the state of the worker of this thread.
-pub(crate) fn set_here(engine: &Rc<Engine>) {
-    HERE.set(Some(Rc::clone(engine)));
-}
-
-/// The identity of an instance of a plugin. When it is dropped, workers forget what they keep for it.
+/// The identity of an instance of a plugin. When it is dropped, workers forget its values.
 #[derive(Debug)]
 pub(crate) struct Token(Arc<()>);
 
@@ -36,11 +16,11 @@ impl Token {
     }
 }
 
-/// What one worker keeps for instances, by their identity.
+/// The values of one worker for instances, by their identity.
 #[derive(Default)]
 pub(crate) struct Loaded {
     entries: RefCell<HashMap<usize, Entry>>,
-    /// The number of entries at which those of dropped instances are looked for.
+    /// With this number of entries, entries of dropped instances are removed.
     sweep_at: std::cell::Cell<usize>,
 }
 
@@ -49,7 +29,7 @@ struct Entry {
     value: Rc<dyn Any>,
 }
 
-/// The fewest entries among which dropped ones are looked for.
+/// Fewer entries are not searched for dropped instances.
 const FEW: usize = 64;
 
 impl Loaded {
@@ -87,28 +67,4 @@ impl Loaded {
             self.sweep_at.set(entries.len() * 2);
         }
     }
-}
-
-thread_local! {
-    /// The state of the worker of this thread.
-    static HERE: RefCell<Option<Rc<Engine>>> = const { RefCell::new(None) };
-    /// The state that checks texts on this thread; made anew after an error.
-    static CHECKER: RefCell<Option<Rc<Engine>>> = const { RefCell::new(None) };
-}
-
-/// Uses the state of this thread that checks texts.
-///
-/// # Errors
-/// Returns the error of `check`, or a message if there is no state.
-pub(crate) fn with_checker<R>(check: impl FnOnce(&Rc<Engine>) -> Result<R, String>) -> Result<R, String> {
-    let known = CHECKER.with_borrow(Clone::clone);
-    let engine = match known {
-        Some(engine) => engine,
-        None => {
-            let engine = Engine::made(&Node::default())?;
-            CHECKER.set(Some(Rc::clone(&engine)));
-            engine
-        }
-    };
-    check(&engine)
 }

@@ -2,8 +2,8 @@
 
 use sigma_plugin::{Context, Reply, Step};
 
+use crate::engine::exchange::Exchange;
 use crate::engine::run::Outcome;
-use crate::exchange::Exchange;
 
 /// Statuses for which nginx closes the connection without a response.
 const SILENT: &[i64] = &[-1, 444, 499];

@@ -17,13 +17,14 @@ use sigma_schema::expr::Variables;
 use sigma_schema::plugins::{PluginScope, ScriptForm};
 
 use crate::engine::arguments::type_name;
+use crate::engine::exchange::Exchange;
 use crate::engine::host::Stage;
 use crate::engine::run::{Finish, Outcome, Run};
 use crate::engine::{Engine, message_of};
-use crate::exchange::Exchange;
 use crate::filter::Filter;
-use crate::loaded::{Token, here, with_checker};
-use crate::{core, hooks, reply};
+use crate::loaded::Token;
+use crate::state::{here, with_checker};
+use crate::{core, hooks, reply, state};
 
 /// The hooks that scripts have.
 const PHASES: PhaseSet = PhaseSet::of(&[
@@ -213,7 +214,7 @@ impl Script {
         ctx: &mut Context,
         env: &Env<'_>,
     ) -> Result<Option<Run>, String> {
-        let engine = Engine::of(env)?;
+        let engine = state::of_worker(env)?;
         let Some(function) = self.function(phase, &engine, ctx)? else { return Ok(None) };
         let exchange = Exchange::of(ctx, &engine).map_err(|error| message_of(&error))?;
         let arguments = MultiValue::from_iter([LuaValue::Table(exchange.api_ctx.clone())]);
@@ -260,7 +261,7 @@ impl Plugin for Script {
     }
 
     fn body_filter(&self, ctx: &mut Context, env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
-        let made = Engine::of(env).and_then(|engine| {
+        let made = state::of_worker(env).and_then(|engine| {
             let Some(function) = self.function("body_filter", &engine, ctx)? else { return Ok(None) };
             let exchange = Exchange::of(ctx, &engine).map_err(|error| message_of(&error))?;
             let arguments = vec![LuaValue::Table(exchange.api_ctx.clone())];
@@ -313,7 +314,7 @@ impl Before {
     }
 
     fn run(&self, stage: Stage, ctx: &mut Context, env: &Env<'_>) -> Result<Run, String> {
-        let engine = Engine::of(env)?;
+        let engine = state::of_worker(env)?;
         let before = self.function(&engine)?;
         let exchange = Exchange::of(ctx, &engine).map_err(|error| message_of(&error))?;
         let arguments =
@@ -321,7 +322,7 @@ impl Before {
         Run::new(&engine, &exchange, stage, &before.place, before.function.clone(), arguments)
     }
 
-    /// Runs in a stage without waits. The plugin runs whatever the function does.
+    /// Runs in a stage without waits. The plugin runs in any case.
     fn at_once(&self, stage: Stage, ctx: &mut Context, env: &Env<'_>) {
         match self.run(stage, ctx, env) {
             Ok(run) => drop(run.at_once(ctx, env)),

@@ -11,13 +11,13 @@ use sigma_plugin::{
     BodyFilter, Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep, Step,
 };
 
+use crate::engine::exchange::Exchange;
 use crate::engine::host::Stage;
 use crate::engine::run::{Outcome, Run};
 use crate::engine::{Engine, message_of, settings};
-use crate::exchange::Exchange;
 use crate::filter::Filter;
 use crate::loaded::Token;
-use crate::{core, hooks, reply};
+use crate::{core, hooks, reply, state};
 
 /// Functions before almost all other plugins of the phase.
 pub(crate) static SERVERLESS_PRE_FUNCTION: Descriptor = Descriptor {
@@ -85,7 +85,7 @@ enum ConfiguredPhase {
 
 impl Configuration for Config {
     fn check(&self) -> Result<(), String> {
-        crate::loaded::with_checker(|engine| {
+        crate::state::with_checker(|engine| {
             for text in &self.functions {
                 function_of(engine, text)?;
             }
@@ -154,7 +154,7 @@ impl Serverless {
 
     /// Prepares a run in a stage.
     fn run(&self, stage: Stage, ctx: &mut Context, env: &Env<'_>) -> Result<Run, String> {
-        let engine = Engine::of(env)?;
+        let engine = state::of_worker(env)?;
         let functions = self.functions(&engine)?;
         let exchange = Exchange::of(ctx, &engine).map_err(|error| message_of(&error))?;
         let arguments = MultiValue::from_iter(functions.arguments(&exchange));
@@ -172,7 +172,9 @@ impl Serverless {
                 env,
                 Box::new(|outcome, engine, exchange, ctx, env| match &outcome {
                     Outcome::Returned(values) => {
-                        if let Some(step) = core::response::through_callbacks(values, exchange, ctx, env) {
+                        if let Some(step) =
+                            core::response::through_callbacks(values, exchange, ctx, env, engine)
+                        {
                             return step;
                         }
                         match core::response::returned(engine, values, exchange, ctx) {
@@ -225,7 +227,7 @@ impl Plugin for Serverless {
         if self.phase != ConfiguredPhase::BodyFilter {
             return None;
         }
-        let made = Engine::of(env).and_then(|engine| {
+        let made = state::of_worker(env).and_then(|engine| {
             let functions = self.functions(&engine)?;
             let exchange = Exchange::of(ctx, &engine).map_err(|error| message_of(&error))?;
             let arguments = functions.arguments(&exchange);

@@ -22,7 +22,7 @@ pub(crate) fn reply_to(request: &str, body: &str) -> Option<Reply> {
 }
 
 /// The body of that response, for a plain request; the status if it is not 200.
-pub(crate) fn said(body: &str) -> String {
+pub(crate) fn output_of(body: &str) -> String {
     let reply = reply_to("GET /a/b?x=1 HTTP/1.1\nHost: h.test", body);
     match reply {
         None => "passed".to_owned(),
@@ -36,7 +36,7 @@ pub(crate) fn said(body: &str) -> String {
 /// Checks what functions write.
 pub(crate) fn check(cases: &[(&str, &str)]) {
     for (body, expected) in cases {
-        assert_eq!(said(body), *expected, "{body}");
+        assert_eq!(output_of(body), *expected, "{body}");
     }
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn refusal_of(text: &str) -> String {
     entry("serverless-pre-function", conf).map(drop).unwrap_err()
 }
 
-/// As [`said`], on a worker's runtime: scripts may start timers and open sockets. The node's `plugin_attr` has these
+/// As [`output_of`], on a worker's runtime: scripts may start timers and open sockets. The node's `plugin_attr` has these
 /// settings of Lua.
 pub(crate) fn said_on_worker(settings: &Value, body: &str) -> String {
     OnWorker::new(settings).output(body)

@@ -199,7 +199,8 @@ fn judging(upstream: &Object, at: &dyn Fn(&str) -> String, found: &mut Vec<Probl
         }
         let probed = active.contains_key("healthy") || active.contains_key("unhealthy");
         // With APISIX an empty section is needed for passive checks.
-        if !probed && !(active.is_empty() && section("passive").is_some()) {
+        let passive_alone = active.is_empty() && section("passive").is_some();
+        if !probed && !passive_alone {
             let message = "no node is probed: `healthy` and `unhealthy` are missing";
             let hint = "write `healthy: {}` and `unhealthy: {}`: both have an interval of 1 second";
             found.push(no_effect(member(&at("checks"), "active"), message, hint));

@@ -1,4 +1,4 @@
-//! Connections in cleartext that other machines can read. Those to this machine are no reason for a warning.
+//! Connections in cleartext that other machines can read. Connections to this machine need no warning.
 
 use std::net::IpAddr;
 

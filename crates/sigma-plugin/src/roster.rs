@@ -139,7 +139,7 @@ impl Roster {
         self
     }
 
-    /// Returns the engine for scripts in resources; None if the build has none.
+    /// Returns the engine for scripts in resources; None if the build has no engine.
     pub fn scripts(&self) -> Option<&Arc<dyn Scripts>> {
         self.scripts.as_ref()
     }

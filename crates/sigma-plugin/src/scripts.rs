@@ -20,7 +20,7 @@ pub trait Scripts: Send + Sync {
     /// Returns the condition of a route. A text that does not compile is a condition that never holds.
     fn condition(&self, route: &str, text: &str) -> Arc<dyn RouteCondition>;
 
-    /// Returns the entry that runs a script in place of the plugins of its resource.
+    /// Returns the entry that runs a script. It replaces the plugins of its resource.
     fn script(&self, resource: &str, text: &str) -> Entry;
 
     /// Returns a plugin that runs a function before each hook of `plugin`, with the configuration of its entry.

@@ -30,6 +30,7 @@ mod outbound;
 mod passage;
 mod pressure;
 mod refusals;
+mod refuser;
 mod retry;
 pub mod route;
 pub mod snapshot;

@@ -40,7 +40,7 @@ pub struct Standing<'a> {
     pub priority: i32,
 }
 
-/// A script in a resource, besides those of plugins.
+/// A script in a resource. Scripts in plugin configurations have no form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScriptForm {
     /// `filter_func` of a route: a function that is the route's condition.

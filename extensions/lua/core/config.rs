@@ -6,8 +6,8 @@ use mlua::{Lua, Table, Value};
 
 use crate::engine::arguments::one;
 use crate::engine::host::Host;
+use crate::engine::modules::Modules;
 use crate::engine::settings::Settings;
-use crate::modules::Modules;
 
 /// Functions that reach the configuration's store, with the reason why scripts may not.
 const REFUSED: &[(&str, &str, &[&str])] = &[
@@ -68,7 +68,7 @@ pub(crate) fn attribute(lua: &Lua, plugin: &str) -> mlua::Result<Value> {
 
 #[cfg(test)]
 mod tests {
-    use crate::snippets::said;
+    use crate::snippets::output_of;
 
     #[test]
     fn the_store_is_out_of_reach() {
@@ -87,7 +87,7 @@ mod tests {
             ),
         ] {
             let body = format!("local core = require('apisix.core') ngx.print({value})");
-            assert_eq!(said(&body), expected, "{value}");
+            assert_eq!(output_of(&body), expected, "{value}");
         }
     }
 }

@@ -8,7 +8,7 @@ use sigma_schema::cidr::{Cidr, CidrSet};
 
 use crate::engine::arguments::{Arguments, Results, failed, one};
 use crate::engine::host::Host;
-use crate::modules::Modules;
+use crate::engine::modules::Modules;
 
 pub(super) fn register(lua: &Lua, host: &Rc<Host>, core: &Table, modules: &Modules) -> mlua::Result<()> {
     let ip = lua.create_table()?;
@@ -84,7 +84,7 @@ pub(crate) fn parsed_v6(arguments: &Arguments<'_>) -> Results {
 
 #[cfg(test)]
 mod tests {
-    use crate::snippets::said;
+    use crate::snippets::output_of;
 
     #[test]
     fn networks_match_addresses() {
@@ -100,7 +100,7 @@ mod tests {
             let body = format!(
                 "local ip = require('apisix.core').ip local m = ip.create_ip_matcher({{'10.0.0.0/8', '::1'}}) ngx.print({value})"
             );
-            assert_eq!(said(&body), expected, "{value}");
+            assert_eq!(output_of(&body), expected, "{value}");
         }
     }
 }

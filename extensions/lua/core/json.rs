@@ -9,7 +9,7 @@ use mlua::{Lua, Table, Value};
 use super::json_reader::{self, DEPTH, MOST_VALUES};
 use crate::engine::arguments::{Results, failed, one, type_name};
 use crate::engine::host::Host;
-use crate::modules::Modules;
+use crate::engine::modules::Modules;
 use crate::ngx::is_null;
 
 /// The longest text that one call writes.
@@ -338,10 +338,10 @@ fn delayed(lua: &Lua, host: &Rc<Host>) -> mlua::Result<Table> {
 
 #[cfg(test)]
 mod tests {
-    use crate::snippets::said;
+    use crate::snippets::output_of;
 
     fn says(value: &str) -> String {
-        said(&format!("local json = require('apisix.core').json ngx.print({value})"))
+        output_of(&format!("local json = require('apisix.core').json ngx.print({value})"))
     }
 
     #[test]

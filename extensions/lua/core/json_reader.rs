@@ -256,7 +256,7 @@ impl Reader<'_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::snippets::said;
+    use crate::snippets::output_of;
 
     #[test]
     fn mistakes_have_the_words_of_lua_cjson() {
@@ -275,11 +275,11 @@ mod tests {
             ("-", "Expected value but found invalid number at character 1"),
         ] {
             let body = format!("ngx.print(require('apisix.core').json.decode([==[{text}]==]))");
-            assert_eq!(said(&body), format!("nil{expected}"), "{text}");
+            assert_eq!(output_of(&body), format!("nil{expected}"), "{text}");
         }
         let deep = "ngx.print(require('apisix.core').json.decode(('['):rep(1100)))";
         let many = "ngx.print(require('apisix.core').json.decode('[' .. ('1,'):rep(200000) .. '1]'))";
-        assert_eq!(said(many), "nilFound more than 200000 values");
-        assert_eq!(said(deep), "nilFound too many nested data structures (1001)");
+        assert_eq!(output_of(many), "nilFound more than 200000 values");
+        assert_eq!(output_of(deep), "nilFound too many nested data structures (1001)");
     }
 }

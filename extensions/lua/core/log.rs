@@ -6,7 +6,7 @@ use mlua::{Lua, MultiValue, Table, Value};
 
 use crate::engine::arguments::{nothing, one};
 use crate::engine::host::Host;
-use crate::modules::Modules;
+use crate::engine::modules::Modules;
 use crate::ngx::log::{is_written, joined, write};
 
 /// The levels, by their names.

@@ -8,7 +8,7 @@ use std::time::Instant;
 use mlua::{Lua, Table};
 
 use crate::engine::host::Host;
-use crate::modules::Modules;
+use crate::engine::modules::Modules;
 
 /// The most entries of one cache. The memory limit of scripts holds besides.
 const MOST_ENTRIES: usize = 1_000_000;
@@ -23,7 +23,7 @@ pub(super) fn register(lua: &Lua, _host: &Rc<Host>, core: &Table, modules: &Modu
 
 #[cfg(test)]
 mod tests {
-    use crate::snippets::said;
+    use crate::snippets::output_of;
 
     #[test]
     fn values_are_kept_by_key_and_version() {
@@ -57,7 +57,7 @@ mod tests {
                 local function fail(c) return c('f', 1, function() n = n + 1 return nil, 'no' end) end
                 {body} ngx.print(n)"
             );
-            assert_eq!(said(&text), expected, "{body}");
+            assert_eq!(output_of(&text), expected, "{body}");
         }
     }
 }

@@ -1,26 +1,26 @@
 //! The module `apisix.core` and its relatives.
 
+mod addresses;
 pub(crate) mod config;
 mod ctx;
+mod facts;
 mod ip;
 pub(crate) mod json;
 mod json_reader;
 mod log;
 mod lrucache;
-mod misc;
 mod request;
 pub(crate) mod response;
 pub(crate) mod schema;
 mod string;
 mod table;
-mod utils;
 
 use std::rc::Rc;
 
 use mlua::{Lua, Table, Value};
 
 use crate::engine::host::Host;
-use crate::modules::Modules;
+use crate::engine::modules::Modules;
 
 /// Registers the modules.
 pub(crate) fn register(lua: &Lua, host: &Rc<Host>, modules: &Modules) -> mlua::Result<()> {
@@ -32,13 +32,12 @@ pub(crate) fn register(lua: &Lua, host: &Rc<Host>, modules: &Modules) -> mlua::R
     log::register(lua, host, &core, modules)?;
     string::register(lua, host, &core, modules)?;
     let split_path = table::register(lua, host, &core, modules)?;
-    utils::register(lua, host, &core, modules, split_path)?;
+    addresses::register(lua, host, &core, modules, split_path)?;
     ip::register(lua, host, &core, modules)?;
     lrucache::register(lua, host, &core, modules)?;
     schema::register(lua, host, &core, modules)?;
     config::register(lua, host, &core, modules)?;
-    misc::register(lua, host, &core, modules)?;
-    crate::modules::apisix::register(lua, host, modules)?;
+    facts::register(lua, host, &core, modules)?;
     modules.add("apisix.core", core)
 }
 

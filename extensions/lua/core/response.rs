@@ -7,9 +7,9 @@ use sigma_plugin::{Context, Env, Reply, Step};
 
 use crate::engine::Engine;
 use crate::engine::arguments::{failed, one, type_name};
+use crate::engine::exchange::Exchange;
 use crate::engine::host::{Host, Stage};
 use crate::engine::run::Run;
-use crate::exchange::Exchange;
 use crate::ngx::is_null;
 use crate::reply;
 
@@ -44,16 +44,16 @@ pub(crate) fn through_callbacks(
     exchange: &Exchange,
     ctx: &mut Context,
     env: &Env<'_>,
+    engine: &Rc<Engine>,
 ) -> Option<Step> {
     let callbacks: Value = exchange.ngx_ctx.borrow().raw_get("apisix_exit_callback_funcs").ok()?;
     if !matches!(values.front(), Some(Value::Integer(_) | Value::Number(_))) || !callbacks.is_table() {
         return None;
     }
-    let engine = Engine::of(env).ok()?;
     let exchange = Exchange::known(ctx)?;
     let exit: Function = engine.lua().named_registry_value(EXIT).ok()?;
     let place = "core.response.exit".into();
-    let run = Run::new(&engine, &exchange, Stage::Access, &place, exit, values.clone());
+    let run = Run::new(engine, &exchange, Stage::Access, &place, exit, values.clone());
     Some(match run {
         Ok(run) => {
             run.step(ctx, env, Box::new(|outcome, _, exchange, ctx, _| reply::after(&outcome, exchange, ctx)))

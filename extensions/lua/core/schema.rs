@@ -11,7 +11,7 @@ use super::json_reader::DEPTH;
 use crate::engine::arguments::{Results, failed, one, several, type_name};
 use crate::engine::host::Host;
 use crate::engine::message_of;
-use crate::modules::Modules;
+use crate::engine::modules::Modules;
 
 /// The most compiled schemas of one state; all are dropped when there are more.
 const MOST_SCHEMAS: usize = 1000;
@@ -242,7 +242,7 @@ fn fill(lua: &Lua, table: &Table, value: &Json) -> mlua::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use crate::snippets::said;
+    use crate::snippets::output_of;
 
     #[test]
     fn values_are_checked_and_filled() {
@@ -267,7 +267,7 @@ mod tests {
             let body = format!(
                 "local core = require('apisix.core') local v = {value} local ok, err = core.schema.check({schema}, v) ngx.print(ok, ok and core.json.canonical_encode(v) or err)"
             );
-            assert_eq!(said(&body), expected, "{value}");
+            assert_eq!(output_of(&body), expected, "{value}");
         }
     }
 
@@ -289,7 +289,7 @@ mod tests {
                 "made",
             ),
         ] {
-            assert_eq!(said(&format!("local core = require('apisix.core') {body}")), expected, "{body}");
+            assert_eq!(output_of(&format!("local core = require('apisix.core') {body}")), expected, "{body}");
         }
     }
 }

@@ -6,7 +6,7 @@ use mlua::{Lua, Table, Value};
 
 use crate::engine::arguments::{Arguments, one, several, type_name};
 use crate::engine::host::Host;
-use crate::modules::Modules;
+use crate::engine::modules::Modules;
 
 pub(super) fn register(lua: &Lua, host: &Rc<Host>, core: &Table, modules: &Modules) -> mlua::Result<()> {
     let string = lua.create_table()?;
@@ -198,7 +198,7 @@ fn compressed(text: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use crate::snippets::said;
+    use crate::snippets::output_of;
 
     #[test]
     fn texts_are_searched_plainly() {
@@ -227,7 +227,7 @@ mod tests {
             ("pcall(s.dump, print)", "falsestring.dump: scripts may not make bytecode"),
         ] {
             let body = format!("local s = require('apisix.core').string ngx.print({value})");
-            assert_eq!(said(&body), expected, "{value}");
+            assert_eq!(output_of(&body), expected, "{value}");
         }
     }
 }

@@ -6,7 +6,7 @@ use mlua::{Function, Lua, Table, Value};
 
 use super::string;
 use crate::engine::host::Host;
-use crate::modules::Modules;
+use crate::engine::modules::Modules;
 
 /// Members that are modules of their own in OpenResty's LuaJIT.
 const MODULES: &[(&str, &str)] = &[
@@ -48,11 +48,11 @@ pub(super) fn register(
 
 #[cfg(test)]
 mod tests {
-    use crate::snippets::{check, said};
+    use crate::snippets::{check, output_of};
 
     /// A body with `core`, `t` and `json` that says one value.
     fn says(value: &str) -> String {
-        said(&format!(
+        output_of(&format!(
             "local core = require('apisix.core') local t = core.table local json = core.json.canonical_encode {value}"
         ))
     }

@@ -8,7 +8,7 @@ use sigma_plugin::context::RouteFacts;
 use sigma_plugin::{Phase, Resource};
 use sigma_schema::template::Template;
 
-use crate::snippets::{function, said};
+use crate::snippets::{function, output_of};
 use crate::testing::{Case, field, summary};
 
 const CORE: &str = "local core = require('apisix.core') local function E(e) return (tostring(e):gsub('^[^\\n]-:%d+: ', '')) end ";
@@ -54,7 +54,7 @@ fn returned_values_are_responses() {
         ("ngx.header.x = '1' return 200", ""),
     ] {
         let expected = expected.trim_end();
-        assert_eq!(said(script).trim_end(), expected, "{script}");
+        assert_eq!(output_of(script).trim_end(), expected, "{script}");
     }
 }
 

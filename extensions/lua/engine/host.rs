@@ -13,8 +13,8 @@ use sigma_plugin::{Context, Env, Local, Node};
 use super::Engine;
 use super::arguments::{Arguments, Results, nothing};
 use super::budget::Budget;
+use super::exchange::Exchange;
 use super::lifetime::{Alone, Lifetime};
-use crate::exchange::Exchange;
 
 /// Where a script runs, in nginx's terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,8 +84,6 @@ pub(crate) enum Wish {
 /// The exchange and its surroundings, while a script of it runs.
 pub(crate) struct Seat {
     pub(crate) ctx: Context,
-    pub(crate) node: Arc<Node>,
-    pub(crate) local: Rc<Local>,
     /// Time since 1970, as of the beginning of the run or the last `ngx.update_time`.
     pub(crate) now: Duration,
     /// The state of the exchange for scripts.
@@ -125,7 +123,7 @@ pub(crate) struct Host {
     worker: OnceCell<WorkerFacts>,
     engine: RefCell<Weak<Engine>>,
     nested: Cell<usize>,
-    /// Functions of the prelude that wrap those of the gateway.
+    /// Functions of the prelude; they wrap functions of the gateway.
     checked: RefCell<Option<Function>>,
     waiting: RefCell<Option<Function>>,
     budget: Rc<Budget>,
@@ -176,7 +174,7 @@ impl Host {
     }
 
     /// Sets the worker; once.
-    pub(super) fn set_worker(&self, env: &Env<'_>) {
+    pub(crate) fn set_worker(&self, env: &Env<'_>) {
         self.worker.get_or_init(|| WorkerFacts {
             node: Arc::clone(env.node),
             local: Rc::downgrade(env.local),
@@ -203,13 +201,7 @@ impl Host {
     pub(super) fn enter(&self, stage: Stage, ctx: &mut Context, env: &Env<'_>, exchange: Rc<Exchange>) {
         self.stage.set(stage);
         self.wish.borrow_mut().take();
-        let seat = Seat {
-            ctx: std::mem::take(ctx),
-            node: Arc::clone(env.node),
-            local: Rc::clone(env.local),
-            now: env.unix_time(),
-            exchange,
-        };
+        let seat = Seat { ctx: std::mem::take(ctx), now: env.unix_time(), exchange };
         *self.seat.borrow_mut() = Some(seat);
     }
 

@@ -2,8 +2,11 @@
 
 pub(crate) mod arguments;
 mod budget;
+pub(crate) mod dictionaries;
+pub(crate) mod exchange;
 pub(crate) mod host;
 pub(crate) mod lifetime;
+pub(crate) mod modules;
 pub(crate) mod outbound;
 pub(crate) mod run;
 mod sandbox;
@@ -14,7 +17,6 @@ use std::rc::Rc;
 
 use mlua::chunk::ChunkMode;
 use mlua::{Function, LightUserData, Lua, LuaOptions, StdLib, Table, Value};
-use sigma_plugin::{Env, Node};
 use sigma_schema::expr::{VarName, VarValue, Variables};
 
 use budget::Budget;
@@ -22,8 +24,7 @@ use host::Host;
 use sandbox::Parts;
 use settings::Settings;
 
-use crate::loaded::{Loaded, Token, set_here};
-use crate::{core, modules, ngx};
+use crate::loaded::{Loaded, Token};
 
 /// The first value that a coroutine yields when its script waits. Scripts cannot make it.
 static WISH: u8 = 0;
@@ -44,43 +45,32 @@ pub(crate) struct Engine {
     environment: Function,
     /// `proxy` of the prelude.
     proxy: Function,
-    /// What it keeps for instances of plugins.
+    new_ctx: fn(&Lua) -> mlua::Result<Table>,
+    /// The compiled texts of plugin instances.
     instances: Loaded,
 }
 
-/// The state of a worker, or why it could not be made.
-struct Made(Result<Rc<Engine>, String>);
+/// A state in the making, for those who register functions.
+pub(crate) struct Assembly<'a> {
+    pub(crate) lua: &'a Lua,
+    pub(crate) host: &'a Rc<Host>,
+    /// The functions of the prelude.
+    pub(crate) gateway: &'a Table,
+    pub(crate) parts: &'a Parts,
+    pub(crate) settings: &'a Settings,
+}
+
+/// The functions of the gateway that a state gets.
+pub(crate) struct Functions {
+    /// Registers them.
+    pub(crate) register: fn(&Assembly<'_>) -> mlua::Result<()>,
+    /// Makes `ctx` for one exchange.
+    pub(crate) new_ctx: fn(&Lua) -> mlua::Result<Table>,
+}
 
 impl Engine {
-    /// The state of this worker; the first script makes it.
-    ///
-    /// # Errors
-    /// Returns an error message if the state cannot be made.
-    pub(crate) fn of(env: &Env<'_>) -> Result<Rc<Engine>, String> {
-        let made = env.local.part(|| {
-            let made = Engine::made(env.node);
-            if let Ok(engine) = &made {
-                set_here(engine);
-                engine.host.set_worker(env);
-            }
-            Made(made)
-        });
-        made.0.clone()
-    }
-
-    /// A state of its own, for checks of texts.
-    ///
-    /// # Errors
-    /// Returns an error message if the state cannot be made.
-    pub(crate) fn made(node: &Node) -> Result<Rc<Engine>, String> {
-        let settings = Settings::of(node)?;
-        let made = Engine::new(settings).map(Rc::new);
-        let engine = made.map_err(|error| format!("the Lua engine cannot start: {error}"))?;
-        engine.host.set_engine(&engine);
-        Ok(engine)
-    }
-
-    fn new(settings: Settings) -> mlua::Result<Engine> {
+    /// Makes a state with these functions.
+    pub(crate) fn new(settings: Settings, functions: &Functions) -> mlua::Result<Rc<Engine>> {
         let libs = StdLib::BIT | StdLib::JIT | StdLib::MATH | StdLib::OS | StdLib::STRING | StdLib::TABLE;
         // The `pcall` of the default options lets coroutines yield.
         let lua = Lua::new_with(libs, LuaOptions::new())?;
@@ -104,28 +94,31 @@ impl Engine {
             readonly: gateway.get("readonly")?,
         };
         sandbox::register(&lua, &host, &parts)?;
-        modules::text::register(&lua, &host, &parts.libraries)?;
-        modules::tables::register(&lua, &host, &parts.libraries)?;
-        let modules = modules::Modules::new(&lua, &host, &gateway)?;
-        ngx::register(&lua, &host, &gateway, &parts.base, &modules, &settings)?;
-        core::register(&lua, &host, &modules)?;
-        modules::resty::register(&lua, &host, &modules, &parts.environment, &settings)?;
-        modules.register(&lua, &host, &parts.base)?;
+        (functions.register)(&Assembly {
+            lua: &lua,
+            host: &host,
+            gateway: &gateway,
+            parts: &parts,
+            settings: &settings,
+        })?;
         empty_globals(&lua)?;
         lua.set_memory_limit(settings.memory_bytes)?;
         budget.install(&lua)?;
-        Ok(Engine {
+        let engine = Rc::new(Engine {
             runner: gateway.get("run")?,
             thread_runner: gateway.get("run_thread")?,
             run_all: gateway.get("run_all")?,
             proxy: gateway.get("proxy")?,
             environment: parts.environment,
+            new_ctx: functions.new_ctx,
             instances: Loaded::default(),
             lua,
             host,
             budget,
             settings,
-        })
+        });
+        engine.host.set_engine(&engine);
+        Ok(engine)
     }
 
     pub(crate) fn lua(&self) -> &Lua {
@@ -197,7 +190,7 @@ impl Engine {
         &self.run_all
     }
 
-    /// What this state keeps for an instance; the first call makes it.
+    /// The value of this state for an instance; the first call makes it.
     ///
     /// # Errors
     /// Returns the error of `make`.
@@ -211,7 +204,7 @@ impl Engine {
 
     /// Makes `ctx` for one exchange.
     pub(crate) fn new_api_ctx(&self) -> mlua::Result<Table> {
-        core::new_api_ctx(&self.lua)
+        (self.new_ctx)(&self.lua)
     }
 }
 
@@ -236,7 +229,7 @@ fn chunk_name(text: &str) -> String {
     text.replace('\0', " ")
 }
 
-/// The message of an error, without what the binding adds.
+/// The message of an error, without additions of the binding.
 pub(crate) fn message_of(error: &mlua::Error) -> String {
     match error {
         mlua::Error::RuntimeError(message) | mlua::Error::SyntaxError { message, .. } => message.clone(),

@@ -9,10 +9,10 @@ use sigma_plugin::step::{BodyRead, Resume};
 use sigma_plugin::{Context, Env, Reply, Step};
 
 use super::arguments::failed;
+use super::exchange::Exchange;
 use super::host::{Ready, Stage, Wish, Work};
 use super::lifetime::Alone;
 use super::{Engine, message_of, wish};
-use crate::exchange::Exchange;
 
 /// How a run ended.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub(crate) enum Outcome {
 }
 
 /// Continues the exchange after a run.
-pub(crate) type Finish = Box<dyn FnOnce(Outcome, &Engine, &Exchange, &mut Context, &Env<'_>) -> Step>;
+pub(crate) type Finish = Box<dyn FnOnce(Outcome, &Rc<Engine>, &Exchange, &mut Context, &Env<'_>) -> Step>;
 
 /// Why a run stopped.
 enum Progress {

@@ -1,7 +1,7 @@
 //! The libraries that scripts may use.
 //!
-//! A script of a configuration has no files, processes, `ffi`, `debug` beyond `debug.traceback`, and no bytecode: whoever
-//! may write configurations does not get the machine with it.
+//! Scripts of a configuration have no files, processes, `ffi` or bytecode, and of `debug` only `debug.traceback`: a right
+//! to write configurations is no right to run programs.
 
 use std::rc::Rc;
 
@@ -11,16 +11,16 @@ use mlua::{Lua, Table, Value};
 use super::arguments::{Results, failed, several};
 use super::host::Host;
 
-/// What the prelude has made.
-pub(super) struct Parts {
+/// The tables and functions of the prelude.
+pub(crate) struct Parts {
     /// The globals of scripts.
-    pub(super) base: Table,
+    pub(crate) base: Table,
     /// The libraries behind them.
-    pub(super) libraries: Table,
+    pub(crate) libraries: Table,
     /// Makes the globals of one script.
-    pub(super) environment: mlua::Function,
+    pub(crate) environment: mlua::Function,
     /// Makes a table that scripts can read and not change.
-    pub(super) readonly: mlua::Function,
+    pub(crate) readonly: mlua::Function,
 }
 
 /// Functions of the basic library that are passed on as they are.
@@ -91,7 +91,7 @@ pub(super) fn libraries(lua: &Lua) -> mlua::Result<Table> {
     for (library, member) in TAKEN {
         libraries.raw_get::<Table>(*library)?.raw_set(*member, Value::Nil)?;
     }
-    // Methods of texts are those of the library that scripts see.
+    // Methods of texts come from the library of scripts.
     let of_text: Table = libraries.raw_get("string")?;
     let metatable = lua.create_table()?;
     metatable.raw_set("__index", of_text)?;

@@ -11,7 +11,7 @@ use serde_json::Value;
 use sigma_plugin::Node;
 use sigma_schema::cidr::{Cidr, CidrSet};
 
-use crate::ngx::shared::Dictionaries;
+use super::dictionaries::Dictionaries;
 
 /// Settings of Lua for the whole process, in `plugin_attr.serverless-pre-function`.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]

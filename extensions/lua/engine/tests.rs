@@ -1,6 +1,6 @@
 //! The sandbox, budgets and coroutines.
 
-use crate::snippets::{check, refusal_of, said};
+use crate::snippets::{check, output_of, refusal_of};
 
 #[test]
 fn texts_that_do_not_compile_are_refused_with_the_line() {
@@ -53,10 +53,10 @@ fn endless_scripts_end() {
         "setmetatable({}, {__index = function() while true do end end})[1] = nil local x = setmetatable({}, {__index = function() while true do end end}).y",
         "xpcall(function() while true do end end, function() while true do end end)",
     ] {
-        assert_eq!(said(body), "500", "{body}");
+        assert_eq!(output_of(body), "500", "{body}");
     }
     // The next script has its whole time.
-    assert_eq!(said("for i = 1, 1000 do end ngx.say('fine')"), "fine\n");
+    assert_eq!(output_of("for i = 1, 1000 do end ngx.say('fine')"), "fine\n");
 }
 
 #[test]
@@ -67,9 +67,9 @@ fn memory_is_bounded() {
         "local function f(n) return n + f(n + 1) end f(1)",
         "local t = {} for i = 1, 1e9 do t[i] = coroutine.create(function() end) end",
     ] {
-        assert_eq!(said(body), "500", "{body}");
+        assert_eq!(output_of(body), "500", "{body}");
     }
-    assert_eq!(said("collectgarbage() ngx.say('fine')"), "fine\n");
+    assert_eq!(output_of("collectgarbage() ngx.say('fine')"), "fine\n");
 }
 
 #[test]
@@ -151,15 +151,15 @@ fn calls_within_each_other_do_not_exhaust_the_stack() {
         "t = setmetatable({}, {__concat = function(a, b) return a .. b end}) local x = t .. t",
     ] {
         // It ends, in any way.
-        let said = said(&format!("{core} {body} ngx.say('on')"));
-        assert!(said == "500" || said == "on\n" || said == "passed", "{body}: {said}");
+        let output = output_of(&format!("{core} {body} ngx.say('on')"));
+        assert!(output == "500" || output == "on\n" || output == "passed", "{body}: {output}");
     }
     assert_eq!(
-        said("ngx.say(select(2, pcall(string.gsub, {}, 'a', 'b')))"),
+        output_of("ngx.say(select(2, pcall(string.gsub, {}, 'a', 'b')))"),
         "bad argument #1 to 'gsub' (string expected, got table)\n"
     );
     assert_eq!(
-        said(
+        output_of(
             "local n = 0 for i = 1, 200 do pcall(string.gsub, 'a', '.', error) end ngx.say((('a'):gsub('a', 'b')))"
         ),
         "b\n"

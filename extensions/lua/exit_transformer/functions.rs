@@ -10,12 +10,13 @@ use sigma_plugin_kit::fields::{frames, is_name};
 use super::{is_content_type, with_fields_of};
 use crate::core::json;
 use crate::engine::arguments::type_name;
+use crate::engine::exchange::Exchange;
 use crate::engine::host::Stage;
 use crate::engine::run::{Outcome, Run};
 use crate::engine::{Engine, message_of};
-use crate::exchange::Exchange;
 use crate::loaded::Token;
 use crate::reply;
+use crate::state;
 
 /// Calls the functions one after the other. The first result says whether one succeeded.
 const CHAIN: &str = "
@@ -36,7 +37,7 @@ return is_changed, code, body, header";
 /// # Errors
 /// Returns the compiler's message.
 pub(super) fn check(functions: &[String]) -> Result<(), String> {
-    crate::loaded::with_checker(|engine| functions.iter().try_for_each(|text| engine.compile(text).map(drop)))
+    crate::state::with_checker(|engine| functions.iter().try_for_each(|text| engine.compile(text).map(drop)))
 }
 
 /// The functions of an instance, which each worker compiles when it needs them.
@@ -104,7 +105,7 @@ impl Functions {
 
     fn run(&self, ctx: &mut Context, env: &Env<'_>) -> Result<ResponseStep, String> {
         let text = |error: mlua::Error| message_of(&error);
-        let engine = Engine::of(env)?;
+        let engine = state::of_worker(env)?;
         let compiled = self.compiled(&engine)?;
         let exchange = Exchange::of(ctx, &engine).map_err(text)?;
         let body = body_of(&engine, ctx.own_body.as_deref().unwrap_or_default()).map_err(text)?;

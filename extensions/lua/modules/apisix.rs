@@ -5,11 +5,11 @@ use std::rc::Rc;
 
 use mlua::{Lua, Value};
 
-use super::Modules;
 use crate::core::config::attribute;
 use crate::engine::arguments::one;
 use crate::engine::host::Host;
 use crate::engine::message_of;
+use crate::engine::modules::Modules;
 
 /// Functions that are refused, with the reason.
 const REFUSED: &[(&str, &[&str], &str)] = &[
@@ -71,7 +71,7 @@ pub(crate) fn register(lua: &Lua, host: &Rc<Host>, modules: &Modules) -> mlua::R
 
 #[cfg(test)]
 mod tests {
-    use crate::snippets::said;
+    use crate::snippets::output_of;
 
     #[test]
     fn modules_serve_or_name_the_reason() {
@@ -94,7 +94,7 @@ mod tests {
                 "apisix.consumer.attach_consumer: scripts cannot authenticate consumers; use a plugin for authentication, and read `ctx.consumer_name`",
             ),
         ] {
-            assert_eq!(said(&format!("ngx.print({value})")), expected, "{value}");
+            assert_eq!(output_of(&format!("ngx.print({value})")), expected, "{value}");
         }
     }
 }

@@ -9,9 +9,9 @@ use std::rc::Rc;
 
 use mlua::{LightUserData, Lua, Table, Value};
 
-use super::Modules;
 use crate::engine::arguments::{Arguments, Results, failed, one};
 use crate::engine::host::Host;
+use crate::engine::modules::Modules;
 use crate::ngx::codec::bytes;
 use crate::ngx::null;
 
@@ -109,7 +109,7 @@ impl Json {
 }
 
 /// Registers the modules. Returns what `apisix.core` needs to use them.
-pub(super) fn register(lua: &Lua, host: &Rc<Host>, modules: &Modules) -> mlua::Result<Rc<Json>> {
+pub(crate) fn register(lua: &Lua, host: &Rc<Host>, modules: &Modules) -> mlua::Result<Rc<Json>> {
     let json = Rc::new(Json::new(lua, modules)?);
     modules.add("cjson", module(lua, host, &json, false)?)?;
     modules.add("cjson.safe", module(lua, host, &json, true)?)?;
@@ -175,8 +175,11 @@ fn single(arguments: &Arguments<'_>) -> Result<(), String> {
     if arguments.count() == 1 { Ok(()) } else { Err(arguments.bad(1, "expected 1 argument")) }
 }
 
-/// Settings that are switches.
-const SWITCHES: &[(&str, fn(&mut Config) -> &mut bool)] = &[
+/// A setting that is a switch.
+type Switch = fn(&mut Config) -> &mut bool;
+
+/// Settings that are switches, by name.
+const SWITCHES: &[(&str, Switch)] = &[
     ("encode_empty_table_as_object", |config| &mut config.empty_table_as_object),
     ("decode_array_with_array_mt", |config| &mut config.decode_with_array_mt),
     ("decode_allow_comment", |config| &mut config.allow_comment),

@@ -12,10 +12,10 @@ use mlua::{Lua, Table, Value};
 use sha1::Digest;
 use sigma_plugin::system::{self, System};
 
-use super::Modules;
 use super::jwt;
 use crate::engine::arguments::{Arguments, Results, nothing, one};
 use crate::engine::host::Host;
+use crate::engine::modules::Modules;
 use crate::ngx::codec::{bytes, decoded_for_urls, encoded_for_urls, hex};
 use crate::ngx::time::{http_time, now};
 
@@ -23,7 +23,7 @@ use crate::ngx::time::{http_time, now};
 const RANDOM_BYTES: usize = 65536;
 
 /// Registers the modules.
-pub(super) fn register(
+pub(crate) fn register(
     lua: &Lua,
     host: &Rc<Host>,
     gateway: &Table,

@@ -1,7 +1,7 @@
 //! Modules that scripts require.
 
 pub(crate) mod cjson;
-mod digest;
+pub(crate) mod digest;
 mod jwt;
 pub(crate) mod tables;
 pub(crate) mod text;
@@ -9,75 +9,3 @@ pub(crate) mod text;
 pub(crate) mod resty;
 
 pub(crate) mod apisix;
-
-use std::cell::RefCell;
-use std::collections::HashMap;
-use std::rc::Rc;
-
-use mlua::{Function, Lua, Table, Value};
-
-use crate::engine::arguments::one;
-use crate::engine::host::Host;
-
-/// The modules of one state, by name.
-pub(crate) struct Modules {
-    known: Rc<RefCell<HashMap<String, Value>>>,
-    /// `readonly` of the prelude.
-    readonly: Function,
-}
-
-impl Modules {
-    pub(crate) fn new(lua: &Lua, host: &Rc<Host>, gateway: &Table) -> mlua::Result<Rc<Modules>> {
-        let modules = Rc::new(Modules { known: Rc::default(), readonly: gateway.get("readonly")? });
-        cjson::register(lua, host, &modules)?;
-        digest::register(lua, host, gateway, &modules)?;
-        Ok(modules)
-    }
-
-    /// A table that scripts can read and not change.
-    pub(crate) fn readonly(&self, table: Table, name: &str) -> mlua::Result<Value> {
-        self.readonly.call((table, name))
-    }
-
-    /// Adds a module: a table that scripts can read and not change.
-    pub(crate) fn add(&self, name: &str, module: Table) -> mlua::Result<()> {
-        let module = self.readonly(module, name)?;
-        self.known.borrow_mut().insert(name.to_owned(), module);
-        Ok(())
-    }
-
-    /// Adds a module that is also a member of another one; returns it as scripts see it.
-    pub(crate) fn shared(&self, name: &str, module: Table) -> mlua::Result<Value> {
-        self.add(name, module)?;
-        Ok(self.known.borrow().get(name).cloned().unwrap_or(Value::Nil))
-    }
-
-    /// A module; nil if it is not known.
-    fn get(&self, name: &str) -> Value {
-        self.known.borrow().get(name).cloned().unwrap_or(Value::Nil)
-    }
-
-    /// Adds a value as a module, unchanged.
-    pub(crate) fn add_value(&self, name: &str, module: impl Into<Value>) {
-        self.known.borrow_mut().insert(name.to_owned(), module.into());
-    }
-
-    /// Registers `require`.
-    pub(crate) fn register(&self, lua: &Lua, host: &Rc<Host>, base: &Table) -> mlua::Result<()> {
-        for name in ["bit", "coroutine", "math", "os", "string", "table"] {
-            self.add_value(name, base.raw_get::<Value>(name)?);
-        }
-        let of_tables: Table = base.get("table")?;
-        for name in tables::MODULES {
-            self.add_value(&format!("table.{name}"), of_tables.get::<Value>(*name)?);
-        }
-        let known = Rc::clone(&self.known);
-        host.function(lua, base, "require", move |_, arguments| {
-            let name = arguments.text(1)?.to_string_lossy();
-            match known.borrow().get(&name) {
-                Some(module) => one(arguments.lua(), module),
-                None => Err(format!("module '{name}' not found: this gateway has no such module")),
-            }
-        })
-    }
-}

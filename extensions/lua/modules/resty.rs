@@ -4,9 +4,9 @@ use std::rc::Rc;
 
 use mlua::{Function, Lua, Table, Value};
 
-use super::Modules;
 use crate::engine::arguments::{nothing, one};
 use crate::engine::host::Host;
+use crate::engine::modules::Modules;
 use crate::engine::settings::Settings;
 
 /// The texts, by the names of their modules.

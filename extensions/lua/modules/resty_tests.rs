@@ -9,7 +9,7 @@ fn open() -> Value {
     json!({"allowed_networks": ["127.0.0.0/8"], "socket_bytes": 20_000})
 }
 
-fn said(body: &str, port: u16) -> String {
+fn output_of(body: &str, port: u16) -> String {
     let start = "local http = require('resty.http') local url = 'http://127.0.0.1:PORT' \
                  local function call(path, p) local c = http.new() c:set_timeout(5000) return c:request_uri(url .. path, p) end ";
     said_on_worker(&open(), &format!("{start}{body}").replace("PORT", &port.to_string()))
@@ -72,7 +72,7 @@ fn http_sends_requests() {
             "200 https [::1] 443 /a b=c\nnilbad uri: http://a@b/, it has a user",
         ),
     ] {
-        assert_eq!(said(body, origin.port()), expected, "{body}");
+        assert_eq!(output_of(body, origin.port()), expected, "{body}");
     }
 }
 
@@ -105,16 +105,16 @@ fn http_reads_responses() {
         ("", "nil closed"),
     ] {
         let origin = origin(response);
-        assert_eq!(said(whole, origin.port()), format!("200 {expected}").trim_end(), "{response}");
+        assert_eq!(output_of(whole, origin.port()), format!("200 {expected}").trim_end(), "{response}");
     }
     let large = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
     let chunk = format!("1000\r\n{}\r\n", "x".repeat(4096));
     let large: &'static str = Box::leak(format!("{large}{}", chunk.repeat(6)).into_boxed_str());
     let expected = "200 nil the body of the response is larger than 20000 bytes";
-    assert_eq!(said(whole, origin(large).port()), expected);
+    assert_eq!(output_of(whole, origin(large).port()), expected);
     let head: &'static str =
         Box::leak(format!("HTTP/1.1 200 OK\r\n{}\r\n", "X-A: 1\r\n".repeat(9000)).into_boxed_str());
-    assert_eq!(said(whole, origin(head).port()), "200 nil the head of the response is too large");
+    assert_eq!(output_of(whole, origin(head).port()), "200 nil the head of the response is too large");
 }
 
 #[test]

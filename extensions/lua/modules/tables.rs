@@ -8,7 +8,7 @@ use crate::engine::arguments::{nothing, one};
 use crate::engine::host::Host;
 
 /// Functions that are modules too.
-pub(super) const MODULES: &[&str] = &["clear", "clone", "isarray", "isempty", "new", "nkeys"];
+pub(crate) const MODULES: &[&str] = &["clear", "clone", "isarray", "isempty", "new", "nkeys"];
 
 /// The most places that a new table has ready: they are a wish, not a limit.
 const MOST_READY: i64 = 1 << 16;

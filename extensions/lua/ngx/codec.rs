@@ -12,7 +12,7 @@ use sha1::{Digest, Sha1};
 
 use crate::engine::arguments::{Arguments, Results, failed, one, several, type_name};
 use crate::engine::host::Host;
-use crate::modules::Modules;
+use crate::engine::modules::Modules;
 
 /// Decoders of nginx ignore bits after the last byte.
 const LENIENT: GeneralPurposeConfig = GeneralPurposeConfig::new()

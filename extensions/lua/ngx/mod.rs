@@ -30,8 +30,8 @@ use mlua::{Function, Lua, Table, Value};
 
 use crate::engine::arguments::{Results, nothing, one};
 use crate::engine::host::Host;
+use crate::engine::modules::Modules;
 use crate::engine::settings::Settings;
-use crate::modules::Modules;
 
 /// The name of the table in the registry.
 const NGX: &str = "sigma.ngx";
@@ -52,7 +52,13 @@ pub(crate) fn register(
     output::register(lua, host, &ngx, settings)?;
     fields::register(lua)?;
     response::register(lua, host, &ngx, gateway, modules)?;
-    request::register(lua, host, &ngx, gateway, modules, settings)?;
+    let req = lua.create_table()?;
+    request::register(lua, host, &req)?;
+    args::register(lua, host, &req)?;
+    body::register(lua, host, &req, settings)?;
+    modules.add("ngx.req", req.clone())?;
+    let readonly: Function = gateway.get("readonly")?;
+    ngx.raw_set("req", readonly.call::<Table>((req, "ngx.req"))?)?;
     variables::register(lua, host, &ngx, gateway)?;
     filter::register(lua, host, &ngx, gateway, settings.output_bytes)?;
     codec::register(lua, host, &ngx, modules)?;

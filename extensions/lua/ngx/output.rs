@@ -105,12 +105,12 @@ fn write(host: &Host, arguments: &Arguments<'_>, end: &str, most: usize) -> Resu
 
 /// Appends the texts of an array and of the arrays within it.
 pub(crate) fn flatten(lua: &Lua, table: &Table, bytes: &mut Vec<u8>, most: usize) -> Result<(), String> {
-    let mut room = Room { values: MOST_VALUES, bytes: most };
-    flatten_within(lua, table, bytes, &mut room, DEPTH)
+    let mut limit = OutputLimit { values: MOST_VALUES, bytes: most };
+    flatten_within(lua, table, bytes, &mut limit, DEPTH)
 }
 
 /// The size that output may have: a value may be in it many times.
-struct Room {
+struct OutputLimit {
     values: usize,
     bytes: usize,
 }
@@ -123,7 +123,7 @@ fn flatten_within(
     lua: &Lua,
     table: &Table,
     bytes: &mut Vec<u8>,
-    room: &mut Room,
+    limit: &mut OutputLimit,
     depth: usize,
 ) -> Result<(), String> {
     if depth == 0 {
@@ -139,15 +139,15 @@ fn flatten_within(
         }
     }
     for place in 1..=length {
-        check_size(bytes.len(), room.bytes)?;
-        room.values = room
+        check_size(bytes.len(), limit.bytes)?;
+        limit.values = limit
             .values
             .checked_sub(1)
             .ok_or_else(|| format!("tables may have {MOST_VALUES} values at most"))?;
         match table.raw_get::<Value>(place).map_err(|error| error.to_string())? {
             Value::Nil => bytes.extend_from_slice(b"nil"),
             Value::Boolean(value) => bytes.extend_from_slice(if value { b"true" } else { b"false" }),
-            Value::Table(inner) => flatten_within(lua, &inner, bytes, room, depth - 1)?,
+            Value::Table(inner) => flatten_within(lua, &inner, bytes, limit, depth - 1)?,
             value if is_null(&value) => bytes.extend_from_slice(b"null"),
             value @ (Value::String(_) | Value::Integer(_) | Value::Number(_)) => {
                 let text = lua.coerce_string(value).map_err(|error| error.to_string())?;

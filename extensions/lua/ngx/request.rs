@@ -2,18 +2,15 @@
 
 use std::rc::Rc;
 
-use mlua::{Function, Lua, Table, Value};
+use mlua::{Lua, Table, Value};
 use sigma_http::{HeaderId, is_authority};
 use sigma_plugin::variables::percent_encode_path;
 use sigma_plugin::{Context, OwnedField};
 
 use super::fields::{check_room, count_of, escaped, is_framing, name_of, table_of, text_of, values_of};
-use super::{args, body};
 use crate::engine::arguments::{Arguments, Results, nothing, one};
+use crate::engine::exchange::Exchange;
 use crate::engine::host::{Host, Seat, Stage};
-use crate::engine::settings::Settings;
-use crate::exchange::Exchange;
-use crate::modules::Modules;
 
 /// Methods by the numbers of their constants.
 const METHODS: [(i64, &str); 15] = [
@@ -38,31 +35,23 @@ const METHODS: [(i64, &str); 15] = [
 pub(super) const TARGET_BYTES: usize = 1 << 16;
 
 /// Registers the functions.
-pub(super) fn register(
-    lua: &Lua,
-    host: &Rc<Host>,
-    ngx: &Table,
-    gateway: &Table,
-    modules: &Modules,
-    settings: &Settings,
-) -> mlua::Result<()> {
-    let req = lua.create_table()?;
-    host.function(lua, &req, "get_headers", |host, arguments| {
+pub(super) fn register(lua: &Lua, host: &Rc<Host>, req: &Table) -> mlua::Result<()> {
+    host.function(lua, req, "get_headers", |host, arguments| {
         let (most, raw) = (count_of(arguments.optional_integer(1)?), arguments.is_true(2));
         host.with(|seat| table_of(arguments.lua(), seat.ctx.request.headers.iter(), most, raw))
     })?;
-    host.function(lua, &req, "set_header", |host, arguments| set_header(host, &arguments, true))?;
-    host.function(lua, &req, "add_header", |host, arguments| set_header(host, &arguments, false))?;
-    host.function(lua, &req, "clear_header", |host, arguments| {
+    host.function(lua, req, "set_header", |host, arguments| set_header(host, &arguments, true))?;
+    host.function(lua, req, "add_header", |host, arguments| set_header(host, &arguments, false))?;
+    host.function(lua, req, "clear_header", |host, arguments| {
         let name = field_name(&arguments)?;
         host.with(|seat| store(&mut seat.ctx, &name, &[], true))?;
         nothing()
     })?;
-    host.function(lua, &req, "get_method", |host, arguments| {
+    host.function(lua, req, "get_method", |host, arguments| {
         let method = host.with(|seat| Ok(seat.ctx.request.method_token().to_vec()))?;
         one(arguments.lua(), arguments.lua().create_string(method).map_err(|error| error.to_string())?)
     })?;
-    host.function(lua, &req, "set_method", |host, arguments| {
+    host.function(lua, req, "set_method", |host, arguments| {
         let number = match arguments.value(1) {
             Value::Integer(number) => number,
             Value::Number(number) => number as i64,
@@ -80,31 +69,26 @@ pub(super) fn register(
         })?;
         nothing()
     })?;
-    host.function(lua, &req, "set_uri", set_uri)?;
-    host.function(lua, &req, "start_time", |host, arguments| {
+    host.function(lua, req, "set_uri", set_uri)?;
+    host.function(lua, req, "start_time", |host, arguments| {
         let seconds = host.with(|seat| {
             let elapsed = seat.ctx.record.elapsed_ms().unwrap_or_default();
             Ok(((seat.now.as_secs_f64() * 1000.0 - elapsed).max(0.0)).round() / 1000.0)
         })?;
         one(arguments.lua(), seconds)
     })?;
-    host.function(lua, &req, "is_internal", |host, arguments| {
+    host.function(lua, req, "is_internal", |host, arguments| {
         let is_internal = host.with(|seat| Ok(seat.ctx.within > 0))?;
         one(arguments.lua(), is_internal)
     })?;
-    host.function(lua, &req, "http_version", |host, arguments| {
+    host.function(lua, req, "http_version", |host, arguments| {
         let version = host.with(|seat| Ok(seat.ctx.request.version))?;
         one(arguments.lua(), version.as_str().trim_start_matches("HTTP/").parse::<f64>().unwrap_or(1.1))
     })?;
-    host.function(lua, &req, "raw_header", |host, arguments| {
+    host.function(lua, req, "raw_header", |host, arguments| {
         let head = host.with(|seat| Ok(head(&seat.ctx, arguments.is_true(1))))?;
         one(arguments.lua(), arguments.lua().create_string(head).map_err(|error| error.to_string())?)
-    })?;
-    args::register(lua, host, &req)?;
-    body::register(lua, host, &req, settings)?;
-    modules.add("ngx.req", req.clone())?;
-    let readonly: Function = gateway.get("readonly")?;
-    ngx.raw_set("req", readonly.call::<Table>((req, "ngx.req"))?)
+    })
 }
 
 fn field_name(arguments: &Arguments<'_>) -> Result<Vec<u8>, String> {

@@ -11,7 +11,7 @@ use super::fields::{
 use super::request::unsafe_byte;
 use crate::engine::arguments::{Arguments, Results, nothing, one};
 use crate::engine::host::{Host, Stage, Wait, Wish};
-use crate::modules::Modules;
+use crate::engine::modules::Modules;
 
 /// Fields with one value: of several the last one counts.
 const SINGLE: [&str; 12] = [

@@ -2,7 +2,7 @@
 
 use sigma_plugin::{Phase, Reply};
 
-use crate::snippets::{check, function, reply_to, said};
+use crate::snippets::{check, function, output_of, reply_to};
 use crate::testing::{Case, field};
 
 /// A message without its place in the script.
@@ -12,7 +12,7 @@ const E: &str = "local function E(e) return (tostring(e):gsub('^[^\\n]-:%d+: ', 
 
 fn checked(cases: &[(&str, &str)]) {
     for (body, expected) in cases {
-        assert_eq!(said(&format!("{E}{body}")).trim_end_matches('\n'), *expected, "{body}");
+        assert_eq!(output_of(&format!("{E}{body}")).trim_end_matches('\n'), *expected, "{body}");
     }
 }
 

@@ -1,5 +1,5 @@
 //! Pairs that are harmful together in different resources of a file: a route gets the plugins of its service, its
-//! plugin config and the global rules. Only this view shows what a route lacks.
+//! plugin config and the global rules. Only this view shows the missing plugins of a route.
 
 use std::collections::{HashMap, HashSet};
 

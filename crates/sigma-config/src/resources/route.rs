@@ -129,7 +129,7 @@ resource! {
 pub struct Script(String);
 
 impl Script {
-    /// Returns the text; empty if there is none.
+    /// Returns the text; empty without one.
     pub fn text(&self) -> &str {
         &self.0
     }

@@ -63,7 +63,6 @@ use stage::Stage;
 use tunnel::Leave;
 use via::Onward;
 
-pub(crate) use report::refuser;
 #[cfg(test)]
 pub(crate) use request::find;
 pub(crate) use request::{PeerText, Viewed, accept, explain};

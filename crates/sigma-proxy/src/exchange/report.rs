@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use sigma_http::{FaultKind, Side, fault};
 use sigma_observe::throttle::{Allowance, Throttles};
-use sigma_plugin::Context;
 use sigma_plugin::record::Source;
 
 use super::{Exchange, PeerText};
@@ -66,7 +65,7 @@ impl Exchange<'_, '_> {
 
     /// Returns the plugin that rejected the request, or failed it: its response has a status from 400 on.
     pub(super) fn refuser(&self) -> Option<&str> {
-        refuser(&self.scratch.ctx)
+        crate::refuser::refuser(&self.scratch.ctx)
     }
 
     /// Returns why the exchange failed, unless the client is the reason or a node responded.
@@ -90,16 +89,6 @@ impl Exchange<'_, '_> {
             _ => None,
         }
     }
-}
-
-/// Returns the plugin that rejected the request of this exchange, or failed it.
-pub(crate) fn refuser(ctx: &Context) -> Option<&str> {
-    let responder = || match ctx.record.source {
-        Source::Upstream => None,
-        _ => ctx.login.responder().map(|(entry, _)| entry),
-    };
-    let refuser = ctx.login.replacer().or_else(responder);
-    refuser.filter(|_| ctx.record.status >= 400).map(|entry| entry.name())
 }
 
 /// Returns how many lines of this reason were left out before, if one may be written now.

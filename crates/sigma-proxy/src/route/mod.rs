@@ -59,7 +59,7 @@ pub struct Router {
     scripts: Engine,
 }
 
-/// The engine for conditions in code; None if the build has none.
+/// The engine for conditions in code; None if the build has no engine.
 #[derive(Clone, Default)]
 pub(crate) struct Engine(pub(crate) Option<Arc<dyn Scripts>>);
 

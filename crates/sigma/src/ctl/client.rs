@@ -10,7 +10,7 @@ use super::identity::Identity;
 
 /// An answer takes no longer than this, a whole configuration included.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// The field of a response with a warning about what was written.
+/// The field of a response with a warning about the written resource.
 const WARNING: &str = "x-sigma-warning";
 const DEFAULT_ADMIN: &str = "http://127.0.0.1:9180";
 /// The Control API that commands ask unless `--control` names another.

@@ -1,13 +1,13 @@
 //! Tests of `cjson`, after the recorded answers of nginx.
 
 use super::encode::general;
-use crate::snippets::{check, said};
+use crate::snippets::{check, output_of};
 
 const CJSON: &str = "local c = require 'cjson' local s = require 'cjson.safe' ";
 
 fn check_cjson(cases: &[(&str, &str)]) {
     for (body, expected) in cases {
-        assert_eq!(said(&format!("{CJSON}{body}")), *expected, "{body}");
+        assert_eq!(output_of(&format!("{CJSON}{body}")), *expected, "{body}");
     }
 }
 
@@ -65,7 +65,7 @@ fn decode_errors_name_token_and_place() {
         (".5", "Expected value but found invalid token at character 1"),
     ] {
         let body = format!("{CJSON}local v, e = s.decode([==[{text}]==]) ngx.print(tostring(v), ' ', e)");
-        assert_eq!(said(&body), format!("nil {expected}"), "{text}");
+        assert_eq!(output_of(&body), format!("nil {expected}"), "{text}");
     }
     check_cjson(&[(
         "local ok, e = pcall(c.decode, '[') ngx.say(ok, e)",
@@ -126,7 +126,7 @@ fn depth_and_length_are_bounded() {
     // Tables that share others have texts without end: the length or the time of the script ends them.
     let body =
         format!("{CJSON}local t = {{1}} for i = 1, 60 do t = {{t, t}} end ngx.print(s.encode(t) == nil)");
-    let ending = said(&body);
+    let ending = output_of(&body);
     assert!(ending == "true" || ending == "500", "{ending}");
     check(&[("ngx.say('fine')", "fine\n")]);
 }

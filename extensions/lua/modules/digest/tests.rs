@@ -1,12 +1,12 @@
 //! Tests of the modules of OpenResty.
 
-use crate::snippets::{check, said};
+use crate::snippets::{check, output_of};
 
 /// Checks what functions with a module write.
 fn check_module(module: &str, cases: &[(&str, &str)]) {
     for (body, expected) in cases {
         let body = format!("local m = require '{module}' {body}");
-        assert_eq!(said(&body), *expected, "{body}");
+        assert_eq!(output_of(&body), *expected, "{body}");
     }
 }
 
@@ -219,7 +219,7 @@ fn tables_have_the_functions_of_openresty() {
         "local t = {} for i = 1, 100000 do t[i] = i end while true do pcall(table.insert, t, 1, 1) pcall(table.remove, t, 1) end",
         "while true do pcall(string.rep, 'x', 1000000) end",
     ] {
-        assert_eq!(said(body), "500", "{body}");
+        assert_eq!(output_of(body), "500", "{body}");
     }
 }
 
@@ -228,7 +228,7 @@ fn modules_are_not_changed_by_scripts() {
     for module in ["resty.jwt", "resty.lrucache", "resty.jit-uuid", "resty.aes", "cjson", "ngx.re"] {
         let body =
             format!("local m = require '{module}' ngx.print(pcall(function() m.new = 1 end) == false)");
-        assert_eq!(said(&body), "true", "{module}");
+        assert_eq!(output_of(&body), "true", "{module}");
     }
     check(&[
         ("local o = require('resty.sha1'):new() ngx.say(getmetatable(o))", "false\n"),

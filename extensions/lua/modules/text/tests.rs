@@ -5,11 +5,11 @@ use std::rc::Rc;
 use mlua::{Function, Lua, LuaString, Table};
 
 use crate::engine::Engine;
-use crate::snippets::{check, said};
+use crate::snippets::{check, output_of};
 
 /// A state with LuaJIT's own libraries, and a state of the gateway.
 fn both() -> (Lua, Rc<Engine>) {
-    (Lua::new(), Engine::made(&sigma_plugin::Node::default()).unwrap())
+    (Lua::new(), crate::state::new(&sigma_plugin::Node::default()).unwrap())
 }
 
 /// Runs a library on pseudo-random patterns; returns a line for each.
@@ -80,7 +80,7 @@ fn searches_end() {
         "local s = ('('):rep(200000) ngx.say(s:match('%b()'))",
         "while true do pcall(string.find, ('a'):rep(3000), ('.*'):rep(5) .. 'b') end",
     ] {
-        assert_eq!(said(body), "500", "{body}");
+        assert_eq!(output_of(body), "500", "{body}");
     }
     check(&[
         (

@@ -14,7 +14,7 @@ use self::template::Template;
 use super::codec::{any_text, bytes};
 use crate::engine::arguments::{Arguments, Results, failed, one, several};
 use crate::engine::host::Host;
-use crate::modules::Modules;
+use crate::engine::modules::Modules;
 
 /// The longest text that a replacement makes.
 const MOST_BYTES: usize = 16 << 20;

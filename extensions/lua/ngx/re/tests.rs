@@ -1,13 +1,13 @@
 //! Tests of `ngx.re`, after the recorded answers of nginx.
 
-use crate::snippets::{check, said};
+use crate::snippets::{check, output_of};
 
 /// A table as text, in the order of its keys.
 const DUMP: &str = "local D D = function(v) if type(v) == 'table' then local o = {} for k, x in pairs(v) do o[#o + 1] = tostring(k) .. '=' .. D(x) end table.sort(o) return '{' .. table.concat(o, ',') .. '}' end return tostring(v) end ";
 
 fn check_dumped(cases: &[(&str, &str)]) {
     for (body, expected) in cases {
-        assert_eq!(said(&format!("{DUMP}ngx.print({body})")), *expected, "{body}");
+        assert_eq!(output_of(&format!("{DUMP}ngx.print({body})")), *expected, "{body}");
     }
 }
 
@@ -65,7 +65,7 @@ fn classes_of_pcre_are_known() {
         ("[^\\\\W\\\\d]+", "ab"),
     ] {
         let body = format!("ngx.print(ngx.re.match('ab world a.b a\\nc 12', '{pattern}')[0])");
-        assert_eq!(said(&body), expected, "{pattern}");
+        assert_eq!(output_of(&body), expected, "{pattern}");
     }
 }
 
@@ -108,7 +108,7 @@ fn replacements_are_texts_or_functions() {
     ]);
     for template in ["$x", "$", "${1", "${name}", "a$"] {
         let body = format!("ngx.print(ngx.re.sub('abc', '(b)', '{template}'))");
-        assert_eq!(said(&body), "nilnilfailed to compile the replacement template", "{template}");
+        assert_eq!(output_of(&body), "nilnilfailed to compile the replacement template", "{template}");
     }
 }
 
@@ -159,14 +159,14 @@ fn bombs_end_with_an_error() {
     ]);
     // A search from many places ends with the time of the script, and one that is long but linear does not.
     let body = "ngx.say(ngx.re.match((('a'):rep(12) .. '!'):rep(2000), '(a+)+$'))";
-    assert_eq!(said(body), "500");
+    assert_eq!(output_of(body), "500");
     check(&[(
         "local m, e = ngx.re.match(('a'):rep(1000) .. 'b', '(?:a|c)*b') ngx.say(m and #m[0], e)",
         "1001nil\n",
     )]);
     // Many matches, each within its limit, end with the time of the script.
     let body = "while true do pcall(ngx.re.match, ('a'):rep(16) .. '!', '(a+)+$') end";
-    assert_eq!(said(body), "500");
+    assert_eq!(output_of(body), "500");
     let body = "ngx.re.gsub(('a'):rep(1000000), 'a', ('x'):rep(1000000)) ngx.say(1)";
-    assert_eq!(said(body), "500");
+    assert_eq!(output_of(body), "500");
 }

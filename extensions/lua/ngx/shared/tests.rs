@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Dictionaries;
-use super::dictionary::{Dictionary, Failure, Item, Store, StoreMode};
-use crate::snippets::said;
+use crate::engine::dictionaries::dictionary::{Dictionary, Failure, Item, Store, StoreMode};
+use crate::snippets::output_of;
 
 /// A dictionary, empty at first.
 const DICTIONARY: &str = "local d = ngx.shared['plugin-limit-count'] d:flush_all() d:flush_expired() ";
 
 fn check(cases: &[(&str, &str)]) {
     for (body, expected) in cases {
-        assert_eq!(said(&format!("{DICTIONARY}{body}")), *expected, "{body}");
+        assert_eq!(output_of(&format!("{DICTIONARY}{body}")), *expected, "{body}");
     }
 }
 

@@ -18,11 +18,11 @@ const MOST_EVICTED: usize = 30;
 
 /// The text of an error that a method returns.
 #[derive(Debug, PartialEq)]
-pub(super) struct Failure(pub(super) &'static str);
+pub(crate) struct Failure(pub(crate) &'static str);
 
 /// A value.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Item {
+pub(crate) enum Item {
     Text(Vec<u8>),
     Number(f64),
     Boolean(bool),
@@ -73,7 +73,7 @@ impl Entry {
 
 /// The condition under which an operation stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum StoreMode {
+pub(crate) enum StoreMode {
     Set,
     Add,
     Replace,
@@ -81,31 +81,31 @@ pub(super) enum StoreMode {
 
 /// The options of an operation that stores.
 #[derive(Debug)]
-pub(super) struct Store {
-    pub(super) mode: StoreMode,
-    pub(super) may_evict: bool,
-    pub(super) lifetime: Option<Duration>,
-    pub(super) flags: i32,
+pub(crate) struct Store {
+    pub(crate) mode: StoreMode,
+    pub(crate) may_evict: bool,
+    pub(crate) lifetime: Option<Duration>,
+    pub(crate) flags: i32,
 }
 
 /// The result of an operation that stores.
 #[derive(Debug, PartialEq)]
-pub(super) struct Stored {
-    pub(super) result: Result<(), Failure>,
+pub(crate) struct Stored {
+    pub(crate) result: Result<(), Failure>,
     /// Entries that had not expired were evicted.
-    pub(super) has_evicted: bool,
+    pub(crate) has_evicted: bool,
 }
 
 /// A value that was found.
 #[derive(Debug, PartialEq)]
-pub(super) struct Found {
-    pub(super) item: Item,
-    pub(super) flags: i32,
-    pub(super) is_expired: bool,
+pub(crate) struct Found {
+    pub(crate) item: Item,
+    pub(crate) flags: i32,
+    pub(crate) is_expired: bool,
 }
 
 #[derive(Debug)]
-pub(super) struct Dictionary {
+pub(crate) struct Dictionary {
     capacity: usize,
     entries: HashMap<Arc<[u8]>, Entry>,
     /// Keys in the order of use, the oldest first.
@@ -121,11 +121,11 @@ fn rounded(bytes: usize) -> usize {
 }
 
 impl Dictionary {
-    pub(super) fn new(capacity: usize) -> Dictionary {
+    pub(crate) fn new(capacity: usize) -> Dictionary {
         Dictionary { capacity, entries: HashMap::new(), order: BTreeMap::new(), next_use: 0, bytes: 0 }
     }
 
-    pub(super) fn capacity(&self) -> usize {
+    pub(crate) fn capacity(&self) -> usize {
         self.capacity
     }
 
@@ -135,7 +135,7 @@ impl Dictionary {
     }
 
     /// Whole pages that are free.
-    pub(super) fn free_space(&self) -> usize {
+    pub(crate) fn free_space(&self) -> usize {
         self.usable().saturating_sub(self.bytes) / PAGE * PAGE
     }
 
@@ -211,7 +211,7 @@ impl Dictionary {
     }
 
     /// Stores a value; None removes the key.
-    pub(super) fn store(&mut self, key: &[u8], item: Option<Item>, what: &Store, now: Duration) -> Stored {
+    pub(crate) fn store(&mut self, key: &[u8], item: Option<Item>, what: &Store, now: Duration) -> Stored {
         let refused = |reason| Stored { result: Err(Failure(reason)), has_evicted: false };
         if item.is_none() && what.mode != StoreMode::Set {
             return refused("attempt to add or replace nil values");
@@ -231,7 +231,7 @@ impl Dictionary {
     }
 
     /// A value. Expired ones are found where the caller takes them.
-    pub(super) fn get(
+    pub(crate) fn get(
         &mut self,
         key: &[u8],
         now: Duration,
@@ -249,7 +249,7 @@ impl Dictionary {
     }
 
     /// Adds to a number. Returns it, and whether others were evicted.
-    pub(super) fn incr(
+    pub(crate) fn incr(
         &mut self,
         key: &[u8],
         by: f64,
@@ -278,7 +278,7 @@ impl Dictionary {
     }
 
     /// Adds an item to a list. Returns its length.
-    pub(super) fn push(
+    pub(crate) fn push(
         &mut self,
         key: &[u8],
         item: Item,
@@ -324,7 +324,7 @@ impl Dictionary {
     }
 
     /// Takes an item of a list. A list without items is gone.
-    pub(super) fn pop(&mut self, key: &[u8], is_left: bool, now: Duration) -> Result<Option<Item>, Failure> {
+    pub(crate) fn pop(&mut self, key: &[u8], is_left: bool, now: Duration) -> Result<Option<Item>, Failure> {
         let Some(entry) = self.entries.get_mut(key) else { return Ok(None) };
         if entry.is_expired(now) {
             return Ok(None);
@@ -345,7 +345,7 @@ impl Dictionary {
     }
 
     /// The length of a list; 0 if it is missing.
-    pub(super) fn length(&self, key: &[u8], now: Duration) -> Result<usize, Failure> {
+    pub(crate) fn length(&self, key: &[u8], now: Duration) -> Result<usize, Failure> {
         match self.entries.get(key) {
             Some(entry) if !entry.is_expired(now) => match &entry.content {
                 Content::List(items) => Ok(items.len()),
@@ -356,14 +356,14 @@ impl Dictionary {
     }
 
     /// The milliseconds that an entry has left; 0 means forever.
-    pub(super) fn time_left(&self, key: &[u8], now: Duration) -> Option<i64> {
+    pub(crate) fn time_left(&self, key: &[u8], now: Duration) -> Option<i64> {
         let entry = self.entries.get(key).filter(|entry| !entry.is_expired(now))?;
         let left = entry.expires.map_or(Duration::ZERO, |expires| expires.saturating_sub(now));
         Some(i64::try_from(left.as_millis()).unwrap_or(i64::MAX))
     }
 
     /// Sets the time to live; whether there is such an entry.
-    pub(super) fn set_lifetime(&mut self, key: &[u8], lifetime: Option<Duration>, now: Duration) -> bool {
+    pub(crate) fn set_lifetime(&mut self, key: &[u8], lifetime: Option<Duration>, now: Duration) -> bool {
         match self.entries.get_mut(key).filter(|entry| !entry.is_expired(now)) {
             Some(entry) => {
                 entry.expires = lifetime.map(|lifetime| now + lifetime);
@@ -374,14 +374,14 @@ impl Dictionary {
     }
 
     /// Lets all entries expire. Their memory is free when it is needed.
-    pub(super) fn flush_all(&mut self) {
+    pub(crate) fn flush_all(&mut self) {
         for entry in self.entries.values_mut() {
             entry.expires = Some(Duration::from_millis(1));
         }
     }
 
     /// Removes expired entries, the oldest first; 0 removes all. Returns their number.
-    pub(super) fn flush_expired(&mut self, now: Duration, most: usize) -> usize {
+    pub(crate) fn flush_expired(&mut self, now: Duration, most: usize) -> usize {
         let most = if most == 0 { usize::MAX } else { most };
         let is_expired = |key: &&Arc<[u8]>| self.entries.get(*key).is_some_and(|entry| entry.is_expired(now));
         let expired: Vec<Arc<[u8]>> = self.order.values().filter(is_expired).take(most).cloned().collect();
@@ -392,7 +392,7 @@ impl Dictionary {
     }
 
     /// Keys of entries, the least recently used first.
-    pub(super) fn keys(&self, now: Duration, most: usize) -> Vec<Arc<[u8]>> {
+    pub(crate) fn keys(&self, now: Duration, most: usize) -> Vec<Arc<[u8]>> {
         let is_alive = |key: &&Arc<[u8]>| self.entries.get(*key).is_some_and(|entry| !entry.is_expired(now));
         self.order.values().filter(is_alive).take(most).cloned().collect()
     }

@@ -10,8 +10,8 @@ use sigma_http::{HeaderId, Headers};
 use sigma_plugin::system::Host;
 use sigma_plugin::{Consumers, Context, Env, Local, Node, Plugin, Slot};
 
-use crate::engine::Engine;
-use crate::engine::lifetime::Lifetime;
+use super::Engine;
+use super::lifetime::Lifetime;
 
 /// The owner of the values that all scripts of an exchange share.
 struct Scripts(#[expect(dead_code, reason = "a type with a size has an address of its own")] u8);
@@ -108,7 +108,7 @@ impl Exchange {
     }
 }
 
-/// What a hook needs of its environment after the hook: filters of bodies run later.
+/// The environment of a hook, for filters of bodies, which run later.
 pub(crate) struct Surroundings {
     node: Arc<Node>,
     local: Rc<Local>,

@@ -11,8 +11,8 @@ use super::ip;
 use crate::engine::arguments::{Arguments, Results, failed, one, several};
 use crate::engine::host::{Host, Wait};
 use crate::engine::message_of;
+use crate::engine::modules::Modules;
 use crate::engine::settings::Settings;
-use crate::modules::Modules;
 
 /// Bytes that `uri_safe_encode` escapes besides those that are no printable ASCII, as nginx does.
 const UNSAFE_IN_URI: &[u8] = b" \"#%<>?\\^`{|}";
@@ -324,10 +324,10 @@ fn sleep(lua: &Lua, host: &Rc<Host>, utils: &Table) -> mlua::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use crate::snippets::said;
+    use crate::snippets::output_of;
 
     fn says(value: &str) -> String {
-        said(&format!("local u = require('apisix.core').utils ngx.print({value})"))
+        output_of(&format!("local u = require('apisix.core').utils ngx.print({value})"))
     }
 
     #[test]

@@ -7,7 +7,7 @@ use mlua::{Lua, Table, Value};
 
 use crate::engine::arguments::{nothing, one};
 use crate::engine::host::Host;
-use crate::modules::Modules;
+use crate::engine::modules::Modules;
 
 /// The version of APISIX whose functions scripts find.
 const VERSION: &str = "3.17.0";
@@ -34,7 +34,9 @@ pub(super) fn register(lua: &Lua, host: &Rc<Host>, core: &Table, modules: &Modul
 
     let id = lua.create_table()?;
     host.function(lua, &id, "get", |_, arguments| one(arguments.lua(), gateway_id()?))?;
-    host.function(lua, &id, "gen_uuid_v4", |_, arguments| one(arguments.lua(), super::utils::uuid_v4()?))?;
+    host.function(lua, &id, "gen_uuid_v4", |_, arguments| {
+        one(arguments.lua(), super::addresses::uuid_v4()?)
+    })?;
     core.raw_set("id", modules.shared("apisix.core.id", id)?)?;
 
     let math = lua.create_table()?;
@@ -77,13 +79,13 @@ fn gateway_id() -> Result<&'static str, String> {
     if let Some(id) = ID.get() {
         return Ok(id);
     }
-    let made = super::utils::uuid_v4()?;
+    let made = super::addresses::uuid_v4()?;
     Ok(ID.get_or_init(|| made))
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::snippets::said;
+    use crate::snippets::output_of;
 
     #[test]
     fn small_members() {
@@ -102,7 +104,7 @@ mod tests {
             ),
         ] {
             let body = format!("local core = require('apisix.core') ngx.print({value})");
-            assert_eq!(said(&body), expected, "{value}");
+            assert_eq!(output_of(&body), expected, "{value}");
         }
     }
 }
