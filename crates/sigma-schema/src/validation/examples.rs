@@ -67,7 +67,9 @@ pub(super) fn typed_example(field: &str, types: &[JsonType]) -> Option<String> {
         Some('[') => matches!(kind, JsonType::Array | JsonType::Table),
         _ => !matches!(kind, JsonType::Object | JsonType::Array | JsonType::Table),
     };
-    types.iter().any(fits).then(|| format!("for example {field}: {value}"))
+    // An item of `listeners` may be an address, which its schema does not know. No plugin has such a field.
+    let is_fit = field == "listeners" || types.iter().any(fits);
+    is_fit.then(|| format!("for example {field}: {value}"))
 }
 
 /// Returns the hint with a valid value of a common field.

@@ -75,7 +75,7 @@ fn completed(fragment: &str, certificate: &str, key: &str) -> String {
 const OWN_PLUGIN: &str = "notice";
 
 /// Blocks of commands and what runs them, or why nothing does. A block has the word in it.
-const COMMANDS: [(&str, &str, &str); 39] = [
+const COMMANDS: [(&str, &str, &str); 40] = [
     ("CONTRIBUTING.md", ".ci/bare make test", "it makes a machine of its own, as root, and takes an hour"),
     ("README.md", "make run", "what it builds is what is tested here"),
     ("README.md", "target/first:$PATH", "the same: the tests have their own build in the path"),
@@ -104,6 +104,7 @@ const COMMANDS: [(&str, &str, &str); 39] = [
     ("docs/install.md", "docker build", "xtask: an_image_is_built_from_its_folder"),
     ("docs/install.md", "rustup target add", "it installs a compiler"),
     ("docs/install.md", "dpkg --add-architecture", "the same"),
+    ("docs/external-processing.md", "127.0.0.1:9080/orders", "the example of docs/plugins/ext-proc.md"),
     ("docs/runners.md", "x-greeting", "plugins_runner::a_plugin_as_the_page_says"),
     ("docs/routing.md", "sigma routes", "routes_are_explained_as_the_guide_says"),
     (

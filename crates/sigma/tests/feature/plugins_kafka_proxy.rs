@@ -447,7 +447,6 @@ fn the_plugin_logs_in() {
         let gateway = start(&cluster.ports, json!({ "kafka-proxy": sasl }), json!({}));
         let mut socket = Socket::open(&gateway, By::Upgrade);
         let answer = asked(&mut socket, &fetch(1, 0));
-        assert!(gateway.stderr().contains("a password is sent in cleartext"), "{}", gateway.stderr());
         // Sessions share metadata, and connections.
         let mut other = Socket::open(&gateway, By::Upgrade);
         asked(&mut other, &fetch(1, 0));

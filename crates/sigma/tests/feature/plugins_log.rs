@@ -358,7 +358,7 @@ fn the_program_lists_its_plugins() {
     assert!(line.ends_with("Appends one JSON line per request to a file."), "{line}");
     let reference = String::from_utf8(output(&["plugins", "http-logger"]).stdout).unwrap();
     assert!(reference.starts_with("# http-logger\n"), "{reference}");
-    assert!(reference.contains("| `uri` | string | required | Where batches are sent to. |"), "{reference}");
+    assert!(reference.contains("| `uri` | string | required | The URL for batches. |"), "{reference}");
     let unknown = output(&["plugins", "nonsense"]);
     assert_eq!(unknown.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&unknown.stderr).contains("unknown plugin [nonsense]"));

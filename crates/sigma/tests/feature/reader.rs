@@ -78,9 +78,11 @@ const CACHING: &str = "docs/caching.md";
 
 const EXPLAIN: &str = "docs/explain.md";
 
+const LUA: &str = "docs/lua.md";
+
 /// Whether a test of this file types the commands of a page.
 pub(crate) fn is_followed(page: &str) -> bool {
-    [BLOCK_CLIENTS, EXPLAIN, LOGINS, POLICIES, RECIPES, TOKENS, TRACING, TUTORIAL].contains(&page)
+    [BLOCK_CLIENTS, EXPLAIN, LOGINS, LUA, POLICIES, RECIPES, TOKENS, TRACING, TUTORIAL].contains(&page)
         || plugin_pages().iter().any(|known| known == page)
 }
 
@@ -181,6 +183,14 @@ fn the_way_of_a_request_is_seen() {
 fn a_request_is_explained_as_the_page_shows() {
     let page = read(EXPLAIN);
     Reader::follow(&Section::of(&page, EXPLAIN, &page));
+}
+
+/// The page begins with a function and two requests.
+#[test]
+fn a_lua_function_answers_as_the_page_shows() {
+    let page = read(LUA);
+    let first = page.split("\n## ").next().unwrap_or_default();
+    Reader::follow(&Section::of(first, LUA, first));
 }
 
 /// The page begins with a configuration and two requests, of which the second one is a hit.
