@@ -111,7 +111,7 @@ if (( $${#missing[@]} )); then \
 fi
 endef
 
-# The cryptography and the allocator need a C compiler.
+# The cryptography, the allocator, LuaJIT and PCRE2 need a C compiler.
 build-tools:
 	@command -v cargo >/dev/null || { echo 'cargo is missing: install Rust 1.90 or newer with rustup' >&2; exit 1; }
 	@missing=(); \
