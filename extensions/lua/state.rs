@@ -88,7 +88,7 @@ fn register(assembly: &Assembly<'_>) -> mlua::Result<()> {
     ngx::register(lua, host, gateway, &parts.base, &registry, settings)?;
     core::register(lua, host, &registry)?;
     modules::apisix::register(lua, host, &registry)?;
-    modules::resty::register(lua, host, &registry, &parts.environment, settings)?;
+    modules::resty::register(lua, host, &registry, &parts.of_gateway, settings)?;
     let of_tables: mlua::Table = parts.base.get("table")?;
     for name in modules::tables::MODULES {
         registry.add_value(&format!("table.{name}"), of_tables.get::<Value>(*name)?);

@@ -45,6 +45,8 @@ pub(crate) struct Engine {
     environment: Function,
     /// `proxy` of the prelude.
     proxy: Function,
+    /// `reset` of the prelude.
+    reset: Function,
     new_ctx: fn(&Lua) -> mlua::Result<Table>,
     /// The compiled texts of plugin instances.
     instances: Loaded,
@@ -91,6 +93,7 @@ impl Engine {
             base: gateway.get("base")?,
             libraries,
             environment: gateway.get("environment")?,
+            of_gateway: gateway.get("environment_of_gateway")?,
             readonly: gateway.get("readonly")?,
         };
         sandbox::register(&lua, &host, &parts)?;
@@ -109,6 +112,7 @@ impl Engine {
             thread_runner: gateway.get("run_thread")?,
             run_all: gateway.get("run_all")?,
             proxy: gateway.get("proxy")?,
+            reset: gateway.get("reset")?,
             environment: parts.environment,
             new_ctx: functions.new_ctx,
             instances: Loaded::default(),
@@ -150,8 +154,20 @@ impl Engine {
         self.host.enter_stage(host::Stage::Load);
         self.budget.begin(&self.lua).map_err(|error| message_of(&error))?;
         let result = chunk.call::<Value>(());
-        self.budget.end();
+        self.end_budget();
         result.map_err(|error| message_of(&error))
+    }
+
+    /// Ends a run. After one without time left, the prelude begins anew.
+    fn end_budget(&self) {
+        if self.budget.end() {
+            // It only sets a number. Without the hook of a spent budget it cannot fail.
+            let reset = self.budget.begin(&self.lua).and_then(|()| self.reset.call::<()>(()));
+            if let Err(error) = reset {
+                tracing::error!("the Lua state cannot begin anew: {}", message_of(&error));
+            }
+            self.budget.end();
+        }
     }
 
     /// Whether a condition of a route holds.
@@ -181,7 +197,7 @@ impl Engine {
                 Ok(!matches!(value, Value::Nil | Value::Boolean(false)))
             })
         });
-        self.budget.end();
+        self.end_budget();
         held.map_err(|error| message_of(&error))
     }
 

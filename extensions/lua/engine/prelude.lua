@@ -139,7 +139,24 @@ end
 
 libraries.coroutine = coroutines
 
--- Environments belong to scripts. That of a function of the gateway is no script's business.
+-- After the end of the budget the hook stops `bounded` and `resumed` before they count down.
+function gateway.reset()
+  depth = 0
+end
+
+-- Environments belong to scripts. Functions of the gateway have environments that all scripts would share: scripts get
+-- an empty table instead, and cannot set another one.
+local of_gateway = setmetatable({ [getfenv()] = true }, { __mode = "k" })
+function gateway.environment_of_gateway()
+  local environment = gateway.environment()
+  of_gateway[environment] = true
+  return environment
+end
+
+local function shown(environment)
+  return of_gateway[environment] and readonly({}, "the gateway") or environment
+end
+
 local function environment_of(f)
   if type(f) == "function" then return getfenv(f) end
   local level = f == nil and 1 or f
@@ -148,15 +165,17 @@ local function environment_of(f)
 end
 
 function libraries.getfenv(f)
-  return (environment_of(f))
+  return shown((environment_of(f)))
 end
 
 function libraries.setfenv(f, environment)
+  local target = f
   if type(f) == "number" then
     if f < 1 then error("setfenv takes a function or a level from 1 on", 2) end
-    return setfenv(f + 1, environment)
+    target = f + 1
   end
-  return setfenv(f, environment)
+  if of_gateway[getfenv(target)] then error("'setfenv' cannot change environment of given object", 2) end
+  return setfenv(target, environment)
 end
 
 local base = {}

@@ -242,7 +242,7 @@ impl Run {
             Ok(()) => self.progress(),
             Err(error) => self.failed(&message_of(&error)),
         };
-        engine.budget.end();
+        engine.end_budget();
         progress
     }
 

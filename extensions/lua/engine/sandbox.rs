@@ -19,6 +19,8 @@ pub(crate) struct Parts {
     pub(crate) libraries: Table,
     /// Makes the globals of one script.
     pub(crate) environment: mlua::Function,
+    /// Makes the globals of a text of the gateway.
+    pub(crate) of_gateway: mlua::Function,
     /// Makes a table that scripts can read and not change.
     pub(crate) readonly: mlua::Function,
 }
@@ -125,7 +127,7 @@ fn collect_garbage(lua: &Lua, option: Option<String>) -> mlua::Result<f64> {
 
 /// Registers what needs the wrappers of the prelude: `load`, `loadstring`, and the functions that are refused.
 pub(super) fn register(lua: &Lua, host: &Rc<Host>, parts: &Parts) -> mlua::Result<()> {
-    let Parts { base, libraries, environment, readonly } = parts;
+    let Parts { base, libraries, environment, readonly, .. } = parts;
     if let Some(of_texts) = lua.type_metatable::<mlua::LuaString>() {
         let shown = lua.create_table()?;
         shown.raw_set("__index", base.raw_get::<Value>("string")?)?;

@@ -1,6 +1,9 @@
 //! The sandbox, budgets and coroutines.
 
-use crate::snippets::{check, output_of, refusal_of};
+use sigma_plugin::Phase;
+
+use crate::snippets::{check, function, output_of, refusal_of};
+use crate::testing::Case;
 
 #[test]
 fn texts_that_do_not_compile_are_refused_with_the_line() {
@@ -164,4 +167,58 @@ fn calls_within_each_other_do_not_exhaust_the_stack() {
         ),
         "b\n"
     );
+}
+
+/// The end of the budget skips the count down of calls within each other. It must not add up over runs of a worker.
+#[test]
+fn a_worker_recovers_from_endless_callbacks() {
+    let mut case = Case::new("GET / HTTP/1.1\nHost: h.test");
+    for body in [
+        "table.sort({1, 2, 3}, function() while true do end end)",
+        "coroutine.wrap(function() while true do end end)()",
+    ] {
+        let endless = function("access", body);
+        for _ in 0..60 {
+            assert_eq!(case.run(&endless, Phase::Access).map(|reply| reply.status), Some(500), "{body}");
+        }
+        let fine = function(
+            "access",
+            "table.sort({2, 1}) coroutine.wrap(function() ngx.say(('%d'):format(7)) end)()",
+        );
+        let reply = case.run(&fine, Phase::Access).unwrap();
+        assert_eq!((reply.status, &*reply.body.unwrap()), (200, &b"7\n"[..]), "{body}");
+    }
+}
+
+/// A script of one route must not change what the gateway's modules do for another.
+#[test]
+fn functions_of_the_gateway_cannot_be_changed() {
+    check(&[
+        ("ngx.say(tostring(getmetatable(require('resty.http').new())))", "false\n"),
+        ("ngx.say(tostring(getmetatable(require('resty.redis').new())))", "false\n"),
+        (
+            "ngx.say(pcall(setfenv, require('resty.http').new, {}))",
+            "false'setfenv' cannot change environment of given object\n",
+        ),
+        (
+            "ngx.say(pcall(setfenv, ngx.say, {}))",
+            "false'setfenv' cannot change environment of given object\n",
+        ),
+        (
+            "local ok = pcall(function() getfenv(require('resty.http').new).ngx = {} end) ngx.say(ok)",
+            "false\n",
+        ),
+        (
+            "rawset(getfenv(require('resty.http').new), 'ngx', 7) ngx.say(type(require('resty.http').new()))",
+            "table\n",
+        ),
+        (
+            "local core = require('apisix.core') ngx.say(pcall(setfenv, core.response.exit, {}))",
+            "false'setfenv' cannot change environment of given object\n",
+        ),
+        (
+            "for level = 1, 20 do local ok, e = pcall(getfenv, level) if ok and e ~= _G then rawset(e, 'ngx', 7) end end ngx.say('on')",
+            "on\n",
+        ),
+    ]);
 }

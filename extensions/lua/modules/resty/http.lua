@@ -15,7 +15,7 @@ local MOST_INFORMATIONAL = 8
 
 local http = { _VERSION = "0.17.2" }
 local methods = {}
-local meta = { __index = methods }
+local meta = { __index = methods, __metatable = false }
 
 -- ------------------------------------------------------------------ texts
 
@@ -347,7 +347,7 @@ local function chunked_reader(sock, trailers)
 end
 
 local response = {}
-local of_response = { __index = response }
+local of_response = { __index = response, __metatable = false }
 
 function response.read_body(res)
   if not res.body_reader then return nil, "no body to be read" end

@@ -189,6 +189,7 @@ end
 
 -- Every other name is a command of Redis.
 local of_client = {
+  __metatable = false,
   __index = function(_, name)
     local known = rawget(methods, name)
     if known then return known end
