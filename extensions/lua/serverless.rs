@@ -23,6 +23,9 @@ use crate::{core, hooks, reply, state};
 pub(crate) static SERVERLESS_PRE_FUNCTION: Descriptor = Descriptor {
     name: "serverless-pre-function",
     priority: 10000,
+    // It may refuse requests: it runs before other plugins read a body. Post-functions keep their place: they may need
+    // the body as other plugins have changed it.
+    guards: true,
     example: include_str!("example.md"),
     scripts: Some(crate::scripts::scripts),
     attributes: Some(sigma_schema::described::schema_of::<settings::Attributes>),
@@ -46,8 +49,6 @@ const DESCRIPTOR: Descriptor = Descriptor {
         Phase::BodyFilter,
         Phase::Log,
     ]),
-    // It may refuse requests: it runs before other plugins read a body.
-    guards: true,
     build: |build| Ok(Arc::new(Serverless::new(build)?)),
     ..Descriptor::of::<Config>()
 };

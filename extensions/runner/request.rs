@@ -42,7 +42,6 @@ pub(crate) static EXT_PLUGIN_POST_REQ: Descriptor = Descriptor {
     priority: -3_000,
     example: include_str!("post_req_example.md"),
     phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter]),
-    guards: true,
     identifies: true,
     names_persons: false,
     build: |build| Ok(Arc::new(PostReq(Arc::new(RequestFilter::new(build)?)))),
