@@ -158,13 +158,13 @@ impl Engine {
         result.map_err(|error| message_of(&error))
     }
 
-    /// Ends a run. After one without time left, the prelude begins anew.
+    /// Ends a run. If it had no time left, the prelude resets its count.
     fn end_budget(&self) {
         if self.budget.end() {
             // It only sets a number. Without the hook of a spent budget it cannot fail.
             let reset = self.budget.begin(&self.lua).and_then(|()| self.reset.call::<()>(()));
             if let Err(error) = reset {
-                tracing::error!("the Lua state cannot begin anew: {}", message_of(&error));
+                tracing::error!("the Lua state cannot be reset: {}", message_of(&error));
             }
             self.budget.end();
         }

@@ -190,7 +190,7 @@ fn a_worker_recovers_from_endless_callbacks() {
     }
 }
 
-/// A script of one route must not change what the gateway's modules do for another.
+/// A script of one route must not change the modules of another route.
 #[test]
 fn functions_of_the_gateway_cannot_be_changed() {
     check(&[
