@@ -9,10 +9,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 use sigma_http::{HeaderId, Headers};
-use sigma_plugin::variables::pairs;
+use sigma_plugin::variables::{cookies, pairs};
 use sigma_plugin::{Context, Env, Identity, Reply, Step};
 
 use sigma_plugin_kit::log_throttle::LogThrottle;
+use sigma_plugin_kit::networks::Networks;
 
 /// An authentication scheme (RFC 9110 §11.1).
 pub(super) trait Scheme {
@@ -38,6 +39,11 @@ pub(super) struct AuthPolicy<S> {
     /// The consumer for unauthenticated requests.
     #[schemars(length(min = 1))]
     anonymous_consumer: Option<Box<str>>,
+    /// Addresses and networks of clients that need no credentials: each request has an allowed address or valid
+    /// credentials. Such a request has no consumer.
+    #[schemars(length(min = 1))]
+    #[schemars(extend("items" = {"type": "string", "description": "An address or a network."}))]
+    exempt_addresses: Option<Networks>,
     #[serde(skip)]
     scheme: PhantomData<fn() -> S>,
 }
@@ -132,7 +138,13 @@ impl<S: Scheme> AuthPolicy<S> {
         if let Some(left_out) = REFUSED.due() {
             tracing::info!(plugin, reason, left_out, "a request is not authenticated");
         }
-        let Some(name) = &self.anonymous_consumer else { return self.challenge(refusal) };
+        let Some(name) = &self.anonymous_consumer else {
+            if self.is_exempt(ctx) {
+                ctx.mark_unknown();
+                return Step::Next;
+            }
+            return self.challenge(refusal);
+        };
         let Some(consumer) = env.consumers.get(name) else {
             if let Some(left_out) = ABSENT.due() {
                 let consumer = &**name;
@@ -143,6 +155,12 @@ impl<S: Scheme> AuthPolicy<S> {
         };
         ctx.attach_anonymous(consumer);
         Step::Next
+    }
+
+    /// Returns true if the client's address needs no credentials. A client without an address, on a Unix socket, does.
+    fn is_exempt(&self, ctx: &Context) -> bool {
+        let exempt = self.exempt_addresses.as_ref();
+        exempt.zip(ctx.client.addr).is_some_and(|(exempt, addr)| exempt.contains(addr))
     }
 
     fn challenge(&self, Refusal { message, detail, .. }: Refusal) -> Step {
@@ -187,6 +205,15 @@ pub(super) fn only_argument(ctx: &Context, name: &str) -> Option<Vec<u8>> {
     Some(match (values.next()?, values.next()) {
         ((_, Some(value)), None) => value.into_owned(),
         _ => Vec::new(),
+    })
+}
+
+/// Returns the only cookie of this name; empty if it is repeated, so that it is found and matches no consumer.
+pub(super) fn only_cookie<'h>(headers: &'h Headers, name: &str) -> Option<&'h [u8]> {
+    let mut values = cookies(headers).filter(|(key, _)| *key == name.as_bytes());
+    Some(match (values.next()?, values.next()) {
+        ((_, value), None) => value,
+        _ => &[],
     })
 }
 
