@@ -211,7 +211,7 @@ fn starttls(upstream: &Object) -> Vec<Problem> {
 
 /// Whether a type hashes a key.
 pub(crate) fn hashes(balance: &str) -> bool {
-    matches!(balance, "chash" | "maglev")
+    matches!(balance, "chash" | "maglev" | "rendezvous")
 }
 
 /// Checks the service in which an upstream finds its nodes.

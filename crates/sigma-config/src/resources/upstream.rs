@@ -40,6 +40,9 @@ pub enum Balance {
     PeakEwma,
     /// A weighted random node (NiubiX's `random`).
     Random,
+    /// Consistent hashing without a table (rendezvous hashing): exact shares for any weights, for up to some hundred
+    /// nodes.
+    Rendezvous,
     /// No balancing: the client of a Kafka bridge names the broker.
     None,
 }
@@ -279,8 +282,8 @@ resource! {
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(with = "Option<String>")]
         pub key: Option<Box<str>>,
-        /// With `type: chash` or `maglev`: the maximum load of a node, in percent of the mean by weight; further
-        /// requests go to another node.
+        /// With `type: chash`, `maglev` or `rendezvous`: the maximum load of a node, in percent of the mean by weight;
+        /// further requests go to another node.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(range(min = 100, max = 10000))]
         pub bounded_load: Option<u16>,
@@ -295,7 +298,7 @@ resource! {
         #[serde(skip_serializing_if = "Option::is_none")]
         pub slow_start: Option<Box<SlowStart>>,
         /// Requests stay in the zone of the gateway (`zone` in the settings), as far as its nodes have capacity. Not
-        /// with `chash` and `maglev`.
+        /// with `chash`, `maglev` and `rendezvous`.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub zone_aware: Option<Box<ZoneAware>>,
         /// Nodes are selected by their metadata. Not with `maglev`, nor with `bounded_load`.

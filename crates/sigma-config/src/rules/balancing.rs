@@ -23,7 +23,7 @@ pub(super) fn rules(upstream: &Object) -> Vec<Problem> {
     let has = |field: &str| upstream.contains_key(field);
     if has("bounded_load") && !hashes(balance) {
         let message = format!("`bounded_load` needs hashing, and `{balance}` does not hash");
-        conflict("bounded_load", message, "write type: chash or maglev, or remove it");
+        conflict("bounded_load", message, "write type: chash, maglev or rendezvous, or remove it");
     }
     if has("slow_start") && !matches!(balance, "roundrobin" | "random" | "least_request" | "peak_ewma") {
         let message = format!("`slow_start` does not work with `type: {balance}`");

@@ -240,7 +240,7 @@ fn criteria(config: &resources::Subsets) -> Criteria {
 
 /// The value by which hashing chooses a node (APISIX: `hash_on`, `key`).
 fn hash_key(upstream: &str, config: &resources::Upstream) -> Option<HashKey> {
-    if !matches!(config.balance, Balance::Chash | Balance::Maglev) {
+    if !matches!(config.balance, Balance::Chash | Balance::Maglev | Balance::Rendezvous) {
         return None;
     }
     let name = config.key.as_deref().unwrap_or("remote_addr");

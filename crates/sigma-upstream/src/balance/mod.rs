@@ -18,6 +18,7 @@ mod least_request;
 mod levels;
 mod peak_ewma;
 mod random;
+mod rendezvous;
 mod roundrobin;
 mod rules;
 mod sessions;
@@ -165,6 +166,7 @@ fn policy(rules: &Rules, seed: u64) -> Box<dyn Policy> {
         Balance::Roundrobin | Balance::None => Box::new(roundrobin::RoundRobin::new(seed, rules.slow_start)),
         Balance::Chash => Box::new(Hashed::<Ring>::new(rules.bounded_load)),
         Balance::Maglev => Box::new(Hashed::<Maglev>::new(rules.bounded_load)),
+        Balance::Rendezvous => Box::new(rendezvous::Rendezvous::new(rules.bounded_load)),
         Balance::Ewma => Box::new(ewma::Ewma::default()),
         Balance::PeakEwma => Box::new(peak_ewma::PeakEwma::new(rules.slow_start)),
         Balance::LeastConn => Box::new(least_conn::LeastConn::default()),

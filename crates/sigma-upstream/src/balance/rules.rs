@@ -38,7 +38,7 @@ impl Rules {
     /// Returns true if keys decide by hash.
     #[inline]
     pub(super) fn hashes(&self) -> bool {
-        matches!(self.balance, Balance::Chash | Balance::Maglev)
+        matches!(self.balance, Balance::Chash | Balance::Maglev | Balance::Rendezvous)
     }
 
     /// Returns true if latencies are needed, which cost clock readings.

@@ -13,10 +13,11 @@ use crate::endpoint::{Address, Endpoint};
 use crate::health::{Event, Health, HealthEpoch, Limits};
 use crate::identity::{EndpointId, Lease};
 
-const KINDS: [Balance; 8] = [
+const KINDS: [Balance; 9] = [
     Balance::Roundrobin,
     Balance::Chash,
     Balance::Maglev,
+    Balance::Rendezvous,
     Balance::Ewma,
     Balance::PeakEwma,
     Balance::LeastConn,
@@ -254,7 +255,9 @@ impl World {
                 // It continues with earlier debts.
                 Balance::Roundrobin => 2.0,
                 // Six standard deviations; the choice of the less busy of two evens that out.
-                Balance::Random | Balance::LeastRequest | Balance::Maglev => 6.0 * f64::from(share).sqrt(),
+                Balance::Random | Balance::LeastRequest | Balance::Maglev | Balance::Rendezvous => {
+                    6.0 * f64::from(share).sqrt()
+                }
                 // The ring adds the randomness of its points.
                 Balance::Chash => 6.0 * f64::from(share).sqrt() + 0.5 * f64::from(share),
                 // It depends on latency alone.

@@ -124,10 +124,11 @@ proptest! {
     }
 }
 
-const KINDS: [Balance; 8] = [
+const KINDS: [Balance; 9] = [
     Balance::Roundrobin,
     Balance::Chash,
     Balance::Maglev,
+    Balance::Rendezvous,
     Balance::Ewma,
     Balance::PeakEwma,
     Balance::LeastConn,

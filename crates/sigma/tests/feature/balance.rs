@@ -80,7 +80,7 @@ fn workers_share_the_tables_of_many_nodes() {
     let names: Vec<String> = (0..70).map(|n| format!("n{n}")).collect();
     let origins: Vec<Origin> = names.iter().map(|name| Origin::echo(name).unwrap()).collect();
     let all: Vec<&Origin> = origins.iter().collect();
-    for balance in ["chash", "maglev"] {
+    for balance in ["chash", "maglev", "rendezvous"] {
         let config = format!("      type: {balance}\n      hash_on: header\n      key: X-User");
         let gateway = Gateway::start(SIGMA, &catch_all("", &nodes(&all), &config)).unwrap();
         let node = |gateway: &Gateway, user: usize| {

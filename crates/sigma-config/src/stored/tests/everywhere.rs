@@ -134,7 +134,7 @@ fn upstreams_and_services_are_refused_alike() {
     check(json!({ "type": "roundrobbin" }), "type", "did you mean `roundrobin`?");
     check(json!({ "type": "chash" }), "", "`key`");
     check(json!({ "type": "maglev" }), "", "`key`");
-    check(json!({ "bounded_load": 125 }), "bounded_load", "write type: chash or maglev");
+    check(json!({ "bounded_load": 125 }), "bounded_load", "write type: chash, maglev or rendezvous");
     check(json!({ "type": "maglev", "key": "uri", "bounded_load": 99 }), "bounded_load", "");
     check(json!({ "type": "ewma", "slow_start": { "window": 30 } }), "slow_start", "or remove it");
     check(json!({ "slow_start": { "window": 0 } }), "slow_start.window", "");

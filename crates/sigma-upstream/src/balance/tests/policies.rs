@@ -121,8 +121,52 @@ fn maglev_without_weights_and_without_nodes() {
 }
 
 #[test]
+fn rendezvous_has_exact_shares_and_moves_no_other_key() {
+    let weights = [1, 1, 2, 4, 1, 1, 2, 4, 0, 4];
+    let (mut balancer, set) = balancer(Balance::Rendezvous, &unit(&weights));
+    const KEYS: u32 = 40_000;
+    let places =
+        |balancer: &mut Balancer| -> Vec<usize> { (0..KEYS).map(|key| place(balancer, key)).collect() };
+    let before = places(&mut balancer);
+    let mut counts = vec![0; weights.len()];
+    before.iter().for_each(|&at| counts[at] += 1);
+    assert_shares(&counts, &weights, 8.0);
+    let moved = |after: &[usize], gone: usize| {
+        let moved = before.iter().zip(after).filter(|(a, b)| a != b);
+        assert!(moved.clone().all(|(from, to)| *from == gone && *to != gone));
+        moved.count()
+    };
+    // A failing node moves only its own keys, and so does one that is removed.
+    fell(&set, 3);
+    assert_eq!(moved(&places(&mut balancer), 3), counts[3]);
+    rose(&set, 3);
+    assert_eq!(places(&mut balancer), before);
+    balancer.follow(cell(&unit(&weights[..9])).0);
+    assert_eq!(moved(&places(&mut balancer), 9), counts[9]);
+}
+
+#[test]
+fn rendezvous_ignores_the_order_of_nodes() {
+    let (mut one, set) = balancer(Balance::Rendezvous, &unit(&[1, 2, 3, 4]));
+    let mut endpoints = set.endpoints.clone();
+    endpoints.reverse();
+    let reversed = EndpointSet::new(endpoints, Arc::clone(&set.health_epoch));
+    let mut other = Balancer::new(Balance::Rendezvous, Arc::new(UpstreamCell::new(Arc::new(reversed))), 3);
+    assert!((0..2_000).all(|key| place(&mut one, key) == 3 - place(&mut other, key)));
+}
+
+#[test]
+fn rendezvous_uses_nodes_without_weight_last() {
+    let (mut balancer, set) = balancer(Balance::Rendezvous, &unit(&[0, 5]));
+    assert!((0..50).all(|key| place(&mut balancer, key) == 1));
+    fell(&set, 1);
+    assert!((0..50).all(|key| place(&mut balancer, key) == 0));
+    assert_eq!(pick(&mut super::balancer(Balance::Rendezvous, &[]).0), None);
+}
+
+#[test]
 fn a_bounded_load_spreads_one_key_over_nodes_with_room() {
-    for balance in [Balance::Chash, Balance::Maglev] {
+    for balance in [Balance::Chash, Balance::Maglev, Balance::Rendezvous] {
         let rules = |bounded_load| Rules { bounded_load, ..Rules::from(balance) };
         let weights = [1, 1, 1, 2, 5];
         let mut free = Balancer::new(rules(None), cell(&unit(&weights)).0, 0);

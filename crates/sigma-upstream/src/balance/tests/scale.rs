@@ -6,7 +6,7 @@ use crate::health::NodeState;
 
 const MANY: usize = 10_000;
 
-/// All types but `least_conn`, which scans all nodes.
+/// All types but `least_conn` and `rendezvous`, which scan all nodes.
 const CONSTANT: [Balance; 7] = [
     Balance::Roundrobin,
     Balance::Chash,
