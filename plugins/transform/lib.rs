@@ -3,6 +3,7 @@
 mod arguments;
 mod body_transformer;
 mod brotli;
+mod decompress;
 mod degraphql;
 mod echo;
 mod encoder;
@@ -48,6 +49,7 @@ mod testing;
 pub static ROSTER: &[&Descriptor] = &[
     &body_transformer::BODY_TRANSFORMER,
     &brotli::BROTLI,
+    &decompress::DECOMPRESS,
     &degraphql::DEGRAPHQL,
     &echo::ECHO,
     &error_page::ERROR_PAGE,

@@ -156,6 +156,7 @@ pub(crate) const GROUPS: &[Group] = &[
         plugins: &[
             "body-transformer",
             "brotli",
+            "decompress",
             "degraphql",
             "echo",
             "error-page",
