@@ -84,7 +84,85 @@ fn hook_timeout_s() -> u32 {
     60
 }
 
-/// How `dns-01` records are added to the DNS: set `update` or `hook`.
+/// Zones at Cloudflare.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Cloudflare {
+    /// A token with the permissions "Zone: Read" and "DNS: Edit".
+    #[schemars(length(min = 1, max = 1024))]
+    pub api_token: Confidential,
+    /// The address of the API. Default: Cloudflare's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
+    /// TTL of the record in seconds.
+    #[serde(default = "record_ttl")]
+    #[schemars(range(min = 1, max = 86_400))]
+    pub ttl: u32,
+}
+
+/// Zones at DigitalOcean.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DigitalOcean {
+    /// A token that may read and write domains.
+    #[schemars(length(min = 1, max = 1024))]
+    pub api_token: Confidential,
+    /// The address of the API. Default: DigitalOcean's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
+    /// TTL of the record in seconds.
+    #[serde(default = "record_ttl")]
+    #[schemars(range(min = 1, max = 86_400))]
+    pub ttl: u32,
+}
+
+/// Zones at OVH.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Ovh {
+    /// The key of the application.
+    #[schemars(length(min = 1, max = 256))]
+    pub application_key: String,
+    /// The secret of the application.
+    #[schemars(length(min = 1, max = 256))]
+    pub application_secret: Confidential,
+    /// A consumer key with GET, POST and DELETE on `/domain/zone/*`.
+    #[schemars(length(min = 1, max = 256))]
+    pub consumer_key: Confidential,
+    /// The address of the API, for example `https://ca.api.ovh.com/1.0`. Default: the European one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
+    /// TTL of the record in seconds.
+    #[serde(default = "record_ttl")]
+    #[schemars(range(min = 1, max = 86_400))]
+    pub ttl: u32,
+}
+
+/// Zones at Amazon Route 53.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Route53 {
+    /// The id of an access key that may list hosted zones, and list and change their record sets.
+    #[schemars(length(min = 1, max = 256))]
+    pub access_key_id: String,
+    /// The secret of the access key.
+    #[schemars(length(min = 1, max = 256))]
+    pub secret_access_key: Confidential,
+    /// The session token of temporary credentials.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 8192))]
+    pub session_token: Option<Confidential>,
+    /// The address of the API. Default: Amazon's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
+    /// TTL of the record in seconds.
+    #[serde(default = "record_ttl")]
+    #[schemars(range(min = 1, max = 86_400))]
+    pub ttl: u32,
+}
+
+/// How `dns-01` records are added to the DNS: set one of `update`, `hook`, `cloudflare`, `digitalocean`, `ovh` and
+/// `route53`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AcmeDns {
@@ -94,6 +172,18 @@ pub struct AcmeDns {
     /// A program of your own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hook: Option<DnsHook>,
+    /// The API of Cloudflare.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cloudflare: Option<Cloudflare>,
+    /// The API of DigitalOcean.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digitalocean: Option<DigitalOcean>,
+    /// The API of OVH.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ovh: Option<Ovh>,
+    /// The API of Amazon Route 53.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub route53: Option<Route53>,
     /// Name servers that are queried for the zone of a record, and for the record itself. Each is an IP address, with a
     /// port if it is not 53. Empty: the name servers of the record's zone, which are looked up by `dns.servers` or
     /// `/etc/resolv.conf`.
@@ -109,6 +199,10 @@ impl Default for AcmeDns {
         AcmeDns {
             update: None,
             hook: None,
+            cloudflare: None,
+            digitalocean: None,
+            ovh: None,
+            route53: None,
             servers: Vec::new(),
             propagation_timeout_s: PROPAGATION_TIMEOUT_S,
         }

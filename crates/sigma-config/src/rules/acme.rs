@@ -154,7 +154,7 @@ fn of_settings(acme: &Object, found: &mut Vec<Problem>) {
             problem(
                 "challenge",
                 message,
-                "write `acme.dns.update` or `acme.dns.hook`, see docs/certificates.md",
+                "say in `acme.dns` how records are added, see docs/dns-challenge.md",
             );
         }
         None => {}
@@ -193,20 +193,46 @@ fn of_on_demand(on_demand: &Object, found: &mut Vec<Problem>) {
     }
 }
 
+/// The ways to add records.
+const DNS_MEANS: [&str; 6] = ["update", "hook", "cloudflare", "digitalocean", "ovh", "route53"];
+
+/// The ways that are APIs of providers.
+const PROVIDERS: [&str; 4] = ["cloudflare", "digitalocean", "ovh", "route53"];
+
+/// Whether an API's address is https, or on this machine.
+fn is_safe_endpoint(endpoint: &str) -> bool {
+    let local = ["http://127.0.0.1:", "http://[::1]:"];
+    endpoint.strip_prefix("https://").is_some_and(|rest| !rest.is_empty())
+        || local.iter().any(|start| endpoint.starts_with(start))
+}
+
 /// Returns the problems of the DNS settings.
 fn of_dns(dns: &Object, order_timeout_s: u64, found: &mut Vec<Problem>) {
     let mut problem = |field: &str, message: String, hint: &str| {
         found.push(Problem::new(join("acme.dns", field), "acme", message).hint(hint));
     };
-    match (dns.get("update"), dns.get("hook")) {
-        (None, None) => {
-            let message = "neither `update` nor `hook` is set".to_owned();
-            problem("update", message, "write `update` or `hook`");
+    let mut means = DNS_MEANS.into_iter().filter(|means| dns.contains_key(*means));
+    match (means.next(), means.next()) {
+        (None, _) => {
+            let message = "no way to add records is set".to_owned();
+            problem(
+                "update",
+                message,
+                "write one of update, hook, cloudflare, digitalocean, ovh and route53",
+            );
         }
-        (Some(_), Some(_)) => {
-            problem("hook", "records are placed by `update` already".to_owned(), "keep one of the two");
+        (Some(first), Some(second)) => {
+            let message = format!("records are added by `{first}` already");
+            problem(second, message, "keep one of the two");
         }
-        _ => {}
+        (Some(_), None) => {}
+    }
+    for provider in PROVIDERS {
+        let endpoint = dns.get(provider).and_then(|provider| provider.get("endpoint")?.as_str());
+        if let Some(endpoint) = endpoint.filter(|endpoint| !is_safe_endpoint(endpoint)) {
+            let message = format!("`{endpoint}` is not https: the credentials would be sent in cleartext");
+            problem(&join(provider, "endpoint"), message, "write https://host/path");
+        }
     }
     if let Some(update) = dns.get("update") {
         let text = |key: &str| update.get(key).and_then(Value::as_str);
@@ -379,8 +405,13 @@ mod tests {
         assert!(whole(json!([{"type": "acme", "acme": {"challenge": "dns-01"}}])).is_empty());
         let how = "names need the challenge `dns-01`, and `acme.dns` is not set";
         check(json!({"challenge": "dns-01"}), &[("acme.challenge", how)]);
-        check(json!({"dns": {}}), &[("acme.dns.update", "neither `update` nor `hook` is set")]);
-        let twice = "records are placed by `update` already";
+        check(json!({"dns": {}}), &[("acme.dns.update", "no way to add records is set")]);
+        let cloudflare = |endpoint: &str| json!({"cloudflare": {"api_token": "t", "endpoint": endpoint}});
+        check(json!({"challenge": "dns-01", "dns": cloudflare("https://127.0.0.1:1/x")}), &[]);
+        check(json!({"challenge": "dns-01", "dns": cloudflare("http://127.0.0.1:1/x")}), &[]);
+        let clear = "`http://a.test` is not https: the credentials would be sent in cleartext";
+        check(json!({"dns": cloudflare("http://a.test")}), &[("acme.dns.cloudflare.endpoint", clear)]);
+        let twice = "records are added by `update` already";
         check(json!({"dns": {"update": update, "hook": hook}}), &[("acme.dns.hook", twice)]);
         for (field, odd, message) in [
             ("zone", "a b", "`a b` is not a name"),

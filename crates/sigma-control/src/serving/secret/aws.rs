@@ -90,7 +90,7 @@ async fn value(shared: &Shared, account: &Account, name: &str) -> Result<Option<
         service: "secretsmanager",
     };
     let path = account.endpoint.path();
-    let authorization = signer.authorization("POST", path, &headers, body.as_bytes(), &date);
+    let authorization = signer.authorization("POST", path, "", &headers, body.as_bytes(), &date);
     // The client itself sends `host`, the same.
     headers.retain(|(name, _)| *name != "host");
     headers.push(("authorization", &authorization));

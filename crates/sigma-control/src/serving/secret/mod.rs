@@ -12,7 +12,7 @@ mod aws;
 mod cache;
 mod client;
 mod gcp;
-mod sigv4;
+pub(super) mod sigv4;
 #[cfg(test)]
 mod tests;
 mod vault;

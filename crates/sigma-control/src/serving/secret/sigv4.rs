@@ -1,4 +1,4 @@
-//! AWS Signature Version 4 of requests without a query.
+//! AWS Signature Version 4.
 
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,27 +9,28 @@ use sigma_plugin::hex;
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 
 /// The signer and the purpose.
-pub(super) struct Signer<'a> {
-    pub(super) access_key_id: &'a str,
-    pub(super) secret_access_key: &'a str,
-    pub(super) region: &'a str,
-    pub(super) service: &'a str,
+pub(crate) struct Signer<'a> {
+    pub(crate) access_key_id: &'a str,
+    pub(crate) secret_access_key: &'a str,
+    pub(crate) region: &'a str,
+    pub(crate) service: &'a str,
 }
 
 impl Signer<'_> {
-    /// The value of `Authorization`. `headers` are those that are signed, in lower case and in the
+    /// The value of `Authorization`. `query` has its parameters escaped, in the order of their names. `headers` are those that are signed, in lower case and in the
     /// order of their names, among them `host` and `x-amz-date`, which holds `date`.
-    pub(super) fn authorization(
+    pub(crate) fn authorization(
         &self,
         method: &str,
         path: &str,
+        query: &str,
         headers: &[(&str, &str)],
         body: &[u8],
         date: &str,
     ) -> String {
         let names: Vec<&str> = headers.iter().map(|(name, _)| *name).collect();
         let names = names.join(";");
-        let mut canonical = format!("{method}\n{path}\n\n");
+        let mut canonical = format!("{method}\n{path}\n{query}\n");
         for (name, value) in headers {
             // Writing to a String cannot fail.
             let _ = writeln!(canonical, "{name}:{}", value.trim());
@@ -51,7 +52,7 @@ impl Signer<'_> {
 }
 
 /// `20150830T123600Z`.
-pub(super) fn date(time: SystemTime) -> String {
+pub(crate) fn date(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     // Days since 0000-03-01, so that the leap day is the last of its year; 146097 days are 400 years.
@@ -99,7 +100,7 @@ mod tests {
         ];
         for (method, signature) in cases {
             assert_eq!(
-                signer.authorization(method, "/", &headers, b"", date),
+                signer.authorization(method, "/", "", &headers, b"", date),
                 format!(
                     "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20150830/us-east-1/service/aws4_request, \
                      SignedHeaders=host;x-amz-date, Signature={signature}"

@@ -308,7 +308,8 @@ fn aws(asked: &Asked) -> Reply {
         service: "secretsmanager",
     };
     let date = asked.header("x-amz-date");
-    let expected = signer.authorization(&asked.method, &asked.path, &headers, asked.body.as_bytes(), date);
+    let expected =
+        signer.authorization(&asked.method, &asked.path, "", &headers, asked.body.as_bytes(), date);
     let all = ["content-type", "host", "x-amz-date", "x-amz-security-token", "x-amz-target"];
     if authorization != expected || names.split(';').ne(all) {
         return refusal("InvalidSignatureException");

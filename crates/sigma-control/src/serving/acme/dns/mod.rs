@@ -1,9 +1,11 @@
-//! Records in the DNS that prove names (RFC 8555 §8.4): placed by dynamic updates (`update`) or by a program of
-//! the operator's (`hook`), looked for where the authority will look (`lookup`), and removed whatever came of it.
+//! Records in the DNS that prove names (RFC 8555 §8.4): placed by dynamic updates (`update`), by the API of a provider
+//! (`provider`), or by a program of the operator's (`hook`), looked for where the authority will look (`lookup`), and
+//! removed whatever came of it.
 
 mod ask;
 mod hook;
 mod lookup;
+mod provider;
 mod update;
 
 use std::net::SocketAddr;
@@ -15,6 +17,7 @@ use tokio::sync::Mutex;
 
 use hook::Hook;
 use lookup::RecordLookup;
+use provider::Provider;
 use update::Updates;
 
 /// The action on a record.
@@ -38,6 +41,7 @@ struct Proof {
 enum Means {
     Update(Updates),
     Hook(Hook),
+    Provider(Provider),
 }
 
 impl Means {
@@ -45,6 +49,7 @@ impl Means {
         match self {
             Means::Update(updates) => updates.write(action, &proof.record, &proof.value).await,
             Means::Hook(hook) => hook.run(action, proof).await,
+            Means::Provider(provider) => provider.act(action, &proof.record, &proof.value).await,
         }
     }
 }
@@ -65,10 +70,11 @@ impl Records {
     /// # Errors
     /// Returns an error, which is a sentence, if there are no name servers.
     pub(super) fn new(settings: &AcmeDns, resolvers: &[SocketAddr]) -> Result<Records, String> {
-        let means = match (&settings.update, &settings.hook) {
-            (Some(update), _) => Means::Update(Updates::new(update)?),
-            (None, Some(hook)) => Means::Hook(Hook::new(hook)),
-            (None, None) => return Err("`acme.dns` does not say how records are placed".to_owned()),
+        let means = match (&settings.update, &settings.hook, Provider::new(settings)?) {
+            (Some(update), ..) => Means::Update(Updates::new(update)?),
+            (None, Some(hook), _) => Means::Hook(Hook::new(hook)),
+            (None, None, Some(provider)) => Means::Provider(provider),
+            (None, None, None) => return Err("`acme.dns` does not say how records are placed".to_owned()),
         };
         let named: Vec<SocketAddr> = settings.servers.iter().map(|server| server.0).collect();
         let patience = Duration::from_secs(settings.propagation_timeout_s.into());
