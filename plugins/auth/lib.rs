@@ -26,6 +26,7 @@ mod ldap_auth_advanced;
 mod login_guard;
 mod message_signatures;
 mod multi_auth;
+mod oauth2_login;
 mod openid_connect;
 mod origin;
 mod pages;
@@ -57,6 +58,7 @@ use ldap_auth::LDAP_AUTH;
 use ldap_auth_advanced::LDAP_AUTH_ADVANCED;
 use login_guard::LOGIN_GUARD;
 use multi_auth::MULTI_AUTH;
+use oauth2_login::OAUTH2_LOGIN;
 use openid_connect::OPENID_CONNECT;
 use saml::SAML_AUTH;
 use upstream_auth::UPSTREAM_AUTH;
@@ -92,6 +94,7 @@ pub static ROSTER: &[&Descriptor] = &[
     &LDAP_AUTH_ADVANCED,
     &LOGIN_GUARD,
     &MULTI_AUTH,
+    &OAUTH2_LOGIN,
     &OPENID_CONNECT,
     &SAML_AUTH,
     &UPSTREAM_AUTH,

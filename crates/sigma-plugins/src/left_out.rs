@@ -40,6 +40,7 @@ pub(crate) const GROUPS: &[Group] = &[
             "ldap-auth-advanced",
             "login-guard",
             "multi-auth",
+            "oauth2-login",
             "openid-connect",
             "saml-auth",
             "upstream-auth",

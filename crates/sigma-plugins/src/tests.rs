@@ -201,6 +201,7 @@ fn plugins_of_auth_and_security_say_whether_they_identify_persons() {
         "ldap-auth",
         "ldap-auth-advanced",
         "multi-auth",
+        "oauth2-login",
         "opa",
         "openid-connect",
         "saml-auth",

@@ -35,7 +35,7 @@ use sigma_plugin_kit::service::{cleartext, unverified};
 const USER_FIELD: &str = "X-Userinfo";
 
 /// The variable in which `acl` finds the user, as JSON.
-pub(super) const USER_VARIABLE: &str = "external_user";
+pub(crate) const USER_VARIABLE: &str = "external_user";
 
 /// Seconds for which a session holds at most: it is not renewed.
 const LIVES_S: u64 = 900;
