@@ -25,7 +25,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Write a configuration to start from
     Init(Init),
-    /// Make a configuration of what describes an API
+    /// Make a configuration of another gateway's, or of what describes an API
     #[command(subcommand)]
     Import(Import),
     /// Start the gateway
@@ -73,6 +73,58 @@ pub(crate) struct Init {
 pub(crate) enum Import {
     /// A route for each operation of an OpenAPI document (3.0 or 3.1)
     Openapi(ImportOpenApi),
+    /// nginx.conf
+    Nginx(ImportFiles),
+    /// application.yml of Spring Cloud Gateway
+    Spring(ImportFiles),
+    /// Traefik's static and dynamic files, and compose files with its labels
+    Traefik(ImportFiles),
+    /// haproxy.cfg
+    Haproxy(ImportFiles),
+    /// A Caddyfile
+    Caddy(ImportFiles),
+    /// Envoy's static bootstrap
+    Envoy(ImportFiles),
+    /// Kong's declarative configuration
+    Kong(ImportFiles),
+    /// krakend.json
+    Krakend(ImportFiles),
+    /// config.yaml of APISIX with its apisix.yaml
+    Apisix(ImportFiles),
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0 written; 1 the source cannot be read; 2 something that guards access has no counterpart: its routes answer 503 in the written file, and with --strict no file is written."
+)]
+pub(crate) struct ImportFiles {
+    /// The files; files that they include are read too
+    #[arg(value_name = "FILE", required = true)]
+    pub(crate) files: Vec<PathBuf>,
+    /// The file to write [default: the standard output]
+    #[arg(short = 'o', long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// The form of the report on each line of the source: to the standard output with -o, else to the standard error
+    #[arg(long, value_enum, default_value_t = ReportForm::Text)]
+    pub(crate) report: ReportForm,
+    /// Write no file if something that guards access has no counterpart
+    #[arg(long, conflicts_with = "accept_gaps")]
+    pub(crate) strict: bool,
+    /// End with status 0 although routes are closed
+    #[arg(long)]
+    pub(crate) accept_gaps: bool,
+    /// Write requests that compare the original with the result, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) probe: Option<PathBuf>,
+}
+
+/// The form of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum ReportForm {
+    /// Differences and gaps line by line
+    Text,
+    /// All lines
+    Json,
 }
 
 #[derive(Debug, Args)]

@@ -24,7 +24,7 @@ use sigma_proxy::route::Verdict;
 use sigma_proxy::{ExplainedRequest, Snapshot};
 use sigma_schema::Problem;
 
-use crate::args::{Check, Cli, Command, DEFAULT_FILE, Import, Routes, Run};
+use crate::args::{Check, Cli, Command, DEFAULT_FILE, Routes, Run};
 use crate::output::{printed, verdict};
 use crate::roster::roster;
 use crate::{demo, demo_provider, errorlog, first_request, orders};
@@ -35,7 +35,7 @@ const NO_ROUTE: u8 = 3;
 pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Command::Init(args) => crate::init::execute(args),
-        Command::Import(Import::Openapi(args)) => crate::import::open_api(&args),
+        Command::Import(args) => crate::import::execute(&args),
         Command::Run(args) => run(args),
         Command::Check(args) => check(args),
         Command::Reload(args) => orders::reload(&args),

@@ -100,6 +100,14 @@ pub(crate) fn execute(args: Init) -> Result<ExitCode> {
 /// Writes a configuration to a file that there is not yet; `command` is how another file is named.
 pub(crate) fn write_new(path: &Path, text: &str, command: &str) -> Result<ExitCode> {
     let name = path.display();
+    create(path, text, command)?;
+    println!("{name} is written; `sigma check {name}` checks it, `sigma run {name}` serves it");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Creates a file; one that is there already is left as it is.
+pub(crate) fn create(path: &Path, text: &str, command: &str) -> Result<()> {
+    let name = path.display();
     let mut file =
         OpenOptions::new().write(true).create_new(true).open(path).map_err(|error| match error.kind() {
             ErrorKind::AlreadyExists => {
@@ -107,7 +115,5 @@ pub(crate) fn write_new(path: &Path, text: &str, command: &str) -> Result<ExitCo
             }
             _ => anyhow!("cannot write {name}: {error}"),
         })?;
-    file.write_all(text.as_bytes()).with_context(|| format!("cannot write {name}"))?;
-    println!("{name} is written; `sigma check {name}` checks it, `sigma run {name}` serves it");
-    Ok(ExitCode::SUCCESS)
+    file.write_all(text.as_bytes()).with_context(|| format!("cannot write {name}"))
 }

@@ -1,0 +1,11 @@
+//! Files of traefik.
+
+use sigma_schema::problem::Problem;
+
+use super::Translated;
+use super::source::Input;
+
+/// Converts files of traefik.
+pub(super) fn translate(_input: &Input<'_>) -> Result<Translated, Vec<Problem>> {
+    Err(vec![Problem::new("", "unsupported", "this format cannot be converted yet")])
+}
