@@ -52,6 +52,9 @@ fn paths(paths: &[Path]) -> (Vec<String>, Option<Value>) {
                 }
                 patterns.push(format!("{text}/*"));
             }
+            Path::Regex { pattern, ignore_case } => {
+                patterns.push(format!("{}{pattern}", if *ignore_case { "~*" } else { "~" }));
+            }
             _ => return (vec!["/*".to_owned()], Some(any_of(paths.iter().map(path_condition).collect()))),
         }
     }
@@ -99,7 +102,7 @@ fn is_host(name: &str) -> bool {
             .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_.".contains(&byte))
 }
 
-fn host_condition(host: &Host) -> Value {
+pub(super) fn host_condition(host: &Host) -> Value {
     match host {
         Host::Exact(name) => json!(["host", "==", name]),
         Host::Suffix(name) => json!(["host", "~*", format!("\\.{}$", regex::escape(name))]),
@@ -126,8 +129,11 @@ mod tests {
     fn mixed_patterns_become_one_condition() {
         let regex = Path::Regex { pattern: "\\.php$".to_owned(), ignore_case: false };
         let (patterns, condition) = paths(&[Path::Exact("/a".to_owned()), regex]);
+        assert_eq!(patterns, ["/a", "~\\.php$"]);
+        assert_eq!(condition, None);
+        let (patterns, condition) = paths(&[Path::Exact("/a*".to_owned()), Path::Exact("/b".to_owned())]);
         assert_eq!(patterns, ["/*"]);
-        assert_eq!(condition, Some(json!(["OR", ["uri", "==", "/a"], ["uri", "~~", "\\.php$"]])));
+        assert_eq!(condition, Some(json!(["OR", ["uri", "==", "/a*"], ["uri", "==", "/b"]])));
         let (patterns, condition) = hosts(&[Host::Prefix("www".to_owned())]);
         assert!(patterns.is_empty());
         assert_eq!(condition, Some(json!(["host", "~*", "^www\\."])));

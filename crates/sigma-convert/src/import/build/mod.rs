@@ -30,6 +30,47 @@ pub fn id(name: &str) -> String {
     if id.is_empty() { "root".to_owned() } else { id.to_owned() }
 }
 
+/// Returns the condition of a host.
+pub(super) fn host_condition(host: &super::decision::Host) -> Value {
+    conditions::host_condition(host)
+}
+
+/// Returns the texts of a target, which may have variables.
+pub(super) fn target_texts(target: &mut Target) -> impl Iterator<Item = &mut String> {
+    let (mut texts, mut files): (Vec<&mut String>, Option<&mut Map<String, Value>>) = (Vec::new(), None);
+    match target {
+        Target::Respond { body, headers, .. } => {
+            texts.extend(body.as_mut());
+            texts.extend(headers.iter_mut().map(|(_, value)| value));
+        }
+        Target::Redirect { to, .. } => texts.push(to),
+        Target::Files(map) => files = Some(map),
+        Target::Upstream(_) | Target::Drop | Target::Closed(_) => {}
+    }
+    for value in files.into_iter().flat_map(Map::values_mut) {
+        strings(value, &mut texts);
+    }
+    texts.into_iter()
+}
+
+fn strings<'v>(value: &'v mut Value, texts: &mut Vec<&'v mut String>) {
+    match value {
+        Value::String(text) => texts.push(text),
+        Value::Array(list) => list.iter_mut().for_each(|value| strings(value, texts)),
+        Value::Object(map) => map.values_mut().for_each(|value| strings(value, texts)),
+        _ => {}
+    }
+}
+
+/// Returns all texts of a decision in one, to look for variables in.
+pub(super) fn texts(decision: &Decision) -> String {
+    let mut target = decision.target.clone();
+    let mut all: Vec<String> = target_texts(&mut target).map(|text| text.clone()).collect();
+    all.extend(decision.conditions.iter().map(Value::to_string));
+    all.extend(decision.plugins.values().chain(decision.fields.values()).map(Value::to_string));
+    all.join("\n")
+}
+
 impl Plan {
     /// Builds the document: settings first, then resources.
     #[must_use]

@@ -11,33 +11,36 @@ pub(super) fn insert(route: &mut Map<String, Value>, plugins: &mut Map<String, V
             route.insert("upstream_id".to_owned(), id.clone().into());
         }
         Target::Respond { status, body, headers } => {
-            let mut abort = json!({"http_status": status});
+            let mut respond = json!({"status": status});
             if let Some(body) = body {
-                abort["body"] = body.clone().into();
+                respond["text"] = body.clone().into();
             }
-            if !headers.is_empty() {
-                let fields: Map<String, Value> =
-                    headers.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
-                abort["headers"] = Value::Object(fields);
+            let mut fields = Map::new();
+            for (name, value) in headers {
+                if name.eq_ignore_ascii_case("content-type") && !value.contains('$') {
+                    respond["content_type"] = value.clone().into();
+                } else {
+                    fields.insert(name.clone(), value.clone().into());
+                }
             }
-            plugins.insert("fault-injection".to_owned(), json!({"abort": abort}));
+            if !fields.is_empty() {
+                respond["headers"] = Value::Object(fields);
+            }
+            plugins.insert("respond".to_owned(), respond);
         }
         Target::Redirect { status, to } => {
-            plugins.insert("redirect".to_owned(), json!({"ret_code": status, "uri": to}));
+            plugins.insert("respond".to_owned(), json!({"status": status, "location": to}));
         }
         Target::Files(files) => {
             plugins.insert("static-files".to_owned(), Value::Object(files.clone()));
         }
         Target::Drop => {
-            plugins.insert(
-                "ip-restriction".to_owned(),
-                json!({"blacklist": ["0.0.0.0/0", "::/0"], "rejected_action": "silent-drop"}),
-            );
+            plugins.insert("respond".to_owned(), json!({"close": true}));
         }
         Target::Closed(_) => {
             // No other plugin may respond before: a closed route says nothing else.
             plugins.clear();
-            plugins.insert("fault-injection".to_owned(), json!({"abort": {"http_status": 503}}));
+            plugins.insert("respond".to_owned(), json!({"status": 503}));
         }
     }
 }

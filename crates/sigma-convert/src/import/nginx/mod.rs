@@ -1,11 +1,160 @@
-//! Files of nginx.
+//! `nginx.conf`: all of `http` and `stream`.
 
+mod access;
+mod addresses;
+mod content;
+mod converter;
+mod errors;
+mod files;
+mod hashes;
+mod headers;
+mod level;
+mod locations;
+mod maps;
+mod parse;
+mod pattern;
+mod probes;
+mod proxying;
+mod rewriting;
+mod servers;
+mod settings;
+mod state;
+mod stream;
+mod table;
+#[cfg(test)]
+mod tests;
+mod texts;
+mod upstreams;
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
 use sigma_schema::problem::Problem;
 
 use super::Translated;
+use super::decision::Plan;
+use super::report::Report;
 use super::source::Input;
+use converter::Converter;
+use level::Level;
+use parse::{Directive, Parsed};
+use texts::Variables;
 
-/// Converts files of nginx.
-pub(super) fn translate(_input: &Input<'_>) -> Result<Translated, Vec<Problem>> {
-    Err(vec![Problem::new("", "unsupported", "this format cannot be converted yet")])
+/// Directives of servers: a file of `conf.d` begins with them.
+const OF_HTTP: &[&str] = &["server", "upstream", "map"];
+
+/// Converts nginx.conf.
+pub(super) fn translate(input: &Input<'_>) -> Result<Translated, Vec<Problem>> {
+    let Parsed { directives, sources } = parse::parse(input)?;
+    let first = input.files.first().map_or("", |file| file.name.as_str());
+    let base = first.rsplit_once('/').map_or(String::new(), |(folder, _)| format!("{folder}/"));
+    let mut converter = Converter {
+        access: input.access,
+        base,
+        plan: Plan::default(),
+        report: Report::default(),
+        variables: Variables::default(),
+        groups: BTreeMap::new(),
+        upstream_ids: BTreeMap::new(),
+        zones: BTreeMap::new(),
+        caches: BTreeMap::new(),
+        map_values: BTreeMap::new(),
+        common_body_limit: None,
+        is_too_large: false,
+        depth: 0,
+    };
+    let probes = converter.whole(&directives);
+    if converter.is_too_large {
+        let message = "its conditions make more than 50,000 routes";
+        return Err(vec![Problem::new(first, "limit", message)]);
+    }
+    converter.remarks(&directives);
+    let Converter { mut plan, mut report, variables, .. } = converter;
+    tidy(&mut plan, variables);
+    report.finish(sources);
+    Ok(Translated { plan, report, probes })
+}
+
+impl<'a> Converter<'a> {
+    fn whole(&mut self, directives: &'a [Directive]) -> Vec<super::probe::Probe> {
+        self.collect_names(directives);
+        let main = Level::of(directives, None, false);
+        self.main_settings(&main);
+        // A file of `conf.d` has no `http` around it.
+        let is_part = directives.iter().any(|directive| OF_HTTP.contains(&directive.name.as_str()));
+        let blocks: Vec<&'a [Directive]> = match is_part {
+            true => vec![directives],
+            false => main.own_all(&["http"]).into_iter().map(Directive::children).collect(),
+        };
+        let mut probes = Vec::new();
+        for block in blocks {
+            let http = Level::of(block, None, false);
+            for directive in http.directives {
+                match directive.name.as_str() {
+                    "limit_req_zone" | "limit_conn_zone" => self.zone(directive),
+                    "upstream" => self.group(directive),
+                    "map" => self.map(directive),
+                    "geo" => self.geo(directive),
+                    "split_clients" => self.split_clients(directive),
+                    _ => {}
+                }
+            }
+            self.http_settings(&http);
+            self.servers(&http);
+            probes.extend(probes::probes(&http));
+        }
+        for stream in main.own_all(&["stream"]) {
+            self.stream(stream);
+        }
+        probes
+    }
+}
+
+/// Whether a directive of these names is used anywhere.
+fn mentions(directives: &[Directive], names: &[&str]) -> bool {
+    directives.iter().any(|directive| {
+        names.contains(&directive.name.as_str()) && directive.arg(0) != "off"
+            || mentions(directive.children(), names)
+    })
+}
+
+/// Writes texts in their short form, and keeps the variables that are read.
+fn tidy(plan: &mut Plan, variables: Variables) {
+    let mut setting = variables.setting;
+    let mut texts = String::new();
+    for decision in &mut plan.decisions {
+        for value in decision.plugins.values_mut().chain(decision.fields.values_mut()) {
+            texts::prettify(value);
+        }
+        decision.conditions.iter_mut().for_each(texts::prettify);
+        super::build::target_texts(&mut decision.target).for_each(|text| *text = texts::pretty(text));
+        texts.push_str(&super::build::texts(decision));
+    }
+    plan.upstreams.iter_mut().for_each(|(_, value)| {
+        texts::prettify(value);
+        texts.push_str(&value.to_string());
+    });
+    plan.settings.values().for_each(|value| texts.push_str(&value.to_string()));
+    setting.values_mut().for_each(texts::prettify);
+    // A variable that only an unread one reads is unread too: at most as many rounds as there are variables.
+    loop {
+        let all: String = setting.values().map(Value::to_string).collect();
+        let is_read = |name: &String| is_named(&texts, name) || is_named(&all, name);
+        let before = setting.len();
+        setting.retain(|name, _| is_read(name));
+        if setting.len() == before {
+            break;
+        }
+    }
+    if !setting.is_empty() {
+        plan.settings.insert("variables".to_owned(), Value::Object(setting));
+    }
+}
+
+/// Whether a text names a variable.
+fn is_named(text: &str, name: &str) -> bool {
+    let full = format!("var_{name}");
+    text.match_indices(&full).any(|(at, _)| {
+        !text[at + full.len()..].starts_with(|char: char| char.is_ascii_alphanumeric() || char == '_')
+    })
 }

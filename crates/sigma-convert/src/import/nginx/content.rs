@@ -1,0 +1,259 @@
+//! The content of a location: its handler with the plugins around it.
+
+use std::rc::Rc;
+
+use serde_json::{Map, Value, json};
+
+use super::super::decision::{Decision, Target};
+use super::super::report::Verdict;
+use super::access::Guarded;
+use super::converter::Converter;
+use super::level::{Level, size};
+use super::parse::Directive;
+use super::rewriting::REWRITES;
+use super::state::State;
+use super::upstreams::seconds;
+
+/// Directives that make the content of a location.
+pub(super) const HANDLERS: &[&str] = &[
+    "proxy_pass",
+    "fastcgi_pass",
+    "grpc_pass",
+    "uwsgi_pass",
+    "scgi_pass",
+    "memcached_pass",
+    "stub_status",
+    "content_by_lua_block",
+    "content_by_lua_file",
+    "content_by_lua",
+    "empty_gif",
+    "mp4",
+    "flv",
+    "dav_methods",
+    "js_content",
+    "perl",
+    "api",
+    "random_index",
+];
+
+/// Nesting of named locations.
+const MOST_DEPTH: usize = 8;
+
+impl<'a> Converter<'a> {
+    /// Makes the decisions for the content of a level.
+    pub(super) fn content(&mut self, level: &Rc<Level<'a>>, state: State<'a>) {
+        if let Some(limit) = level.own("limit_except") {
+            self.other_methods(limit, level, &state);
+        }
+        let guarded = self.guards(level, &state);
+        if let Some(reason) = guarded.closed.clone() {
+            let place = level.directives.first().map_or(state.server.place, |directive| directive.place);
+            let decision = state.decision(place, Target::Closed(reason));
+            return self.emit(&state, level, decision);
+        }
+        if level.handler(&["try_files"]).is_some() || state.missing.is_some() {
+            return self.try_files(level, state, guarded);
+        }
+        match level.handler(HANDLERS) {
+            Some(handler) => self.handled(handler, level, &state, guarded, None),
+            None => self.files(level, &state, guarded),
+        }
+    }
+
+    /// `limit_except`: the other methods have the guards of its block.
+    fn other_methods(&mut self, limit: &'a Directive, level: &Rc<Level<'a>>, state: &State<'a>) {
+        let mut methods: Vec<String> = limit.args.iter().map(|method| method.to_ascii_uppercase()).collect();
+        if methods.iter().any(|method| method == "GET") {
+            methods.push("HEAD".to_owned());
+        }
+        let inner = Level::of(limit.children(), Some(level), true);
+        let mut other = state.clone();
+        other.conditions.push(json!(["request_method", "!", "in", methods]));
+        other.location.push_str("-other-methods");
+        self.content(&inner, other);
+    }
+
+    /// Makes the decision of a handler. `files` is the configuration of static-files that runs before it.
+    pub(super) fn handled(
+        &mut self,
+        handler: &'a Directive,
+        level: &Rc<Level<'a>>,
+        state: &State<'a>,
+        guarded: Guarded,
+        files: Option<Map<String, Value>>,
+    ) {
+        match handler.name.as_str() {
+            "proxy_pass" => self.proxy(handler, level, state, guarded, files),
+            "grpc_pass" => self.proxy(handler, level, state, guarded, files),
+            "fastcgi_pass" => self.fastcgi(handler, level, state, guarded, files),
+            "stub_status" => {
+                let text =
+                    "Sigma has its own page: `status: { address: 127.0.0.1:9092 }`; this path answers 404.";
+                self.remark(handler, Verdict::Differs, text);
+                let target = Target::Respond { status: 404, body: None, headers: Vec::new() };
+                self.finish(handler, level, state, guarded, target);
+            }
+            "empty_gif" => {
+                let text = "write the picture as a file; this path answers 204";
+                self.remark(handler, Verdict::NotPossible, text);
+                let target = Target::Respond { status: 204, body: None, headers: Vec::new() };
+                self.finish(handler, level, state, guarded, target);
+            }
+            _ => {
+                let text = "this handler has no counterpart; the route answers 503";
+                self.remark(handler, Verdict::NotPossible, text);
+                let decision = state.decision(handler.place, Target::Closed(handler.source()));
+                self.emit(state, level, decision);
+            }
+        }
+    }
+
+    /// Emits a decision whose response is made here: with the guards, the fields and the error pages of its level.
+    pub(super) fn finish(
+        &mut self,
+        directive: &Directive,
+        level: &Rc<Level<'a>>,
+        state: &State<'a>,
+        guarded: Guarded,
+        target: Target,
+    ) {
+        let mut decision = state.decision(directive.place, target);
+        decision.plugins = guarded.plugins;
+        self.around(level, state, &mut decision, &[]);
+        self.emit(state, level, decision);
+    }
+
+    /// Adds what every location has: fields of responses, compression, error pages, limits of rates and bodies.
+    pub(super) fn around(
+        &mut self,
+        level: &Rc<Level<'a>>,
+        state: &State<'a>,
+        decision: &mut Decision,
+        hidden: &[String],
+    ) {
+        let mut rewrite = self.response_fields(level, state, hidden);
+        self.locations_and_cookies(level, state, &mut rewrite);
+        self.substitutions(level, &mut rewrite);
+        if !rewrite.is_empty() {
+            decision.plugins.insert("response-rewrite".to_owned(), Value::Object(rewrite));
+        }
+        if let Some(function) = Self::expires_function(level) {
+            let functions = json!({"phase": "header_filter", "functions": [function]});
+            decision.plugins.insert("serverless-post-function".to_owned(), functions);
+        }
+        if level.is_on("gzip") {
+            decision.plugins.insert("gzip".to_owned(), gzip(level));
+        }
+        let is_text = matches!(&decision.target, Target::Respond { body: Some(_), .. } | Target::Drop);
+        if !is_text {
+            if let Some(pages) = self.error_pages(level, state) {
+                decision.plugins.insert("error-page".to_owned(), pages);
+            }
+        }
+        if let Some(rate) = level.text("limit_rate").and_then(size).filter(|rate| *rate > 0) {
+            let after = level.text("limit_rate_after").and_then(size).unwrap_or(0);
+            let rule = json!({"rate": rate, "burst": after, "direction": "response"});
+            decision.plugins.insert("limit-bandwidth".to_owned(), json!({"rules": [rule]}));
+        }
+        let limit = level.text("client_max_body_size").and_then(size).unwrap_or(1 << 20);
+        if self.common_body_limit != Some(limit) && limit > 0 {
+            decision.plugins.insert("client-control".to_owned(), json!({"max_body_size": limit}));
+        }
+    }
+
+    /// `return`.
+    pub(super) fn respond(&mut self, directive: &'a Directive, level: &Rc<Level<'a>>, state: &State<'a>) {
+        let first = directive.arg(0);
+        let (status, source) = match first.parse::<u16>() {
+            Ok(status) => (status, (directive.args.len() > 1).then(|| directive.arg(1))),
+            Err(_) => (302, Some(first)),
+        };
+        let text = source.map(|source| self.text(directive, source, state, level));
+        let target = match (status, text) {
+            (444, _) => Target::Drop,
+            (301 | 302 | 303 | 307 | 308, Some(to)) => Target::Redirect { status, to },
+            (status, body) => {
+                let headers = match &body {
+                    Some(_) => vec![("Content-Type".to_owned(), self.content_type(level, state))],
+                    None => Vec::new(),
+                };
+                Target::Respond { status: status.max(200), body, headers }
+            }
+        };
+        let mut decision = state.decision(directive.place, target);
+        // The rewrite phase is before all guards: they do not apply.
+        self.around(level, state, &mut decision, &[]);
+        decision.plugins.remove("client-control");
+        self.emit(state, level, decision);
+    }
+
+    /// The media type of a text: by the extension of an exact location, else `default_type`.
+    fn content_type(&self, level: &Rc<Level<'a>>, state: &State<'a>) -> String {
+        let extension = state
+            .prefix
+            .as_deref()
+            .filter(|_| state.is_exact)
+            .and_then(|path| path.rsplit('/').next()?.rsplit_once('.').map(|(_, extension)| extension));
+        let types = level.all(&["types"]);
+        let listed = extension.and_then(|extension| {
+            let mut entries = types.iter().flat_map(|types| types.children());
+            entries
+                .find(|entry| entry.args.iter().any(|arg| arg == extension))
+                .map(|entry| entry.name.clone())
+        });
+        let kind = listed.unwrap_or_else(|| level.text("default_type").unwrap_or("text/plain").to_owned());
+        match level.text("charset").filter(|charset| *charset != "off" && kind.starts_with("text/")) {
+            Some(charset) => format!("{kind}; charset={charset}"),
+            None => kind,
+        }
+    }
+
+    /// The timeouts of a location, if it sets any.
+    pub(super) fn timeouts(level: &Level<'a>, family: &str) -> Option<Value> {
+        let read =
+            |name: &str| level.text(&format!("{family}_{name}_timeout")).and_then(super::level::milliseconds);
+        let (connect, send, read) = (read("connect"), read("send"), read("read"));
+        if connect.is_none() && send.is_none() && read.is_none() {
+            return None;
+        }
+        let value = |time: Option<u64>| seconds(time.unwrap_or(60_000).max(1));
+        Some(json!({"connect": value(connect), "send": value(send), "read": value(read)}))
+    }
+
+    /// The level of a named location, if following it is no circle.
+    pub(super) fn named(&mut self, name: &str, state: &State<'a>) -> Option<Rc<Level<'a>>> {
+        if self.depth > MOST_DEPTH {
+            return None;
+        }
+        state.server.named.get(name).cloned()
+    }
+
+    /// Whether a level has nothing but `set` among its rewrite directives.
+    pub(super) fn is_straight(level: &Level<'a>) -> bool {
+        level.own_all(REWRITES).iter().all(|directive| directive.name == "set")
+    }
+}
+
+fn gzip(level: &Level<'_>) -> Value {
+    let mut types = vec!["text/html".to_owned()];
+    for directive in level.all(&["gzip_types"]) {
+        types.extend(directive.args.iter().filter(|arg| *arg != "text/html").cloned());
+    }
+    let mut config = match types.iter().any(|kind| kind == "*") {
+        true => json!({"types": "*"}),
+        false => json!({"types": types}),
+    };
+    if let Some(length) = level.text("gzip_min_length").and_then(size).filter(|length| *length > 0) {
+        config["min_length"] = length.into();
+    }
+    if let Some(level) = level.text("gzip_comp_level").and_then(|text| text.parse::<u64>().ok()) {
+        config["comp_level"] = level.clamp(1, 9).into();
+    }
+    if level.is_on("gzip_vary") {
+        config["vary"] = true.into();
+    }
+    if level.text("gzip_http_version") == Some("1.0") {
+        config["http_version"] = 1.into();
+    }
+    config
+}

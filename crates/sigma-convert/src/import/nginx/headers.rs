@@ -1,0 +1,177 @@
+//! Fields of requests and responses.
+
+use serde_json::{Map, Value, json};
+
+use super::super::report::Verdict;
+use super::converter::Converter;
+use super::level::{Level, milliseconds};
+use super::parse::Directive;
+use super::state::State;
+
+/// Statuses on which `add_header` and `expires` act without `always`.
+const STATUSES: [u16; 10] = [200, 201, 204, 206, 301, 302, 303, 304, 307, 308];
+
+/// Fields of a response, in the order of their addition.
+#[derive(Default)]
+struct Added {
+    /// With its status condition: true for `always`.
+    fields: Vec<(String, String, bool)>,
+}
+
+impl<'a> Converter<'a> {
+    /// Returns the configuration of response-rewrite for a level; `hidden` are fields of nodes that clients do not get.
+    pub(super) fn response_fields(
+        &mut self,
+        level: &Level<'a>,
+        state: &State<'a>,
+        hidden: &[String],
+    ) -> Map<String, Value> {
+        let mut added = Added::default();
+        self.expires(level, &mut added);
+        for directive in level.all(&["add_header"]) {
+            let is_always = directive.args.iter().skip(2).any(|arg| arg == "always");
+            let value = self.text(directive, directive.arg(1), state, level);
+            if !value.is_empty() {
+                added.fields.push((directive.arg(0).to_owned(), value, is_always));
+            }
+        }
+        let mut config = Map::new();
+        let mut headers = Map::new();
+        let is_mixed = added.fields.iter().any(|field| field.2) && added.fields.iter().any(|field| !field.2);
+        let is_limited = !is_mixed && added.fields.iter().any(|field| !field.2);
+        let has_other = !hidden.is_empty();
+        if is_limited && !has_other {
+            config.insert("vars".to_owned(), json!([["status", "in", STATUSES]]));
+        }
+        let (mut add, mut set) = (Vec::new(), Map::new());
+        for (name, value, is_always) in added.fields {
+            let value = match is_always || (is_limited && !has_other) {
+                true => value,
+                false => self.by_status(&value),
+            };
+            if is_single(&name) {
+                let list = set.entry(name).or_insert_with(|| json!([]));
+                if let Value::Array(list) = list {
+                    list.push(value.into());
+                }
+            } else {
+                add.push(format!("{name}: {value}"));
+            }
+        }
+        for value in set.values_mut() {
+            if let Some([only]) = value.as_array().map(Vec::as_slice) {
+                *value = only.clone();
+            }
+        }
+        if !add.is_empty() {
+            headers.insert("add".to_owned(), json!(add));
+        }
+        if !set.is_empty() {
+            headers.insert("set".to_owned(), Value::Object(set));
+        }
+        if !hidden.is_empty() {
+            headers.insert("remove".to_owned(), json!(hidden));
+        }
+        if !headers.is_empty() {
+            config.insert("headers".to_owned(), Value::Object(headers));
+        }
+        config
+    }
+
+    /// A value that is empty for other statuses than those of success.
+    fn by_status(&mut self, value: &str) -> String {
+        let codes: Vec<String> = STATUSES.iter().map(u16::to_string).collect();
+        let pattern = format!("^(?:{})$", codes.join("|"));
+        let map = json!({"map": "${status}", "regex": [{"match": pattern, "value": value}], "default": ""});
+        self.variables.made('h', map)
+    }
+
+    /// `expires` as `Cache-Control`; `Expires` itself says the same to older caches.
+    fn expires(&mut self, level: &Level<'a>, added: &mut Added) {
+        let Some(directive) = level.last("expires") else { return };
+        let arg = directive.args.last().map_or("", String::as_str);
+        let control = match arg {
+            "off" => return,
+            "epoch" => "no-cache".to_owned(),
+            "max" => "max-age=315360000".to_owned(),
+            time if time.starts_with('-') => "no-cache".to_owned(),
+            time if directive.args.len() > 1 || time.starts_with('@') || time.contains('$') => {
+                let text =
+                    format!("`{time}` depends on the file or the request; write `cache_control` by hand");
+                return self.remark(directive, Verdict::NotPossible, text);
+            }
+            time => match milliseconds(time.trim_start_matches('+')) {
+                Some(time) => format!("max-age={}", time / 1000),
+                None => return,
+            },
+        };
+        added.fields.push(("Cache-Control".to_owned(), control, false));
+    }
+
+    /// Returns the function that sets `Expires`, whose value is a time from now.
+    pub(super) fn expires_function(level: &Level<'a>) -> Option<String> {
+        let directive = level.last("expires").filter(|directive| directive.args.len() == 1)?;
+        let value = match directive.arg(0) {
+            "off" => return None,
+            "epoch" => "\"Thu, 01 Jan 1970 00:00:01 GMT\"".to_owned(),
+            "max" => "\"Thu, 31 Dec 2037 23:55:55 GMT\"".to_owned(),
+            time => {
+                let (sign, time) = match time.strip_prefix('-') {
+                    Some(time) => ("-", time),
+                    None => ("+", time.trim_start_matches('+')),
+                };
+                format!("ngx.http_time(ngx.time() {sign} {})", milliseconds(time)? / 1000)
+            }
+        };
+        let codes: Vec<String> = STATUSES.iter().map(|code| format!("[{code}] = true")).collect();
+        Some(format!(
+            "local statuses = {{ {} }}\nreturn function(conf, ctx)\n  if statuses[ngx.status] then ngx.header[\"Expires\"] = {value} end\nend\n",
+            codes.join(", ")
+        ))
+    }
+
+    /// Returns the rules for the fields of requests to nodes, and whether an upgrade may pass.
+    pub(super) fn request_fields(
+        &mut self,
+        level: &Level<'a>,
+        state: &State<'a>,
+        family: &str,
+        host: &str,
+    ) -> (Map<String, Value>, bool) {
+        let mut set = Map::new();
+        let (mut is_upgrade, mut has_host) = (false, false);
+        let name = format!("{family}_set_header");
+        for directive in level.all(&[name.as_str()]) {
+            let (name, source) = (directive.arg(0), directive.arg(1));
+            let value = self.text(directive, source, state, level);
+            match name.to_ascii_lowercase().as_str() {
+                "host" => {
+                    has_host = true;
+                    if value != "${http_host}" {
+                        let value = if source == "$proxy_host" { host.to_owned() } else { value };
+                        set.insert("Host".to_owned(), value.into());
+                    }
+                }
+                "upgrade" => is_upgrade |= !value.is_empty(),
+                "connection" | "content-length" | "transfer-encoding" | "te" | "keep-alive" => {}
+                _ => self.request_field(directive, value, &mut set),
+            }
+        }
+        if !has_host {
+            set.insert("Host".to_owned(), host.into());
+        }
+        (set, is_upgrade)
+    }
+
+    fn request_field(&mut self, directive: &Directive, value: String, set: &mut Map<String, Value>) {
+        // A value of the service of authorization is set after its call.
+        let is_answer = self.variables.answers.keys().any(|name| value == format!("${{var_{name}}}"));
+        let value = if is_answer { String::new() } else { value };
+        set.insert(directive.arg(0).to_owned(), value.into());
+    }
+}
+
+/// Fields of which a response has one: nginx replaces them, or a second one has no sense.
+fn is_single(name: &str) -> bool {
+    matches!(name.to_ascii_lowercase().as_str(), "cache-control" | "content-type" | "last-modified" | "etag")
+}

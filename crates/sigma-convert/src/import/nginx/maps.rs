@@ -1,0 +1,232 @@
+//! Variables of the whole configuration: `map`, `geo`, `split_clients`, and the names that `set` writes.
+
+use serde_json::{Map, Value, json};
+
+use super::super::report::Verdict;
+use super::converter::Converter;
+use super::parse::Directive;
+use super::pattern::Pattern;
+use super::texts::{self, Piece, matched, pieces};
+
+impl<'a> Converter<'a> {
+    /// Collects the names of variables before any text is read.
+    pub(super) fn collect_names(&mut self, directives: &[Directive]) {
+        for directive in directives {
+            match (directive.name.as_str(), directive.block.is_some()) {
+                ("map" | "geo" | "split_clients", true) => {
+                    let name = directive.args.last().map_or("", |name| name.trim_start_matches('$'));
+                    self.variables.defined.insert(name.to_owned(), ());
+                    self.read_globally(directive);
+                }
+                ("set", false) => {
+                    self.variables.written.push(directive.arg(0).trim_start_matches('$').to_owned());
+                }
+                ("auth_request_set", false) => {
+                    if let Some(field) = directive.arg(1).strip_prefix("$upstream_http_") {
+                        let name = directive.arg(0).trim_start_matches('$').to_owned();
+                        self.variables.answers.insert(name, super::access::field_name(field));
+                    }
+                }
+                ("log_format" | "limit_req_zone" | "limit_conn_zone", _) => self.read_globally(directive),
+                _ => {}
+            }
+            self.collect_names(directive.children());
+        }
+    }
+
+    /// Remembers the variables that a text outside of locations reads.
+    fn read_globally(&mut self, directive: &Directive) {
+        let words =
+            directive.args.iter().chain(directive.children().iter().flat_map(|child| child.args.iter()));
+        for word in words {
+            for piece in pieces(word) {
+                if let Piece::Variable(name) = piece {
+                    self.variables.read_globally.push(name.to_owned());
+                }
+            }
+        }
+    }
+
+    /// Returns a text outside of locations.
+    pub(super) fn global_text(&mut self, directive: &Directive, source: &str) -> String {
+        let mut text = String::new();
+        for piece in pieces(source) {
+            match piece {
+                Piece::Text(part) => text.push_str(part),
+                Piece::Variable(name) if name.bytes().all(|byte| byte.is_ascii_digit()) => {
+                    text.push_str(&format!("${{{name}}}"));
+                }
+                Piece::Variable(name) => match texts::global(&self.variables, name) {
+                    Some(found) => text.push_str(&found),
+                    None if self.variables.written.iter().any(|written| written == name) => {
+                        text.push_str(&format!("${{var_{name}}}"));
+                    }
+                    None => {
+                        let message = format!("the variable ${name} has no counterpart and is empty");
+                        self.remark(directive, Verdict::NotPossible, message);
+                    }
+                },
+            }
+        }
+        text
+    }
+
+    /// `map`.
+    pub(super) fn map(&mut self, block: &'a Directive) {
+        let name = block.arg(1).trim_start_matches('$').to_owned();
+        let mut variable = Map::new();
+        variable.insert("map".to_owned(), self.global_text(block, block.arg(0)).into());
+        let has_hosts = block.children().iter().any(|child| child.name == "hostnames");
+        let (mut exact, mut hosts, mut regexes) = (Map::new(), Map::new(), Vec::new());
+        let mut default = String::new();
+        let mut values = Vec::new();
+        for entry in block.children() {
+            match entry.name.as_str() {
+                "hostnames" | "volatile" => continue,
+                "include" => continue,
+                _ => {}
+            }
+            let pattern = entry.name.as_str();
+            let expression = pattern
+                .strip_prefix("~*")
+                .map(|text| (text, true))
+                .or_else(|| pattern.strip_prefix('~').map(|text| (text, false)));
+            let value = match expression {
+                Some((text, ignore_case)) => match Pattern::new(text, ignore_case) {
+                    Ok(pattern) => {
+                        let value = self.map_value(entry, &pattern);
+                        regexes.push(matched(&pattern, &value));
+                        value
+                    }
+                    Err(reason) => {
+                        self.remark(entry, Verdict::NotPossible, format!("{reason}; the entry is left out"));
+                        continue;
+                    }
+                },
+                None => {
+                    let value = self.global_text(entry, entry.arg(0));
+                    match pattern {
+                        "default" => default.clone_from(&value),
+                        pattern
+                            if has_hosts && pattern.contains(['*'])
+                                || has_hosts && pattern.starts_with('.') =>
+                        {
+                            hosts.insert(pattern.to_owned(), value.clone().into());
+                        }
+                        pattern => {
+                            let pattern = pattern.strip_prefix('\\').unwrap_or(pattern);
+                            exact.insert(pattern.to_owned(), value.clone().into());
+                        }
+                    }
+                    value
+                }
+            };
+            values.push(value);
+        }
+        values.push(default.clone());
+        for (key, entries) in [("exact", exact), ("hosts", hosts)] {
+            if !entries.is_empty() {
+                variable.insert(key.to_owned(), Value::Object(entries));
+            }
+        }
+        if !regexes.is_empty() {
+            variable.insert("regex".to_owned(), json!(regexes));
+        }
+        variable.insert("default".to_owned(), default.into());
+        self.defined(name, variable, values);
+    }
+
+    /// A value with groups of its expression: numbers stay, names become numbers.
+    fn map_value(&mut self, entry: &Directive, pattern: &Pattern) -> String {
+        let mut source = String::new();
+        for piece in pieces(entry.arg(0)) {
+            match piece {
+                Piece::Text(text) => source.push_str(text),
+                Piece::Variable(name) => {
+                    let number = pattern.group(name).map_or(name.to_owned(), |number| number.to_string());
+                    source.push_str(&format!("${{{number}}}"));
+                }
+            }
+        }
+        self.global_text(entry, &source)
+    }
+
+    fn defined(&mut self, name: String, variable: Map<String, Value>, mut values: Vec<String>) {
+        values.sort_unstable();
+        values.dedup();
+        if values.iter().all(|value| !value.contains('$')) {
+            self.map_values.insert(name.clone(), values);
+        }
+        self.variables.setting.insert(name, Value::Object(variable));
+    }
+
+    /// `geo`: networks as expressions are not possible; whole octets are.
+    pub(super) fn geo(&mut self, block: &'a Directive) {
+        let (source, name) = match block.args.as_slice() {
+            [source, name] => (source.as_str(), name.as_str()),
+            [name] => ("$remote_addr", name.as_str()),
+            _ => return,
+        };
+        let name = name.trim_start_matches('$').to_owned();
+        let mut variable = Map::new();
+        variable.insert("map".to_owned(), self.global_text(block, source).into());
+        let (mut networks, mut values, mut default) = (Vec::new(), Vec::new(), String::new());
+        for entry in block.children() {
+            let value = entry.arg(0).to_owned();
+            match entry.name.as_str() {
+                "default" => default.clone_from(&value),
+                "ranges" | "delete" | "proxy" | "proxy_recursive" | "include" => {
+                    self.remark(entry, Verdict::NotPossible, "write the networks one by one");
+                    continue;
+                }
+                network => match octets(network) {
+                    Some((length, pattern)) => networks.push((length, pattern, value.clone())),
+                    None => {
+                        let text = "networks in a variable are possible with lengths of 8, 16, 24 and 32 alone: use \
+                                    `vars` with `ipmatch` on the routes";
+                        self.remark(entry, Verdict::NotPossible, text);
+                        continue;
+                    }
+                },
+            }
+            values.push(value);
+        }
+        values.push(default.clone());
+        networks.sort_by_key(|(length, ..)| std::cmp::Reverse(*length));
+        let regexes: Vec<Value> =
+            networks.iter().map(|(_, pattern, value)| json!({"match": pattern, "value": value})).collect();
+        if !regexes.is_empty() {
+            variable.insert("regex".to_owned(), json!(regexes));
+        }
+        variable.insert("default".to_owned(), default.into());
+        self.defined(name, variable, values);
+    }
+
+    /// `split_clients`: the share of each value by the first digits of a random id is not sticky, so it is left out.
+    pub(super) fn split_clients(&mut self, block: &'a Directive) {
+        let name = block.arg(1).trim_start_matches('$').to_owned();
+        let last = block.children().last().map(|entry| entry.arg(0).to_owned()).unwrap_or_default();
+        let text = format!("all clients get `{last}`: use the plugin traffic-split for shares");
+        self.remark(block, Verdict::NotPossible, text);
+        let mut variable = Map::new();
+        variable.insert("value".to_owned(), last.clone().into());
+        self.defined(name, variable, vec![last]);
+    }
+}
+
+/// The length of an IPv4 network of whole octets and an expression for its addresses.
+fn octets(network: &str) -> Option<(u8, String)> {
+    let (address, length) = match network.split_once('/') {
+        Some((address, length)) => (address, length.parse::<u8>().ok()?),
+        None if network.contains(':') => return Some((128, format!("^{}$", regex::escape(network)))),
+        None => (network, 32),
+    };
+    let address: std::net::Ipv4Addr = address.parse().ok()?;
+    let octets: Vec<String> = address.octets().iter().map(u8::to_string).collect();
+    match length {
+        0 => Some((0, "^".to_owned())),
+        8 | 16 | 24 => Some((length, format!("^{}\\.", octets[..usize::from(length / 8)].join("\\.")))),
+        32 => Some((32, format!("^{}$", octets.join("\\.")))),
+        _ => None,
+    }
+}

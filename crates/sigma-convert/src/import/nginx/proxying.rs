@@ -1,0 +1,633 @@
+//! `proxy_pass`, `grpc_pass` and `fastcgi_pass`.
+
+use std::rc::Rc;
+
+use serde_json::{Map, Value, json};
+
+use super::super::decision::Target;
+use super::super::report::Verdict;
+use super::access::Guarded;
+use super::converter::Converter;
+use super::level::{Level, milliseconds};
+use super::parse::Directive;
+use super::state::State;
+use super::texts;
+use super::upstreams::Wanted;
+
+/// Parameters that the gateway sends itself with the same value.
+const OWN_PARAMETERS: &[(&str, &str)] = &[
+    ("QUERY_STRING", "$query_string"),
+    ("QUERY_STRING", "$args"),
+    ("REQUEST_METHOD", "$request_method"),
+    ("CONTENT_TYPE", "$content_type"),
+    ("CONTENT_LENGTH", "$content_length"),
+    ("SCRIPT_NAME", "$fastcgi_script_name"),
+    ("DOCUMENT_URI", "$document_uri"),
+    ("DOCUMENT_ROOT", "$document_root"),
+    ("DOCUMENT_ROOT", "$realpath_root"),
+    ("SERVER_PROTOCOL", "$server_protocol"),
+    ("REQUEST_SCHEME", "$scheme"),
+    ("HTTPS", "$https"),
+    ("GATEWAY_INTERFACE", "CGI/1.1"),
+    ("REMOTE_ADDR", "$remote_addr"),
+    ("REMOTE_PORT", "$remote_port"),
+    ("REMOTE_USER", "$remote_user"),
+    ("SERVER_ADDR", "$server_addr"),
+    ("SERVER_PORT", "$server_port"),
+    ("REDIRECT_STATUS", "200"),
+    ("PATH_INFO", "$fastcgi_path_info"),
+];
+
+/// The parts of a target.
+struct Split<'t> {
+    scheme: &'t str,
+    authority: &'t str,
+    path: Option<&'t str>,
+}
+
+impl<'a> Converter<'a> {
+    /// `proxy_pass` and `grpc_pass`.
+    pub(super) fn proxy(
+        &mut self,
+        handler: &'a Directive,
+        level: &Rc<Level<'a>>,
+        state: &State<'a>,
+        guarded: Guarded,
+        files: Option<Map<String, Value>>,
+    ) {
+        let is_grpc = handler.name == "grpc_pass";
+        let mut target = self.text(handler, handler.arg(0), state, level);
+        if is_grpc && !target.contains("://") {
+            target = format!("grpc://{target}");
+        }
+        let has_variables = handler.arg(0).contains('$');
+        let parts = split(&target);
+        let Some(parts) = parts else {
+            return self.unknown_target(handler, level, state);
+        };
+        if parts.authority.contains('$') || parts.scheme.contains('$') {
+            let whole = format!("{}://{}", parts.scheme, parts.authority);
+            let path = parts.path.map(str::to_owned);
+            return self.by_variable(Variable { whole, path, handler, files }, level, state, guarded);
+        }
+        let (authority, scheme) = (parts.authority.to_owned(), parts.scheme.to_owned());
+        let family = if is_grpc { "grpc" } else { "proxy" };
+        let wanted = Wanted { scheme: &scheme, authority: &authority, family, fields: Map::new() };
+        let id = self.upstream(wanted, level);
+        let mut decision = state.decision(handler.place, Target::Upstream(id));
+        decision.plugins = guarded.plugins;
+        let (set, is_upgrade) = self.request_fields(level, state, family, &authority);
+        if is_upgrade {
+            decision.fields.insert("enable_websocket".to_owned(), true.into());
+        }
+        let mut rewrite = self.target_path(parts.path, has_variables, state);
+        self.pass_lists(level, family, &mut rewrite);
+        let mut headers = json!({"set": set});
+        self.answers(level, &mut decision.plugins, &guarded.service_fields, &mut headers);
+        rewrite.insert("headers".to_owned(), headers);
+        if let Some(method) = level.text(&format!("{family}_method")).filter(|method| !method.contains('$')) {
+            rewrite.insert("method".to_owned(), method.to_ascii_uppercase().into());
+        }
+        decision.plugins.insert("proxy-rewrite".to_owned(), Value::Object(rewrite));
+        if let Some(files) = files {
+            decision.plugins.insert("static-files".to_owned(), Value::Object(files));
+        }
+        if let Some(timeouts) = Self::timeouts(level, family) {
+            decision.fields.insert("timeout".to_owned(), timeouts);
+        }
+        if let Some(cache) = self.cache(level, state, family) {
+            decision.fields.insert("cache".to_owned(), cache);
+        }
+        let hidden = hidden(level, family);
+        self.around(level, state, &mut decision, &hidden);
+        self.default_redirect(handler, level, state, &mut decision.plugins);
+        self.emit(state, level, decision);
+    }
+
+    fn unknown_target(&mut self, handler: &Directive, level: &Rc<Level<'a>>, state: &State<'a>) {
+        let text = "the target cannot be read; the route answers 503: write its upstream by hand";
+        self.remark(handler, Verdict::NotPossible, text);
+        let decision = state.decision(handler.place, Target::Closed(handler.source()));
+        self.emit(state, level, decision);
+    }
+
+    /// A target that a `map` chooses: a decision for each value.
+    fn by_variable(
+        &mut self,
+        variable: Variable<'a>,
+        level: &Rc<Level<'a>>,
+        state: &State<'a>,
+        guarded: Guarded,
+    ) {
+        let Variable { whole, path, handler, files } = variable;
+        let names: Vec<String> = texts::pieces(&whole)
+            .into_iter()
+            .filter_map(|piece| match piece {
+                texts::Piece::Variable(name) => Some(name.to_owned()),
+                texts::Piece::Text(_) => None,
+            })
+            .collect();
+        let values = match names.as_slice() {
+            [name] => name.strip_prefix("var_").and_then(|name| self.map_values.get(name).cloned()),
+            _ => None,
+        };
+        let Some(values) = values else {
+            let text = "the target depends on the request; the route answers 503: write an upstream for each target, \
+                        with `vars`, or service discovery";
+            self.remark(handler, Verdict::NotPossible, text);
+            let decision = state.decision(handler.place, Target::Closed(handler.source()));
+            return self.emit(state, level, decision);
+        };
+        let name = &names[0];
+        for value in values {
+            let fixed = whole.replace(&format!("${{{name}}}"), &value);
+            let mut inner = state.clone();
+            inner.conditions.push(json!([name, "==", value]));
+            if value.is_empty() || split(&fixed).is_none() {
+                let target = Target::Respond { status: 500, body: None, headers: Vec::new() };
+                let decision = inner.decision(handler.place, target);
+                self.emit(&inner, level, decision);
+                continue;
+            }
+            inner.location.push_str(&format!("-{value}"));
+            let guarded = Guarded {
+                plugins: guarded.plugins.clone(),
+                closed: None,
+                service_fields: guarded.service_fields.clone(),
+            };
+            self.fixed_target(
+                Fixed { fixed, path: path.clone(), handler, files: files.clone() },
+                level,
+                &inner,
+                guarded,
+            );
+        }
+    }
+
+    /// The same as [`Self::proxy`] with a target of a map.
+    fn fixed_target(&mut self, fixed: Fixed<'a>, level: &Rc<Level<'a>>, state: &State<'a>, guarded: Guarded) {
+        let Some(parts) = split(&fixed.fixed) else { return };
+        let wanted =
+            Wanted { scheme: parts.scheme, authority: parts.authority, family: "proxy", fields: Map::new() };
+        let id = self.upstream(wanted, level);
+        let mut decision = state.decision(fixed.handler.place, Target::Upstream(id));
+        decision.plugins = guarded.plugins;
+        let (set, is_upgrade) = self.request_fields(level, state, "proxy", parts.authority);
+        if is_upgrade {
+            decision.fields.insert("enable_websocket".to_owned(), true.into());
+        }
+        let mut rewrite = self.target_path(fixed.path.as_deref(), true, state);
+        let mut headers = json!({"set": set});
+        self.answers(level, &mut decision.plugins, &guarded.service_fields, &mut headers);
+        rewrite.insert("headers".to_owned(), headers);
+        decision.plugins.insert("proxy-rewrite".to_owned(), Value::Object(rewrite));
+        if let Some(files) = fixed.files {
+            decision.plugins.insert("static-files".to_owned(), Value::Object(files));
+        }
+        if let Some(timeouts) = Self::timeouts(level, "proxy") {
+            decision.fields.insert("timeout".to_owned(), timeouts);
+        }
+        self.around(level, state, &mut decision, &hidden(level, "proxy"));
+        self.emit(state, level, decision);
+    }
+
+    /// The path that the node gets, as fields of proxy-rewrite.
+    fn target_path(
+        &mut self,
+        path: Option<&str>,
+        has_variables: bool,
+        state: &State<'a>,
+    ) -> Map<String, Value> {
+        let mut rewrite = Map::new();
+        match (path, &state.uri) {
+            (Some(path), _) if has_variables => {
+                let own = path.strip_suffix("${is_args}${args}").unwrap_or(path);
+                if own != "${real_request_uri}" {
+                    rewrite.insert("uri".to_owned(), path.into());
+                    if own == path && !path.contains("${real_request_uri}") {
+                        rewrite.insert("args".to_owned(), json!({"pass": []}));
+                    }
+                }
+            }
+            (_, Some(uri)) => {
+                let (query, drops) = self.own_query(state);
+                rewrite.insert("uri".to_owned(), format!("{uri}{query}").into());
+                if drops {
+                    rewrite.insert("args".to_owned(), json!({"pass": []}));
+                }
+            }
+            (Some(path), None) => match &state.prefix {
+                Some(_) if state.is_exact => _ = rewrite.insert("uri".to_owned(), path.into()),
+                Some(prefix) => {
+                    let pattern = format!("^{}(.*)$", regex::escape(prefix));
+                    rewrite.insert("regex_uri".to_owned(), json!([pattern, format!("{path}$1")]));
+                }
+                None => {}
+            },
+            (None, None) => {}
+        }
+        rewrite
+    }
+
+    /// The arguments that a rewrite adds before the client's, and whether the client's are dropped.
+    fn own_query(&mut self, state: &State<'a>) -> (String, bool) {
+        let Some(args) = &state.args else { return (String::new(), false) };
+        let more = json!({"map": "${args}", "regex": [{"match": "^$", "value": ""}], "default": "&${args}"});
+        let more = self.variables.made('a', more);
+        match args.strip_suffix(&more) {
+            Some(own) => (format!("?{own}"), false),
+            None if args == "${args}" => (String::new(), false),
+            None if args.is_empty() => (String::new(), true),
+            None => (format!("?{args}"), true),
+        }
+    }
+
+    /// `proxy_pass_request_headers off` and `proxy_pass_request_body off`.
+    fn pass_lists(&mut self, level: &Level<'a>, family: &str, rewrite: &mut Map<String, Value>) {
+        if let Some(directive) =
+            level.last(&format!("{family}_pass_request_headers")).filter(|it| it.arg(0) == "off")
+        {
+            self.remark(directive, Verdict::Differs, "The fields that frame the message still pass.");
+            rewrite.insert("headers".to_owned(), json!({"pass": []}));
+        }
+    }
+
+    /// Moves fields of the service of authorization to the names that the node expects.
+    fn answers(
+        &mut self,
+        level: &Level<'a>,
+        plugins: &mut Map<String, Value>,
+        service_fields: &[String],
+        headers: &mut Value,
+    ) {
+        if service_fields.is_empty() {
+            return;
+        }
+        let mut lines = String::new();
+        for directive in level.all(&["proxy_set_header"]) {
+            let Some(name) = directive.arg(1).strip_prefix('$') else { continue };
+            let Some(field) = self.variables.answers.get(name) else { continue };
+            let to = directive.arg(0);
+            // The client's own field never stays.
+            if field.eq_ignore_ascii_case(to) {
+                continue;
+            }
+            if let Some(set) = headers["set"].as_object_mut() {
+                set.insert(to.to_owned(), "".into());
+            }
+            lines.push_str(&format!(
+                "  core.request.set_header(ctx, {}, core.request.header(ctx, {}))\n",
+                quoted(to),
+                quoted(field),
+            ));
+        }
+        if !lines.is_empty() {
+            let function =
+                format!("local core = require(\"apisix.core\")\nreturn function(conf, ctx)\n{lines}end\n");
+            let functions = json!({"phase": "access", "functions": [function]});
+            plugins.insert("serverless-pre-function".to_owned(), functions);
+            // It runs after the call: the last one of its phase.
+            if let Some(plugin) = plugins.get_mut("serverless-pre-function") {
+                plugin["_meta"] = json!({"priority": 1000});
+            }
+        }
+    }
+
+    /// Without `proxy_redirect`, the address of the target is replaced in Location.
+    fn default_redirect(
+        &mut self,
+        handler: &Directive,
+        level: &Level<'a>,
+        state: &State<'a>,
+        plugins: &mut Map<String, Value>,
+    ) {
+        let rules = level.all(&["proxy_redirect"]);
+        let is_default = rules.is_empty() || rules.iter().any(|rule| rule.arg(0) == "default");
+        if !is_default || handler.name != "proxy_pass" || handler.arg(0).contains('$') {
+            return;
+        }
+        let url = handler.arg(0);
+        let has_path = split(url).is_some_and(|parts| parts.path.is_some());
+        let rule = match (&state.prefix, has_path) {
+            (Some(prefix), true) => json!({"from": url, "to": prefix}),
+            (_, false) => json!({"from": format!("{url}/"), "to": "/"}),
+            (None, true) => return,
+        };
+        let plugin = plugins.entry("response-rewrite").or_insert_with(|| json!({}));
+        match plugin.get_mut("location").and_then(Value::as_array_mut) {
+            Some(list) => list.push(rule),
+            None => plugin["location"] = json!([rule]),
+        }
+    }
+
+    /// `fastcgi_pass`.
+    pub(super) fn fastcgi(
+        &mut self,
+        handler: &'a Directive,
+        level: &Rc<Level<'a>>,
+        state: &State<'a>,
+        guarded: Guarded,
+        files: Option<Map<String, Value>>,
+    ) {
+        let authority = self.text(handler, handler.arg(0), state, level);
+        if authority.contains('$') {
+            return self.unknown_target(handler, level, state);
+        }
+        let mut fields = Map::new();
+        fields.insert("fastcgi".to_owned(), self.parameters(level, state));
+        let wanted = Wanted { scheme: "fcgi", authority: &authority, family: "fastcgi", fields };
+        let id = self.upstream(wanted, level);
+        let mut decision = state.decision(handler.place, Target::Upstream(id));
+        decision.plugins = guarded.plugins;
+        let rewrite = self.target_path(None, false, state);
+        if !rewrite.is_empty() {
+            decision.plugins.insert("proxy-rewrite".to_owned(), Value::Object(rewrite));
+        }
+        if let Some(files) = files {
+            decision.plugins.insert("static-files".to_owned(), Value::Object(files));
+        }
+        if let Some(timeouts) = Self::timeouts(level, "fastcgi") {
+            decision.fields.insert("timeout".to_owned(), timeouts);
+        }
+        if let Some(cache) = self.cache(level, state, "fastcgi") {
+            decision.fields.insert("cache".to_owned(), cache);
+        }
+        let hidden = hidden(level, "fastcgi");
+        self.around(level, state, &mut decision, &hidden);
+        self.emit(state, level, decision);
+    }
+
+    /// The field `fastcgi` of an upstream.
+    fn parameters(&mut self, level: &Rc<Level<'a>>, state: &State<'a>) -> Value {
+        let mut config = Map::new();
+        let mut params = Map::new();
+        let root = level.text("root").unwrap_or_default();
+        if root.starts_with('/') && !root.contains('$') {
+            config.insert("root".to_owned(), root.into());
+        }
+        for directive in level.all(&["fastcgi_param"]) {
+            let (name, source) = (directive.arg(0), directive.arg(1));
+            let is_own = OWN_PARAMETERS.iter().any(|(own, value)| *own == name && *value == source);
+            if is_own || name == "CONTENT_LENGTH" || name == "HTTP_PROXY" || source.starts_with("nginx/$") {
+                continue;
+            }
+            let value = self.text(directive, source, state, level);
+            if name == "SCRIPT_FILENAME" {
+                let value = match source {
+                    "$document_root$fastcgi_script_name" | "$realpath_root$fastcgi_script_name"
+                        if config.contains_key("root") =>
+                    {
+                        continue;
+                    }
+                    _ => value,
+                };
+                config.insert("script_filename".to_owned(), value.into());
+            } else {
+                params.insert(name.to_owned(), value.into());
+            }
+        }
+        if let Some(index) = level.text("fastcgi_index") {
+            config.insert("index".to_owned(), index.into());
+        }
+        let pattern =
+            level.text("fastcgi_split_path_info").map(|text| super::pattern::Pattern::new(text, false));
+        let split = match pattern {
+            Some(Ok(pattern)) => pattern.text,
+            // The whole path is the name of the script.
+            _ => "^(.*)()$".to_owned(),
+        };
+        config.insert("split_path_info".to_owned(), split.into());
+        if level.is_on("fastcgi_keep_conn") {
+            config.insert("keep_conn".to_owned(), true.into());
+        }
+        if !params.is_empty() {
+            config.insert("params".to_owned(), Value::Object(params));
+        }
+        Value::Object(config)
+    }
+
+    /// `proxy_cache` and its relatives.
+    fn cache(&mut self, level: &Level<'a>, state: &State<'a>, family: &str) -> Option<Value> {
+        let name = |rest: &str| format!("{family}_cache{rest}");
+        level.text(&name("")).filter(|zone| *zone != "off")?;
+        let mut cache = Map::new();
+        if let Some(directive) = level.last(&name("_key")) {
+            let key = self.text(directive, directive.arg(0), state, level);
+            cache.insert("key".to_owned(), json!([key]));
+        }
+        let mut valid = Vec::new();
+        for directive in level.all(&[name("_valid").as_str()]) {
+            let Some((time, statuses)) = directive.args.split_last() else { continue };
+            let Some(time) = milliseconds(time).map(|time| time / 1000).filter(|time| *time > 0) else {
+                continue;
+            };
+            let mut entry = json!({"seconds": time});
+            let listed: Vec<u16> = match statuses {
+                [] => vec![200, 301, 302],
+                statuses => statuses.iter().filter_map(|status| status.parse().ok()).collect(),
+            };
+            if !listed.is_empty() {
+                entry["statuses"] = json!(listed);
+            }
+            valid.push(entry);
+        }
+        if !valid.is_empty() {
+            cache.insert("valid".to_owned(), json!(valid));
+        }
+        for (rest, key) in [("_bypass", "bypass")] {
+            self.cache_texts(level, &name(rest), key, state, &mut cache);
+        }
+        self.cache_texts(level, &format!("{family}_no_cache"), "no_store", state, &mut cache);
+        if let Some(uses) = level.text(&name("_min_uses")).and_then(|text| text.parse::<u64>().ok()) {
+            cache.insert("min_uses".to_owned(), uses.clamp(1, 1000).into());
+        }
+        if !level.is_on(&name("_lock")) {
+            cache.insert("lock_timeout".to_owned(), 0.into());
+        }
+        let stale =
+            level.last(&name("_use_stale")).map(|directive| directive.args.as_slice()).unwrap_or_default();
+        if stale.iter().any(|arg| matches!(arg.as_str(), "error" | "timeout")) {
+            cache.insert("stale_if_error".to_owned(), 31_536_000.into());
+            let statuses: Vec<u16> = stale
+                .iter()
+                .filter_map(|arg| arg.strip_prefix("http_")?.parse().ok())
+                .filter(|it| *it >= 400)
+                .collect();
+            if !statuses.is_empty() {
+                cache.insert("stale_statuses".to_owned(), json!(statuses));
+            }
+        }
+        if stale.iter().any(|arg| arg == "updating") {
+            cache.insert("stale_while_revalidate".to_owned(), 31_536_000.into());
+        }
+        let ignored: Vec<&String> = level
+            .last(&format!("{family}_ignore_headers"))
+            .map(|directive| directive.args.iter())
+            .into_iter()
+            .flatten()
+            .filter(|name| {
+                ["Cache-Control", "Expires", "Set-Cookie", "Vary", "X-Accel-Expires"].contains(&name.as_str())
+            })
+            .collect();
+        if !ignored.is_empty() {
+            cache.insert("ignore_headers".to_owned(), json!(ignored));
+        }
+        Some(Value::Object(cache))
+    }
+
+    fn cache_texts(
+        &mut self,
+        level: &Level<'a>,
+        name: &str,
+        key: &str,
+        state: &State<'a>,
+        cache: &mut Map<String, Value>,
+    ) {
+        let Some(directive) = level.last(name) else { return };
+        let texts: Vec<String> =
+            directive.args.iter().map(|arg| self.text(directive, arg, state, level)).collect();
+        cache.insert(key.to_owned(), json!(texts));
+    }
+
+    /// `proxy_redirect` and `proxy_cookie_…`.
+    pub(super) fn locations_and_cookies(
+        &mut self,
+        level: &Level<'a>,
+        state: &State<'a>,
+        rewrite: &mut Map<String, Value>,
+    ) {
+        let mut locations = Vec::new();
+        for rule in level.all(&["proxy_redirect"]).into_iter().filter(|rule| rule.args.len() == 2) {
+            let to = self.text(rule, rule.arg(1), state, level);
+            locations.push(replacement(rule.arg(0), &to));
+        }
+        if !locations.is_empty() {
+            rewrite.insert("location".to_owned(), json!(locations));
+        }
+        let mut cookies = Map::new();
+        for (name, key) in [("proxy_cookie_path", "path"), ("proxy_cookie_domain", "domain")] {
+            let rules: Vec<Value> = level
+                .all(&[name])
+                .into_iter()
+                .filter(|rule| rule.args.len() == 2)
+                .map(|rule| replacement(rule.arg(0), &self.text(rule, rule.arg(1), state, level)))
+                .collect();
+            if !rules.is_empty() {
+                cookies.insert(key.to_owned(), json!(rules));
+            }
+        }
+        let flags: Vec<Value> =
+            level.all(&["proxy_cookie_flags"]).into_iter().filter_map(cookie_flags).collect();
+        if !flags.is_empty() {
+            cookies.insert("flags".to_owned(), json!(flags));
+        }
+        if !cookies.is_empty() {
+            rewrite.insert("cookies".to_owned(), Value::Object(cookies));
+        }
+    }
+
+    /// `sub_filter`.
+    pub(super) fn substitutions(&mut self, level: &Level<'a>, rewrite: &mut Map<String, Value>) {
+        let filters = level.all(&["sub_filter"]);
+        let scope = if level.text("sub_filter_once") == Some("off") { "global" } else { "once" };
+        let filters: Vec<Value> = filters
+            .into_iter()
+            .filter(|filter| !filter.arg(1).contains('$'))
+            .map(|filter| {
+                let regex = regex::escape(filter.arg(0));
+                json!({"regex": regex, "replace": filter.arg(1), "scope": scope, "options": "ijo"})
+            })
+            .collect();
+        if !filters.is_empty() {
+            rewrite.insert("filters".to_owned(), json!(filters));
+        }
+    }
+}
+
+/// A target with variables, in parts.
+struct Variable<'a> {
+    whole: String,
+    path: Option<String>,
+    handler: &'a Directive,
+    files: Option<Map<String, Value>>,
+}
+
+/// One target of a map.
+struct Fixed<'a> {
+    fixed: String,
+    path: Option<String>,
+    handler: &'a Directive,
+    files: Option<Map<String, Value>>,
+}
+
+fn split(target: &str) -> Option<Split<'_>> {
+    let (scheme, rest) = target.split_once("://")?;
+    if !scheme.contains('$') && !matches!(scheme, "http" | "https" | "grpc" | "grpcs") {
+        return None;
+    }
+    if let Some(socket) = rest.strip_prefix("unix:") {
+        let (path, uri) = socket.split_once(':').map_or((socket, None), |(path, uri)| (path, Some(uri)));
+        let authority = &rest[..5 + path.len()];
+        return Some(Split { scheme, authority, path: uri.filter(|uri| !uri.is_empty()) });
+    }
+    let at = path_start(rest);
+    let (authority, path) = (&rest[..at], &rest[at..]);
+    if authority.is_empty() {
+        return None;
+    }
+    Some(Split { scheme, authority, path: (!path.is_empty()).then_some(path) })
+}
+
+/// Where the authority ends: at a slash, or at a variable that is a whole path.
+fn path_start(rest: &str) -> usize {
+    let slash = rest.find(['/', '?']).unwrap_or(rest.len());
+    ["${uri}", "${real_request_uri}", "${is_args}", "${1}", "${var_c"]
+        .iter()
+        .filter_map(|name| rest.find(name).filter(|at| *at > 0))
+        .chain([slash])
+        .min()
+        .unwrap_or(rest.len())
+}
+
+/// Fields of nodes that clients do not get.
+fn hidden(level: &Level<'_>, family: &str) -> Vec<String> {
+    let passed = level.all(&[format!("{family}_pass_header").as_str()]);
+    let is_passed = |name: &str| passed.iter().any(|directive| directive.arg(0).eq_ignore_ascii_case(name));
+    let listed = level.all(&[format!("{family}_hide_header").as_str()]);
+    listed.iter().map(|directive| directive.arg(0).to_owned()).filter(|name| !is_passed(name)).collect()
+}
+
+fn replacement(from: &str, to: &str) -> Value {
+    match from.strip_prefix("~*").or_else(|| from.strip_prefix('~')) {
+        Some(regex) => json!({"regex": regex, "to": to}),
+        None => json!({"from": from, "to": to}),
+    }
+}
+
+fn cookie_flags(directive: &Directive) -> Option<Value> {
+    let mut flags = Map::new();
+    let cookie = directive.arg(0);
+    if cookie.starts_with('~') {
+        return None;
+    }
+    flags.insert("cookie".to_owned(), cookie.into());
+    for flag in directive.args.iter().skip(1) {
+        match flag.to_ascii_lowercase().as_str() {
+            "secure" => _ = flags.insert("secure".to_owned(), true.into()),
+            "nosecure" => _ = flags.insert("secure".to_owned(), false.into()),
+            "httponly" => _ = flags.insert("http_only".to_owned(), true.into()),
+            "nohttponly" => _ = flags.insert("http_only".to_owned(), false.into()),
+            "samesite=strict" => _ = flags.insert("same_site".to_owned(), "strict".into()),
+            "samesite=lax" => _ = flags.insert("same_site".to_owned(), "lax".into()),
+            "samesite=none" => _ = flags.insert("same_site".to_owned(), "none".into()),
+            "nosamesite" => _ = flags.insert("same_site".to_owned(), "off".into()),
+            _ => {}
+        }
+    }
+    Some(Value::Object(flags))
+}
+
+/// A text in Lua's quotes.
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}

@@ -1,0 +1,647 @@
+//! The rewrite module: follows `set`, `if`, `rewrite`, `return` and `break`, and searches for locations.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+
+use super::super::decision::{Path, Target};
+use super::super::report::Verdict;
+use super::converter::Converter;
+use super::level::Level;
+use super::locations::{Entry, Kind};
+use super::parse::Directive;
+use super::pattern::{Known, Pattern, known_match};
+use super::state::{Captures, State};
+
+/// Directives of the rewrite module.
+pub(super) const REWRITES: &[&str] = &["set", "if", "rewrite", "return", "break"];
+
+/// Directives that pass requests on: their locations redirect to the path with a slash.
+const PASSES: &[&str] =
+    &["proxy_pass", "fastcgi_pass", "grpc_pass", "uwsgi_pass", "scgi_pass", "memcached_pass"];
+
+/// Maximum number of searches of one request, as in nginx.
+const MOST_SEARCHES: usize = 10;
+
+/// Maximum number of decisions of one configuration.
+const MOST_DECISIONS: usize = 50_000;
+
+/// What follows the rewrite directives.
+#[derive(Clone)]
+pub(super) enum Phase {
+    /// The search for a location.
+    Server,
+    /// The content of a location.
+    Location,
+}
+
+/// The directives that are left, with the level that counts after them.
+#[derive(Clone)]
+struct Program<'a> {
+    left: VecDeque<(&'a Directive, Rc<Level<'a>>)>,
+    level: Rc<Level<'a>>,
+    phase: Phase,
+}
+
+/// A condition of `if`.
+enum Condition {
+    Known(bool),
+    /// A condition in the syntax of `vars`, and the groups that it sets.
+    Holds(Value, Option<Captures>),
+    /// A file is missing.
+    Missing,
+    Unknown(String),
+}
+
+impl<'a> Converter<'a> {
+    /// Follows the rewrite directives of a level, then its phase.
+    pub(super) fn follow(&mut self, level: &Rc<Level<'a>>, state: State<'a>, phase: Phase) {
+        let left =
+            level.own_all(REWRITES).into_iter().map(|directive| (directive, Rc::clone(level))).collect();
+        self.run(Program { left, level: Rc::clone(level), phase }, state);
+    }
+
+    fn run(&mut self, mut program: Program<'a>, mut state: State<'a>) {
+        if self.plan.decisions.len() > MOST_DECISIONS {
+            self.is_too_large = true;
+            return;
+        }
+        while let Some((directive, level)) = program.left.pop_front() {
+            match directive.name.as_str() {
+                "set" => self.set(directive, &level, &mut state),
+                "break" => break,
+                "return" => return self.respond(directive, &program.level, &state),
+                "rewrite" => match self.rewrite(directive, &level, &mut state, &program) {
+                    Step::Next => {}
+                    Step::Stop => {
+                        program.left.clear();
+                        state.is_moved = false;
+                    }
+                    Step::Search => {
+                        program.left.clear();
+                        state.is_moved = true;
+                    }
+                    Step::Over => return,
+                },
+                _ => match self.branch(directive, &level, &mut state, &program) {
+                    Some(inner) => program = inner,
+                    None => continue,
+                },
+            }
+        }
+        match program.phase {
+            Phase::Server => self.search(state),
+            Phase::Location if state.is_moved => {
+                state.searches += 1;
+                self.search(state);
+            }
+            Phase::Location => self.content(&program.level, state),
+        }
+    }
+
+    fn set(&mut self, directive: &'a Directive, level: &Rc<Level<'a>>, state: &mut State<'a>) {
+        let text = self.text(directive, directive.arg(1), state, level);
+        state.sets.insert(directive.arg(0).trim_start_matches('$').to_owned(), text);
+    }
+
+    /// Handles a `rewrite`: the match is followed at once, the rest goes on.
+    fn rewrite(
+        &mut self,
+        directive: &'a Directive,
+        level: &Rc<Level<'a>>,
+        state: &mut State<'a>,
+        program: &Program<'a>,
+    ) -> Step {
+        let pattern = match Pattern::new(directive.arg(0), false) {
+            Ok(pattern) => pattern,
+            Err(reason) => {
+                self.remark(directive, Verdict::NotPossible, format!("{reason}; write the rewrite by hand"));
+                return Step::Next;
+            }
+        };
+        let subject = state.uri_text();
+        match known_match(&pattern, &subject) {
+            Known::No => Step::Next,
+            Known::Yes => {
+                self.captured(&pattern, &subject, state);
+                self.rewritten(directive, level, state)
+            }
+            Known::Maybe => {
+                let mut inner = state.clone();
+                let name = self.variables.name_of(&subject);
+                if pattern.text != "^" && pattern.text != "^/" {
+                    inner.conditions.push(pattern.condition(&name));
+                }
+                let is_always = inner.conditions.len() == state.conditions.len();
+                self.captured(&pattern, &subject, &mut inner);
+                let mut rest = program.clone();
+                match self.rewritten(directive, level, &mut inner) {
+                    Step::Next => {}
+                    Step::Over => return if is_always { Step::Over } else { Step::Next },
+                    step => {
+                        inner.is_moved = matches!(step, Step::Search);
+                        rest.left.clear();
+                    }
+                }
+                self.run(rest, inner);
+                if is_always { Step::Over } else { Step::Next }
+            }
+        }
+    }
+
+    /// Sets the groups of a match.
+    fn captured(&mut self, pattern: &Pattern, subject: &str, state: &mut State<'a>) {
+        let captures = match subject.contains('$') {
+            false => Captures::Fixed(pattern.groups(subject).unwrap_or_default()),
+            true => Captures::Of { subject: subject.to_owned(), pattern: pattern.clone() },
+        };
+        let named = self.variables.named(&captures, pattern);
+        state.named.extend(named);
+        state.captures = captures;
+    }
+
+    /// Applies the replacement of a `rewrite` whose expression has matched.
+    fn rewritten(&mut self, directive: &'a Directive, level: &Rc<Level<'a>>, state: &mut State<'a>) -> Step {
+        let source = directive.arg(1);
+        let (source, keeps_query) = match source.strip_suffix('?') {
+            Some(source) => (source, false),
+            None => (source, true),
+        };
+        let (path, query) = match source.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (source, None),
+        };
+        let path = self.text(directive, path, state, level);
+        let query = query.map(|query| self.text(directive, query, state, level));
+        let args = self.joined_args(query, keeps_query, state);
+        let flag = directive.arg(2);
+        let is_absolute =
+            ["http://", "https://", "$scheme"].iter().any(|start| directive.arg(1).starts_with(start));
+        if is_absolute || matches!(flag, "redirect" | "permanent") {
+            let query = match &args {
+                None => "${is_args}${args}".to_owned(),
+                Some(args) if args.is_empty() => String::new(),
+                Some(args) => format!("?{args}"),
+            };
+            let status = if flag == "permanent" { 301 } else { 302 };
+            let to = format!("{path}{query}");
+            self.emit(state, level, state.decision(directive.place, Target::Redirect { status, to }));
+            return Step::Over;
+        }
+        state.uri = Some(if path.starts_with('/') { path } else { format!("/{path}") });
+        state.args = args;
+        state.is_moved = true;
+        match flag {
+            "last" => Step::Search,
+            "break" => Step::Stop,
+            _ => Step::Next,
+        }
+    }
+
+    /// The query after a rewrite: its own arguments, then the request's. None: the client's alone.
+    fn joined_args(&mut self, own: Option<String>, keeps_query: bool, state: &State<'a>) -> Option<String> {
+        match (own, keeps_query, &state.args) {
+            (None, true, args) => args.clone(),
+            (own, false, _) => Some(own.unwrap_or_default()),
+            (Some(own), true, None) => {
+                let more =
+                    json!({"map": "${args}", "regex": [{"match": "^$", "value": ""}], "default": "&${args}"});
+                let more = self.variables.made('a', more);
+                Some(format!("{own}{more}"))
+            }
+            (Some(own), true, Some(args)) if args.is_empty() => Some(own),
+            (Some(own), true, Some(args)) => Some(format!("{own}&{args}")),
+        }
+    }
+
+    /// Handles an `if`. Returns the program to go on with if the condition is known to hold.
+    fn branch(
+        &mut self,
+        directive: &'a Directive,
+        level: &Rc<Level<'a>>,
+        state: &mut State<'a>,
+        program: &Program<'a>,
+    ) -> Option<Program<'a>> {
+        let inner_level = Level::of(directive.children(), Some(level), true);
+        let mut inner = program.clone();
+        for (at, child) in inner_level.own_all(REWRITES).into_iter().enumerate() {
+            inner.left.insert(at, (child, Rc::clone(&inner_level)));
+        }
+        if directive.children().iter().any(|child| !REWRITES.contains(&child.name.as_str())) {
+            inner.level = Rc::clone(&inner_level);
+        }
+        match self.condition(directive, level, state) {
+            Condition::Known(false) => None,
+            Condition::Known(true) => Some(inner),
+            Condition::Holds(condition, captures) => {
+                if self.conditional_sets(directive, (&condition, captures.as_ref()), level, state) {
+                    return None;
+                }
+                let mut then = state.clone();
+                then.conditions.push(condition);
+                if let Some(captures) = captures {
+                    if let Captures::Of { pattern, .. } = &captures {
+                        let named = self.variables.named(&captures, pattern);
+                        then.named.extend(named);
+                    }
+                    then.captures = captures;
+                }
+                self.run(inner, then);
+                None
+            }
+            Condition::Missing => {
+                self.missing(directive, &inner_level, state);
+                None
+            }
+            Condition::Unknown(reason) => {
+                self.unknown_condition(directive, &reason, level, state);
+                None
+            }
+        }
+    }
+
+    /// A condition without a counterpart: requests could get what it withholds, so they are refused.
+    fn unknown_condition(
+        &mut self,
+        directive: &'a Directive,
+        reason: &str,
+        level: &Rc<Level<'a>>,
+        state: &mut State<'a>,
+    ) {
+        let refuses = directive.children().iter().any(|child| {
+            matches!(child.name.as_str(), "deny" | "auth_basic")
+                || child.name == "return" && child.arg(0).starts_with('4')
+        });
+        if refuses {
+            let text = format!("{reason}; the routes behind it are closed");
+            self.guard(directive, Verdict::NotPossible, text);
+            let target = Target::Closed(format!("{} {}", directive.source(), reason));
+            self.emit(state, level, state.decision(directive.place, target));
+        } else {
+            self.remark(directive, Verdict::NotPossible, format!("{reason}; the block is left out"));
+        }
+    }
+
+    /// `if (!-e $request_filename) { rewrite ^ /index.php last; }` is the end of `try_files`.
+    fn missing(&mut self, directive: &'a Directive, level: &Rc<Level<'a>>, state: &mut State<'a>) {
+        let rewrites: Vec<&Directive> = level.own_all(&["rewrite"]);
+        let pattern = rewrites.first().and_then(|rewrite| Pattern::new(rewrite.arg(0), false).ok());
+        let (Some(rewrite), Some(pattern)) = (rewrites.first(), pattern) else {
+            self.remark(
+                directive,
+                Verdict::NotPossible,
+                "only a rewrite can follow a missing file; the block is left out",
+            );
+            return;
+        };
+        let mut inner = state.clone();
+        let subject = inner.uri_text();
+        self.captured(&pattern, &subject, &mut inner);
+        let source = rewrite.arg(1);
+        let (path, query) = source.split_once('?').unwrap_or((source, ""));
+        let path = self.text(rewrite, path, &inner, level);
+        let query = (!query.is_empty()).then(|| self.text(rewrite, query, &inner, level));
+        let args = self.joined_args(query, !source.ends_with('?'), &inner);
+        state.missing = Some((path, args));
+        let text = "Files are looked for when no other condition applies; conditions after this block do not see them.";
+        self.remark(directive, Verdict::Differs, text);
+    }
+
+    /// An `if` with nothing but `set`: its variables depend on the condition, and no request is split off.
+    fn conditional_sets(
+        &mut self,
+        directive: &'a Directive,
+        found: (&Value, Option<&Captures>),
+        level: &Rc<Level<'a>>,
+        state: &mut State<'a>,
+    ) -> bool {
+        let (condition, captures) = found;
+        let only_sets = directive.children().iter().all(|child| child.name == "set");
+        let Some((variable, entry)) = as_map(condition, captures).filter(|_| only_sets) else { return false };
+        let mut inner = state.clone();
+        if let Some(captures) = captures {
+            inner.captures = captures.clone();
+        }
+        for child in directive.children() {
+            let value = self.text(child, child.arg(1), &inner, level);
+            let name = child.arg(0).trim_start_matches('$').to_owned();
+            let before = state.sets.get(&name).cloned().unwrap_or_default();
+            let (mut yes, mut no) = (value.clone(), before);
+            if entry.is_negated {
+                std::mem::swap(&mut yes, &mut no);
+            }
+            let mut regex = json!({"match": entry.pattern, "value": yes});
+            if entry.ignore_case {
+                regex["ignore_case"] = true.into();
+            }
+            let map = json!({"map": format!("${{{variable}}}"), "regex": [regex], "default": no});
+            let text = self.variables.made('s', map);
+            inner.sets.insert(name.clone(), value);
+            state.sets.insert(name, text);
+        }
+        true
+    }
+
+    fn condition(&mut self, directive: &'a Directive, level: &Rc<Level<'a>>, state: &State<'a>) -> Condition {
+        let words = words(directive);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        match words.as_slice() {
+            [variable] if variable.starts_with('$') => {
+                let text = self.text(directive, variable, state, level);
+                if !text.contains('$') {
+                    return Condition::Known(!text.is_empty() && text != "0");
+                }
+                Condition::Holds(json!([self.variables.name_of(&text), "~~", TRUE]), None)
+            }
+            [variable, operator, value] if variable.starts_with('$') => {
+                let text = self.text(directive, variable, state, level);
+                let value = match operator.contains('~') {
+                    true => (*value).to_owned(),
+                    false => self.text(directive, value, state, level),
+                };
+                self.comparison(&text, operator, &value)
+            }
+            [test, path] if test.trim_start_matches('!').starts_with('-') => {
+                let is_file = path.contains("$request_filename") || path.contains("$document_root");
+                match *test {
+                    "!-e" | "!-f" if is_file => Condition::Missing,
+                    _ => Condition::Unknown("tests of files are possible as `try_files` alone".to_owned()),
+                }
+            }
+            _ => Condition::Unknown("the condition has an unknown form".to_owned()),
+        }
+    }
+
+    fn comparison(&mut self, text: &str, operator: &str, value: &str) -> Condition {
+        if matches!(operator, "=" | "!=") {
+            if value.contains('$') {
+                return Condition::Unknown("a comparison of two variables is not possible".to_owned());
+            }
+            if !text.contains('$') {
+                return Condition::Known((text == value) == (operator == "="));
+            }
+            let name = self.variables.name_of(text);
+            let condition = match (operator, value) {
+                ("=", "") => json!(["OR", [name, "==", null], [name, "==", ""]]),
+                (_, "") => json!([name, "~~", "."]),
+                ("=", value) => json!([name, "==", value]),
+                (_, value) => json!([name, "~=", value]),
+            };
+            return Condition::Holds(condition, None);
+        }
+        let is_negated = operator.starts_with('!');
+        let pattern = match Pattern::new(value, operator.ends_with('*')) {
+            Ok(pattern) => pattern,
+            Err(reason) => return Condition::Unknown(reason),
+        };
+        if !text.contains('$') {
+            return Condition::Known(pattern.is_match(text) != is_negated);
+        }
+        let name = self.variables.name_of(text);
+        let mut condition = pattern.condition(&name);
+        if is_negated {
+            condition = json!([condition[0], "!", condition[1], condition[2]]);
+            return Condition::Holds(condition, None);
+        }
+        if pattern.is_match("") {
+            condition = json!(["OR", [name, "==", null], condition]);
+        }
+        Condition::Holds(condition, Some(Captures::Of { subject: text.to_owned(), pattern }))
+    }
+
+    /// Searches the locations of the server for the path of the state.
+    pub(super) fn search(&mut self, mut state: State<'a>) {
+        state.is_moved = false;
+        if state.searches > MOST_SEARCHES {
+            let target = Target::Respond { status: 500, body: None, headers: Vec::new() };
+            let level = Rc::clone(&state.server.level);
+            return self.emit(&state, &level, state.decision(state.server.place, target));
+        }
+        let server = Rc::clone(&state.server);
+        if state.uri.is_none() {
+            self.slash_redirects(&state);
+        }
+        for entry in &server.entries {
+            if self.enter(entry, &state) {
+                return;
+            }
+        }
+        // No location: the server's own root.
+        let level = Rc::clone(&server.level);
+        self.content(&level, state);
+    }
+
+    /// A proxied location `/a/` redirects `/a`, before regular expressions are tried.
+    fn slash_redirects(&mut self, state: &State<'a>) {
+        let server = Rc::clone(&state.server);
+        let is_exact = |path: &str| {
+            server
+                .entries
+                .iter()
+                .any(|entry| matches!(&entry.kind, Kind::Exact(text) | Kind::Prefix(text) if text == path))
+        };
+        for entry in &server.entries {
+            let Kind::Prefix(text) = &entry.kind else { continue };
+            let path = text.trim_end_matches('/');
+            let is_proxied = !entry.level.own_all(PASSES).is_empty();
+            if !text.ends_with('/') || path.is_empty() || !is_proxied || is_exact(path) {
+                continue;
+            }
+            let mut inner = state.clone();
+            inner.path = Some(Path::Exact(path.to_owned()));
+            inner.location = format!("{path}-slash");
+            let to = format!("{text}${{is_args}}${{args}}");
+            let decision = inner.decision(entry.directive.place, Target::Redirect { status: 301, to });
+            self.emit(&inner, &entry.level, decision);
+        }
+    }
+
+    /// Enters a location if the path of the state may match it; returns whether it always does.
+    fn enter(&mut self, entry: &Entry<'a>, state: &State<'a>) -> bool {
+        let mut inner = state.clone();
+        let is_certain = match &state.uri {
+            None => {
+                inner.path = Some(entry.path());
+                inner.conditions.extend(entry.conditions("uri"));
+                matches!(&entry.kind, Kind::Prefix(text) if text == "/") && entry.within.is_empty()
+            }
+            Some(text) => match self.enters(entry, text, &mut inner) {
+                Known::No => return false,
+                known => known == Known::Yes,
+            },
+        };
+        inner.location = format!("{}{}", state.location, label(entry));
+        inner.is_exact = matches!(entry.kind, Kind::Exact(_));
+        inner.prefix = match &entry.kind {
+            Kind::Exact(text) | Kind::Prefix(text) => Some(text.clone()),
+            Kind::Regex(_) | Kind::Unknown(..) => None,
+        };
+        match &entry.kind {
+            Kind::Regex(pattern) if state.uri.is_none() => {
+                inner.captures = Captures::Route;
+                let named = self.variables.named(&Captures::Route, pattern);
+                inner.named.extend(named);
+            }
+            Kind::Regex(pattern) => self.captured(pattern, &state.uri_text(), &mut inner),
+            Kind::Unknown(reason, _) => {
+                self.unknown_location(entry, reason, &inner);
+                return false;
+            }
+            _ => {}
+        }
+        let level = Rc::clone(&entry.level);
+        if state.uri.is_none() && level.own("internal").is_some() {
+            // Internal requests get the content, requests of clients 404.
+            let mut hidden = inner.clone();
+            hidden.is_internal = true;
+            self.follow(&level, hidden, Phase::Location);
+            let target = Target::Respond { status: 404, body: None, headers: Vec::new() };
+            self.emit(&inner, &level, inner.decision(entry.directive.place, target));
+            return is_certain;
+        }
+        self.follow(&level, inner, Phase::Location);
+        is_certain
+    }
+
+    /// Whether a rewritten path matches a location; a condition is added where that depends on the request.
+    fn enters(&mut self, entry: &Entry<'a>, text: &str, inner: &mut State<'a>) -> Known {
+        let known = match &entry.kind {
+            Kind::Exact(path) if !text.contains('$') => {
+                if path == text {
+                    Known::Yes
+                } else {
+                    Known::No
+                }
+            }
+            Kind::Exact(path) => starts(text, path, true),
+            Kind::Prefix(path) => starts(text, path, false),
+            Kind::Regex(pattern) => known_match(pattern, text),
+            Kind::Unknown(_, Some(pattern)) => known_match(pattern, text),
+            Kind::Unknown(_, None) => Known::Maybe,
+        };
+        let around = entry.within.iter().map(|prefix| starts(text, prefix, false)).collect::<Vec<_>>();
+        if known == Known::No || around.contains(&Known::No) {
+            return Known::No;
+        }
+        if known == Known::Yes && !around.contains(&Known::Maybe) {
+            return Known::Yes;
+        }
+        let name = self.variables.name_of(text);
+        match &entry.kind {
+            Kind::Exact(path) => inner.conditions.push(json!([name, "==", path])),
+            Kind::Prefix(path) if path != "/" => {
+                inner.conditions.push(json!([name, "~~", format!("^{}", regex::escape(path))]));
+            }
+            Kind::Regex(pattern) => inner.conditions.push(pattern.condition(&name)),
+            _ => {}
+        }
+        inner.conditions.extend(entry.conditions(&name));
+        Known::Maybe
+    }
+
+    /// A location whose expression cannot be translated.
+    fn unknown_location(&mut self, entry: &Entry<'a>, reason: &str, state: &State<'a>) {
+        if !self.has_guards(&entry.level) {
+            let text = format!("{reason}; its requests go to the other locations: write its route by hand");
+            return self.remark(entry.directive, Verdict::NotPossible, text);
+        }
+        let text = format!("{reason}; all paths that could match are closed");
+        self.guard(entry.directive, Verdict::NotPossible, text);
+        let target = Target::Closed(reason.to_owned());
+        self.emit(state, &entry.level, state.decision(entry.directive.place, target));
+    }
+}
+
+/// What to do after a `rewrite`.
+enum Step {
+    Next,
+    /// No further rewrite directives.
+    Stop,
+    /// Another search.
+    Search,
+    /// The request has its decision.
+    Over,
+}
+
+/// An expression for values that are neither empty nor `0`.
+const TRUE: &str = "^(?:[^0]|0.)";
+
+fn label(entry: &Entry<'_>) -> String {
+    match &entry.kind {
+        Kind::Exact(text) | Kind::Prefix(text) => text.clone(),
+        Kind::Regex(pattern) => format!("-{}", pattern.text),
+        Kind::Unknown(..) => "-closed".to_owned(),
+    }
+}
+
+/// Whether a text with variables begins with a path, or is equal to it.
+fn starts(text: &str, path: &str, exactly: bool) -> Known {
+    let prefix = text.split('$').next().unwrap_or_default();
+    if prefix.len() == text.len() {
+        let is_match = if exactly { text == path } else { text.starts_with(path) };
+        return if is_match { Known::Yes } else { Known::No };
+    }
+    if prefix.starts_with(path) {
+        return if exactly && prefix != path {
+            Known::No
+        } else if exactly {
+            Known::Maybe
+        } else {
+            Known::Yes
+        };
+    }
+    if path.starts_with(prefix) { Known::Maybe } else { Known::No }
+}
+
+/// The words of a condition without its parentheses.
+fn words(directive: &Directive) -> Vec<String> {
+    let mut words = directive.args.clone();
+    if let Some(first) = words.first_mut() {
+        *first = first.strip_prefix('(').unwrap_or(first).to_owned();
+    }
+    if let Some(last) = words.last_mut() {
+        *last = last.strip_suffix(')').unwrap_or(last).to_owned();
+    }
+    // An empty word is a value in the middle, and no word at the ends.
+    if words.first().is_some_and(String::is_empty) {
+        words.remove(0);
+    }
+    if words.len() > 3 && words.last().is_some_and(String::is_empty) {
+        words.pop();
+    }
+    if words.len() == 2 && words[0].starts_with('$') && words[1].is_empty() {
+        words.pop();
+    }
+    words
+}
+
+/// A condition as an entry of a map.
+struct MapEntry {
+    pattern: String,
+    ignore_case: bool,
+    is_negated: bool,
+}
+
+/// Returns the variable of a simple condition and its entry, for variables that depend on it.
+fn as_map(condition: &Value, captures: Option<&Captures>) -> Option<(String, MapEntry)> {
+    let list = condition.as_array()?;
+    let entry = |pattern: String, ignore_case, is_negated| MapEntry { pattern, ignore_case, is_negated };
+    if let Some(Captures::Of { pattern, .. }) = captures.filter(|_| list[0] == "OR") {
+        let name = list.last()?[0].as_str()?;
+        return Some((name.to_owned(), entry(pattern.text.clone(), pattern.ignore_case, false)));
+    }
+    if list[0] == "OR" {
+        return Some((list[1][0].as_str()?.to_owned(), entry("^$".to_owned(), false, false)));
+    }
+    let name = list[0].as_str()?.to_owned();
+    let value = list.last()?.as_str()?;
+    match (list[1].as_str()?, list.len()) {
+        ("==", 3) => Some((name, entry(format!("^{}$", regex::escape(value)), false, false))),
+        ("~=", 3) => Some((name, entry(format!("^{}$", regex::escape(value)), false, true))),
+        ("~~", 3) => Some((name, entry(value.to_owned(), false, false))),
+        ("~*", 3) => Some((name, entry(value.to_owned(), true, false))),
+        ("!", 4) => Some((name, entry(value.to_owned(), list[2] == "~*", true))),
+        _ => None,
+    }
+}

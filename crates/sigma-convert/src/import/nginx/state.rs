@@ -1,0 +1,97 @@
+//! The state of a request while its rewrite directives are read: its URI, its variables, and what is known of it.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use serde_json::Value;
+
+use super::super::decision::{Decision, Host, Path, Target};
+use super::super::source::Place;
+use super::level::Level;
+use super::locations::Entry;
+use super::pattern::Pattern;
+
+/// The server whose requests are followed.
+pub(super) struct Server<'a> {
+    pub(super) level: Rc<Level<'a>>,
+    pub(super) place: Place,
+    /// The value of `$server_name`.
+    pub(super) name: String,
+    pub(super) ports: Vec<u16>,
+    /// The locations in the order of their search.
+    pub(super) entries: Vec<Entry<'a>>,
+    /// Named locations.
+    pub(super) named: BTreeMap<String, Rc<Level<'a>>>,
+    /// The reason for which all its routes are closed.
+    pub(super) closed: Option<String>,
+}
+
+/// The groups of the last match.
+#[derive(Debug, Clone, Default)]
+pub(super) enum Captures {
+    #[default]
+    None,
+    /// Of the route's own path.
+    Route,
+    /// Known texts.
+    Fixed(Vec<String>),
+    /// Of a match with a text that has variables.
+    Of { subject: String, pattern: Pattern },
+}
+
+/// A request as far as it is known.
+#[derive(Clone)]
+pub(super) struct State<'a> {
+    pub(super) server: Rc<Server<'a>>,
+    pub(super) hosts: Vec<Host>,
+    pub(super) path: Option<Path>,
+    pub(super) conditions: Vec<Value>,
+    /// The path that a rewrite made; None for the client's.
+    pub(super) uri: Option<String>,
+    /// The query that a rewrite made; None for the client's.
+    pub(super) args: Option<String>,
+    /// Whether a rewrite has changed the path since the last search.
+    pub(super) is_moved: bool,
+    /// Variables that `set` has set.
+    pub(super) sets: BTreeMap<String, String>,
+    pub(super) captures: Captures,
+    /// Named groups.
+    pub(super) named: BTreeMap<String, String>,
+    /// The number of searches after the first.
+    pub(super) searches: usize,
+    /// A path served if the file is missing, from `if (!-e $request_filename)`.
+    pub(super) missing: Option<(String, Option<String>)>,
+    /// The text of the location, for names and for `proxy_pass` with a path.
+    pub(super) location: String,
+    /// The text of a location that is a path, not a regular expression: `proxy_pass` with a path replaces it.
+    pub(super) prefix: Option<String>,
+    /// Whether that path is the whole one.
+    pub(super) is_exact: bool,
+    /// Whether only internal requests come here.
+    pub(super) is_internal: bool,
+}
+
+impl State<'_> {
+    /// Returns the path as a text.
+    pub(super) fn uri_text(&self) -> String {
+        self.uri.clone().unwrap_or_else(|| "${uri}".to_owned())
+    }
+
+    /// Creates a decision for the requests of this state.
+    pub(super) fn decision(&self, place: Place, target: Target) -> Decision {
+        let host = match self.hosts.first() {
+            Some(Host::Exact(name) | Host::Suffix(name) | Host::Prefix(name)) => name.as_str(),
+            _ if self.server.name.is_empty() => "default",
+            _ => &self.server.name,
+        };
+        let mut decision = Decision::new(place, format!("{host}{}", self.location), target);
+        decision.ports.clone_from(&self.server.ports);
+        decision.hosts.clone_from(&self.hosts);
+        decision.paths = self.path.iter().cloned().collect();
+        decision.conditions.clone_from(&self.conditions);
+        if self.is_internal {
+            decision.fields.insert("internal".to_owned(), true.into());
+        }
+        decision
+    }
+}
