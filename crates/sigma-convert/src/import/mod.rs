@@ -14,10 +14,12 @@ mod kong;
 mod krakend;
 mod nginx;
 pub mod probe;
+mod remarks;
 pub mod report;
 pub mod source;
 mod spring;
 mod traefik;
+pub mod tree;
 pub mod yaml;
 
 use serde_json::Value;
