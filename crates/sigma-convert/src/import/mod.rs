@@ -12,6 +12,7 @@ mod envoy;
 mod haproxy;
 mod kong;
 mod krakend;
+mod logic;
 mod nginx;
 pub mod probe;
 mod remarks;

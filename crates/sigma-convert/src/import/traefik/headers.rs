@@ -3,10 +3,11 @@
 use serde_json::{Value, json};
 
 use super::super::decision::Target;
+use super::super::logic::group;
 use super::super::tree::Tree;
 use super::branch::Branch;
 use super::fields::{field, is_true, text, texts};
-use super::matching::{group, regex};
+use super::matching::regex;
 use super::model::{Model, Named};
 
 const KNOWN: [&str; 32] = [
@@ -91,7 +92,9 @@ fn allowed_hosts(
         return None;
     }
     let hosts: Vec<String> = hosts.iter().map(|host| host.to_ascii_lowercase()).collect();
-    let (known, other) = branch.split(json!(["host", "in", hosts]));
+    let (known, mut other) = branch.split(json!(["host", "in", hosts]));
+    // It comes first, so its condition has to say the opposite.
+    other.decision.conditions.push(json!(["host", "!", "in", hosts]));
     let body = Some("Bad Host\n".to_owned());
     branches.push(other.finish(Target::Respond { status: 500, body, headers: plain() }));
     Some(known)

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::super::decision::{Host, Path};
+use super::super::logic::{group, negated};
 use super::rule::Rule;
 
 /// Maximum number of alternatives that become decisions of their own.
@@ -127,42 +128,6 @@ fn condition(rule: &Rule, old: bool) -> Result<Value, String> {
             }
         }
     })
-}
-
-/// Returns a group of conditions; a single one stands for itself.
-pub(super) fn group(operator: &str, mut conditions: Vec<Value>) -> Value {
-    match conditions.len() {
-        1 => conditions.remove(0),
-        _ => {
-            conditions.insert(0, operator.into());
-            Value::Array(conditions)
-        }
-    }
-}
-
-/// Returns the opposite of a condition.
-pub(super) fn negated(condition: Value) -> Value {
-    let Value::Array(mut parts) = condition else { return condition };
-    match parts.first().and_then(Value::as_str) {
-        Some("OR") => {
-            let rest = parts.split_off(1).into_iter().map(negated).collect();
-            return group("AND", rest);
-        }
-        Some("AND") => {
-            let rest = parts.split_off(1).into_iter().map(negated).collect();
-            return group("OR", rest);
-        }
-        _ => {}
-    }
-    match parts.get(1).and_then(Value::as_str) {
-        Some("!") => {
-            parts.remove(1);
-        }
-        Some("==") => parts[1] = "~=".into(),
-        Some("~=") => parts[1] = "==".into(),
-        _ => parts.insert(1, "!".into()),
-    }
-    Value::Array(parts)
 }
 
 fn value(atom: &Atom) -> Value {

@@ -155,14 +155,9 @@ pub(super) fn moved(branch: Branch, permanent: bool, to: &str) -> Vec<Branch> {
     if !methods.is_empty() && !methods.iter().any(|method| method == "GET") {
         return vec![branch.finish(to(other))];
     }
-    let (mut first, second) = branch.split(json!(["request_method", "==", "GET"]));
-    if first.decision.methods.is_empty() {
-        first.decision.conditions.pop();
-        first.decision.methods = vec!["GET".to_owned()];
-    }
-    let mut second = second;
-    // The first decision took GET already.
-    second.decision.conditions.pop();
+    let second = branch.clone();
+    let mut first = branch;
+    first.decision.methods = vec!["GET".to_owned()];
     vec![first.finish(to(get)), second.finish(to(other))]
 }
 

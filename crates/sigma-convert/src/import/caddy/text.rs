@@ -1,0 +1,199 @@
+//! Placeholders of Caddy as variables of Sigma.
+
+use serde_json::{Map, Value, json};
+
+/// Variables of the document that texts need.
+#[derive(Debug, Default)]
+pub(super) struct Variables {
+    pub(super) own: Map<String, Value>,
+}
+
+impl Variables {
+    /// Returns a text with Sigma's variables.
+    ///
+    /// # Errors
+    /// Returns the first placeholder without a counterpart.
+    pub(super) fn text(&mut self, text: &str) -> Result<String, String> {
+        let mut out = String::new();
+        let mut rest = text;
+        while let Some(at) = rest.find(['{', '$', '\\']) {
+            out.push_str(&rest[..at]);
+            rest = &rest[at..];
+            if let Some(after) = rest.strip_prefix('$') {
+                out.push_str("\\$");
+                rest = after;
+                continue;
+            }
+            if let Some(after) = rest.strip_prefix('\\') {
+                // An escaped brace is a brace.
+                let brace = after.chars().next().filter(|char| matches!(char, '{' | '}'));
+                out.push(brace.unwrap_or('\\'));
+                rest = &after[brace.map_or(0, char::len_utf8)..];
+                continue;
+            }
+            let Some((name, after)) = rest[1..].split_once('}') else {
+                out.push_str(rest);
+                return Ok(out);
+            };
+            if name.is_empty()
+                || name.contains(|char: char| char.is_whitespace() || matches!(char, '"' | '{' | ','))
+            {
+                out.push('{');
+                rest = &rest[1..];
+                continue;
+            }
+            out.push_str(&self.variable(name).ok_or_else(|| format!("`{{{name}}}`"))?);
+            rest = after;
+        }
+        out.push_str(rest);
+        Ok(out)
+    }
+
+    /// Returns the variable of a placeholder as `${name}`.
+    pub(super) fn variable(&mut self, name: &str) -> Option<String> {
+        self.name(name).map(|name| match name.contains('$') || name.is_empty() {
+            true => name,
+            false => format!("${{{name}}}"),
+        })
+    }
+
+    /// Returns the name of the variable of a placeholder, or a text of several variables.
+    pub(super) fn name(&mut self, name: &str) -> Option<String> {
+        let short = name.strip_prefix("http.request.").unwrap_or(name);
+        let fixed = match short {
+            "host" => "host",
+            "hostport" => "http_host",
+            "port" => "server_port",
+            "path" | "uri.path" | "orig_uri.path" | "orig_path" => "uri",
+            "uri" | "orig_uri" => "request_uri",
+            "query" | "uri.query" | "orig_uri.query" => "args",
+            "prefixed_query" | "?query" | "uri.prefixed_query" => "${is_args}${args}",
+            "scheme" => "scheme",
+            "method" | "orig_method" => "request_method",
+            "remote_host" | "remote.host" | "client_ip" | "http.vars.client_ip" | "vars.client_ip" => {
+                "remote_addr"
+            }
+            "remote_port" | "remote.port" => "remote_port",
+            "remote" => "${remote_addr}:${remote_port}",
+            "proto" => "server_protocol",
+            "uuid" => "request_id",
+            "http.auth.user.id" => "remote_user",
+            "tls_version" | "tls.version" => "ssl_protocol",
+            "tls_cipher" | "tls.cipher_suite" => "ssl_cipher",
+            "tls_client_subject" | "tls.client.subject" => "ssl_client_s_dn",
+            "tls_client_issuer" | "tls.client.issuer" => "ssl_client_i_dn",
+            "tls_client_serial" | "tls.client.serial" => "ssl_client_serial",
+            "tls_client_fingerprint" | "tls.client.fingerprint" => "ssl_client_fingerprint",
+            "tls_client_certificate_pem" | "tls.client.certificate_pem" => "ssl_client_escaped_cert",
+            "tls.server_name" => "ssl_server_name",
+            "err.status_code"
+            | "http.error.status_code"
+            | "rp.status_code"
+            | "http.reverse_proxy.status_code" => "status",
+            "rp.upstream.hostport" | "upstream_hostport" | "http.reverse_proxy.upstream.hostport" => {
+                "upstream_host"
+            }
+            "system.hostname" => "hostname",
+            "time.now.unix" => "msec",
+            "err.status_text" | "http.error.status_text" => return Some(self.status_text()),
+            _ => return self.family(short),
+        };
+        Some(fixed.to_owned())
+    }
+
+    fn family(&mut self, name: &str) -> Option<String> {
+        let field = |name: &str| name.to_ascii_lowercase().replace('-', "_");
+        if let Some(header) = name.strip_prefix("header.") {
+            return Some(format!("http_{}", field(header)));
+        }
+        if let Some(cookie) = name.strip_prefix("cookie.") {
+            return Some(format!("cookie_{cookie}"));
+        }
+        if let Some(argument) = name.strip_prefix("query.").or_else(|| name.strip_prefix("uri.query.")) {
+            return Some(format!("arg_{argument}"));
+        }
+        if let Some(number) = name.strip_prefix("labels.").or_else(|| name.strip_prefix("host.labels.")) {
+            let number: usize = number.parse().ok().filter(|number| *number < 16)?;
+            let pattern = format!("^(?:.*\\.)?([^.]+)(?:\\.[^.]+){{{number}}}$");
+            return Some(self.mapped(&format!("label_{number}"), "$host", &pattern, "$1"));
+        }
+        if let Some(part) = name.strip_prefix("path.").or_else(|| name.strip_prefix("uri.path.")) {
+            let pattern = match part {
+                "file" | "file.base" => "([^/]*)$".to_owned(),
+                "dir" => "^(.*/)[^/]*$".to_owned(),
+                "file.ext" => "(\\.[^./]*)$".to_owned(),
+                number => {
+                    let number: usize = number.parse().ok().filter(|number| *number < 16)?;
+                    format!("^/(?:[^/]*/){{{number}}}([^/]*)")
+                }
+            };
+            let name = format!("path_{}", part.replace('.', "_"));
+            return Some(self.mapped(&name, "$uri", &pattern, "$1"));
+        }
+        let group = name.strip_prefix("re.").or_else(|| name.strip_prefix("http.regexp."))?;
+        let variable = group.replace(['.', '-'], "_");
+        // The matcher of this name has defined it.
+        self.own.contains_key(&format!("re_{variable}")).then(|| format!("var_re_{variable}"))
+    }
+
+    fn mapped(&mut self, name: &str, source: &str, pattern: &str, value: &str) -> String {
+        let map = json!({"map": source, "regex": [{"match": pattern, "value": value}], "default": ""});
+        self.own.insert(name.to_owned(), map);
+        format!("var_{name}")
+    }
+
+    /// Defines the groups of a regular expression: `{re.NAME.1}`, and `{re.1}` of the last one.
+    pub(super) fn groups(&mut self, name: &str, source: &str, pattern: &str) {
+        let Ok(regex) = regex::Regex::new(pattern) else { return };
+        for (number, group) in regex.capture_names().enumerate() {
+            let mut names = vec![number.to_string()];
+            names.extend(group.map(str::to_owned));
+            for group in names {
+                let value = if number == 0 { format!("({pattern})") } else { pattern.to_owned() };
+                let at = if number == 0 { "$1".to_owned() } else { format!("${{{number}}}") };
+                let map = json!({"map": source, "regex": [{"match": value, "value": at}], "default": ""});
+                if !name.is_empty() {
+                    self.own.insert(format!("re_{}_{group}", name.replace(['.', '-'], "_")), map.clone());
+                }
+                self.own.insert(format!("re_{group}"), map);
+            }
+        }
+    }
+
+    fn status_text(&mut self) -> String {
+        let texts = [
+            ("400", "Bad Request"),
+            ("401", "Unauthorized"),
+            ("403", "Forbidden"),
+            ("404", "Not Found"),
+            ("405", "Method Not Allowed"),
+            ("408", "Request Timeout"),
+            ("410", "Gone"),
+            ("413", "Request Entity Too Large"),
+            ("429", "Too Many Requests"),
+            ("500", "Internal Server Error"),
+            ("502", "Bad Gateway"),
+            ("503", "Service Unavailable"),
+            ("504", "Gateway Timeout"),
+        ];
+        let exact: Map<String, Value> =
+            texts.iter().map(|(code, text)| ((*code).to_owned(), json!(text))).collect();
+        self.own.insert("status_text".to_owned(), json!({"map": "$status", "exact": exact, "default": ""}));
+        "var_status_text".to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placeholders_are_variables() {
+        let mut variables = Variables::default();
+        let mut text = |text: &str| variables.text(text);
+        assert_eq!(text("a {host} {header.X-A} $1").unwrap(), "a ${host} ${http_x_a} \\$1");
+        assert_eq!(text("{\"a\": 1} {query.q}").unwrap(), "{\"a\": 1} ${arg_q}");
+        assert_eq!(text("{http.request.host.labels.2}").unwrap(), "${var_label_2}");
+        assert!(text("{unknown.thing}").is_err());
+    }
+}
