@@ -8,12 +8,14 @@ mod file_logger;
 mod google_cloud_logging;
 mod http_logger;
 mod http_sender;
+mod influxdb_logger;
 mod kafka;
 mod lago;
 mod log_rotate;
 mod loggly;
 mod loki_logger;
 mod message;
+mod otlp_logger;
 mod rfc5424;
 mod rocketmq;
 mod skywalking_logger;
@@ -31,11 +33,13 @@ use error_log_logger::ERROR_LOG_LOGGER;
 use file_logger::FILE_LOGGER;
 use google_cloud_logging::GOOGLE_CLOUD_LOGGING;
 use http_logger::HTTP_LOGGER;
+use influxdb_logger::INFLUXDB_LOGGER;
 use kafka::KAFKA_LOGGER;
 use lago::LAGO;
 use log_rotate::LOG_ROTATE;
 use loggly::LOGGLY;
 use loki_logger::LOKI_LOGGER;
+use otlp_logger::OTLP_LOGGER;
 use rocketmq::ROCKETMQ_LOGGER;
 use skywalking_logger::SKYWALKING_LOGGER;
 use sls_logger::SLS_LOGGER;
@@ -85,11 +89,13 @@ pub static ROSTER: &[&Descriptor] = &[
     &FILE_LOGGER,
     &GOOGLE_CLOUD_LOGGING,
     &HTTP_LOGGER,
+    &INFLUXDB_LOGGER,
     &KAFKA_LOGGER,
     &LAGO,
     &LOG_ROTATE,
     &LOGGLY,
     &LOKI_LOGGER,
+    &OTLP_LOGGER,
     &ROCKETMQ_LOGGER,
     &SKYWALKING_LOGGER,
     &SLS_LOGGER,

@@ -20,7 +20,7 @@ use sigma_plugin_kit::{changed_body, coding};
 /// The plugin.
 pub(crate) static DECOMPRESS: Descriptor = Descriptor {
     name: "decompress",
-    priority: 997,
+    priority: 998,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter, Phase::BodyFilter]),
     attributes: Some(schema_of::<Budget>),

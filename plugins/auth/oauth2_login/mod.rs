@@ -39,7 +39,7 @@ use sigma_plugin_kit::service::{cleartext, unverified};
 /// Logs browsers in by OAuth2.
 pub(crate) static OAUTH2_LOGIN: Descriptor = Descriptor {
     name: NAME,
-    priority: 2410,
+    priority: 2415,
     example: EXAMPLE,
     identifies: true,
     guards: true,
