@@ -14,6 +14,7 @@ import * as live from "./views/live.js";
 import { askForKey } from "./views/login.js";
 import * as members from "./views/members.js";
 import * as nodes from "./views/nodes.js";
+import * as overview from "./views/overview.js";
 import * as plugins from "./views/plugins.js";
 import * as resource from "./views/resource.js";
 import * as resources from "./views/resources.js";
@@ -21,10 +22,11 @@ import * as tester from "./views/tester.js";
 import * as transfer from "./views/transfer.js";
 
 /** Each has `show(main, place, signal)`; all its work ends with the signal. */
-const VIEWS = { live, nodes, members, resources, resource, tester, history, certificates, plugins, gateway, transfer };
+const VIEWS = { live, overview, nodes, members, resources, resource, tester, history, certificates, plugins, gateway, transfer };
 
 const MENU = [
   [to("live"), "Live traffic"],
+  [to("overview"), "Overview"],
   [to("nodes"), "Upstream health"],
   [to("tester"), "Route tester"],
   [to("history"), "History"],

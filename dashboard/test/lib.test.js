@@ -10,6 +10,7 @@ import { place } from "../lib/errors.js";
 import { failure } from "../lib/exchange.js";
 import * as format from "../lib/format.js";
 import { blocks, spans } from "../lib/markdown.js";
+import { SHOWN_MAX, overview } from "../lib/overview.js";
 import { found, ordered } from "../lib/plugins.js";
 import { equal, getAt, setAt, shown } from "../lib/pointer.js";
 import { choicesOf, collectionOf, idOf, summary } from "../lib/resources.js";
@@ -311,4 +312,45 @@ test("collections are known by their paths", () => {
   assert.equal(idOf("secrets", "/apisix/secrets/vault/1"), "vault/1");
   assert.equal(summary("routes", { uri: "/a", methods: ["GET"], upstream: { nodes: { "a:1": 1 } } }), "GET /a → a:1");
   assert.equal(summary("upstreams", { nodes: [{ host: "a", port: 1 }, { host: "b" }] }), "a:1, b");
+});
+
+test("the overview leads from routes to nodes", () => {
+  const entry = (collection, id, value) => ({ key: `/apisix/${collection}/${id}`, value });
+  const node = (name, more = {}) => ({ node: name, address: name, status: "healthy", state: "ready", in_use: true, ...more });
+  const seen = {
+    routes: [
+      entry("routes", "r1", { uri: "/a/*", service_id: "s" }),
+      entry("routes", "r2", { uri: "/b/*", upstream: { nodes: { "n3:80": 1 } } }),
+      entry("routes", "r3", { uri: "/c", upstream_id: "gone" }),
+    ],
+    services: [entry("services", "s", { name: "shop", upstream_id: "u" })],
+    upstreams: [entry("upstreams", "u", { name: "nodes of the shop" }), entry("upstreams", "idle", { nodes: {} })],
+    health: [
+      { upstream: "upstreams/u", nodes: [node("n1:80"), node("n2:80", { status: "unhealthy", in_use: false })] },
+      { upstream: "routes/r2", nodes: [node("n3:80")] },
+    ],
+    traffic: { routes: [{ id: "r1", rate: 5, server_errors: 1 }], nodes: [{ address: "n1:80", rate: 4 }] },
+  };
+  const keys = (search) => overview(seen, search).columns.map(({ items }) => items.map(({ key }) => key));
+  const all = overview(seen);
+  assert.deepEqual(all.columns.map(({ title }) => title), ["Routes", "Services", "Upstreams", "Nodes"]);
+  assert.deepEqual(all.lines, [
+    ["routes/r1", "services/s"],
+    ["routes/r2", "inline routes/r2"],
+    ["services/s", "upstreams/u"],
+    ["upstreams/u", "node n1:80"],
+    ["upstreams/u", "node n2:80"],
+    ["inline routes/r2", "node n3:80"],
+  ]);
+  const [routes, , upstreams, nodes] = all.columns.map(({ items }) => items);
+  assert.deepEqual([routes[0].rate, routes[0].tone, routes[1].rate], [5, "bad", undefined]);
+  assert.deepEqual(upstreams.map(({ title, tone }) => [title, tone]), [["nodes of the shop", "warn"], ["inline, routes/r2", "good"], ["idle", undefined]]);
+  assert.deepEqual(nodes.map(({ tone }) => tone), ["good", "bad", "good"]);
+  assert.deepEqual(keys("n1:80"), [["routes/r1"], ["services/s"], ["upstreams/u"], ["node n1:80"]]);
+  assert.deepEqual(keys("/b/*"), [["routes/r2"], ["inline routes/r2"], ["node n3:80"]]);
+  assert.deepEqual(keys("nothing like it"), [[], [], []]);
+  const many = { ...seen, routes: Array.from({ length: 1000 }, (_, at) => entry("routes", `x${at}`, { uri: `/${at}`, service_id: "s" })) };
+  const cut = overview(many).columns[0];
+  assert.deepEqual([cut.items.length, cut.left], [SHOWN_MAX, 1000 - SHOWN_MAX]);
+  assert.deepEqual(overview(many, "/999").columns[0].items.map(({ key }) => key), ["routes/x999"]);
 });

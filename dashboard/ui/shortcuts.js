@@ -7,6 +7,7 @@ import { ask } from "./dialog.js";
 /** Keys that open a page, after a `g`. */
 const PLACES = [
   ["l", "Live traffic", to("live")],
+  ["o", "Overview", to("overview")],
   ["n", "Upstream health", to("nodes")],
   ["r", "Routes", to("resources", "routes")],
   ["u", "Upstreams", to("resources", "upstreams")],

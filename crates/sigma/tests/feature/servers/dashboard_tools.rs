@@ -1,7 +1,7 @@
 //! The tools of the dashboard in a real browser: search of plugins, last errors, commands, import.
 
 use serde_json::json;
-use sigma_testkit::{free_port, until};
+use sigma_testkit::{Origin, free_port, until};
 
 use super::browser::Browser;
 use super::dashboard::{log_in, page};
@@ -26,6 +26,36 @@ fn plugins_are_found_by_description_and_phase() {
     browser.picture("plugins-found");
     browser.write("//input[@id='search']", "xyzzy");
     browser.await_text("No plugin matches.");
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[test]
+fn the_overview_shows_the_way_of_a_request() {
+    let origin = Origin::echo("a").unwrap();
+    let gateway = start(EMBEDDED);
+    let operator = admin(&gateway);
+    let node = format!("127.0.0.1:{}", origin.port());
+    operator.put("upstreams/shop", &json!({"nodes": {&node: 1}})).unwrap();
+    operator.put("services/s", &json!({"name": "orders", "upstream_id": "shop"})).unwrap();
+    operator.put("routes/r", &json!({"uri": "/orders/*", "service_id": "s"})).unwrap();
+    operator
+        .put("routes/other", &json!({"uri": "/other", "upstream": {"nodes": {"127.0.0.1:1": 1}}}))
+        .unwrap();
+    await_answerer(&gateway, "/orders/1", "a");
+    let browser = Browser::start();
+    log_in(&browser, &gateway, KEY);
+    browser.await_text("Live traffic");
+    browser.go(&page(&gateway, "#/overview"));
+    for text in ["/orders/*", "orders", "1 of 1 in use", &node, "inline, routes/other"] {
+        browser.await_text(text);
+    }
+    assert_eq!(browser.eval("return document.querySelectorAll('.overview .edge').length;"), json!(4));
+    browser.picture("overview");
+    // The search keeps the items on the way of what it finds.
+    browser.write("//input[@type='search']", &node);
+    browser.await_true("document.querySelectorAll('.overview .box').length === 4");
+    browser.write("//input[@type='search']", " xyzzy");
+    browser.await_text("Nothing matches.");
     assert_eq!(browser.complaints(), [""; 0]);
 }
 
