@@ -104,6 +104,11 @@ struct Config {
     expiry: Expiry,
     /// Several limits instead of one; each one applies.
     rules: Option<Vec<ListedLimit>>,
+    /// Name of the counters: configurations with the same name count together. Unset: each configuration has its own
+    /// counters. Sigma's own.
+    #[serde(rename = "zone")]
+    #[schemars(length(min = 1, max = 64))]
+    _zone: Option<String>,
     #[serde(flatten)]
     refusal: RefusalFields,
 }

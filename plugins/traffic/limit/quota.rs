@@ -158,8 +158,11 @@ pub(super) struct Space {
 const USUAL_KEY: usize = 40;
 
 impl Space {
-    /// That of a configuration's only limit.
+    /// That of a configuration's only limit: of its `zone`, or its own.
     pub(super) fn of(build: &Build<'_>) -> Space {
+        if let Some(zone) = build.conf.get("zone").and_then(Value::as_str) {
+            return Space::named(format!("zone:{zone}"));
+        }
         Space::named(format!("{}:{:x}", build.resource, build.conf_hash()))
     }
 

@@ -86,6 +86,11 @@ struct Config {
     /// Whether requests within the burst are not delayed.
     #[schemars(extend("default" = false))]
     nodelay: bool,
+    /// Name of the counters: configurations with the same name count together. Unset: each configuration has its own
+    /// counters. Sigma's own.
+    #[serde(rename = "zone")]
+    #[schemars(length(min = 1, max = 64))]
+    _zone: Option<String>,
 }
 
 impl Configuration for Config {
