@@ -19,6 +19,8 @@ mod remarks;
 pub mod report;
 pub mod source;
 mod spring;
+#[cfg(test)]
+mod testing;
 mod traefik;
 pub mod tree;
 pub mod yaml;

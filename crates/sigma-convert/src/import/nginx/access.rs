@@ -61,6 +61,8 @@ const CLOSED: &[&str] = &[
 pub(super) struct Guarded {
     pub(super) plugins: Map<String, Value>,
     pub(super) closed: Option<String>,
+    /// Whether no address is allowed.
+    pub(super) refuses_all: bool,
     /// Fields that only a service of authorization may set.
     pub(super) service_fields: Vec<String>,
 }
@@ -197,6 +199,7 @@ impl<'a> Converter<'a> {
             }
             return;
         }
+        guarded.refuses_all = addresses.allowed().is_empty();
         if let Some(plugin) = addresses.plugin() {
             guarded.plugins.insert("ip-restriction".to_owned(), plugin);
         }
@@ -360,7 +363,7 @@ impl<'a> Converter<'a> {
         let burst: u64 =
             option(limit, "burst").unwrap_or("0").parse().map_err(|_| "its burst is not a number")?;
         let status: u16 = level.text("limit_req_status").unwrap_or("503").parse().unwrap_or(503);
-        let mut plugin = json!({"rate": per_second, "burst": burst, "rejected_code": status});
+        let mut plugin = json!({"rate": per_second, "burst": burst, "rejected_code": status, "zone": zone});
         self.keyed(definition, state, level, &mut plugin);
         if limit.args.iter().any(|arg| arg == "nodelay") {
             plugin["nodelay"] = true.into();
@@ -422,8 +425,9 @@ impl<'a> Converter<'a> {
             return;
         };
         let status: u16 = level.text("limit_conn_status").unwrap_or("503").parse().unwrap_or(503);
-        let mut plugin =
-            json!({"conn": number, "burst": 0, "default_conn_delay": 0.1, "rejected_code": status});
+        let mut plugin = json!({
+            "conn": number, "burst": 0, "default_conn_delay": 0.1, "rejected_code": status, "zone": limit.arg(0),
+        });
         self.keyed(definition, state, level, &mut plugin);
         if level.is_on("limit_conn_dry_run") {
             plugin["dry_run"] = true.into();

@@ -51,6 +51,12 @@ impl<'a> Converter<'a> {
             let decision = state.decision(place, Target::Closed(reason));
             return self.emit(&state, level, decision);
         }
+        if guarded.refuses_all {
+            let rule = level.last("deny").unwrap_or(state.server.directive);
+            let target = Target::Respond { status: 403, body: None, headers: Vec::new() };
+            let guarded = Guarded::default();
+            return self.finish(rule, level, &state, guarded, target);
+        }
         if level.handler(&["try_files"]).is_some() || state.missing.is_some() {
             return self.try_files(level, state, guarded);
         }

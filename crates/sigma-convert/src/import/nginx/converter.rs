@@ -61,7 +61,14 @@ impl<'a> Converter<'a> {
     ) -> String {
         let (text, unknown) = texts::text(&mut self.variables, source, state, level);
         for name in unknown {
-            let text = format!("the variable ${name} has no counterpart and is empty");
+            let is_environment =
+                name.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_');
+            let text = match is_environment {
+                true => format!(
+                    "${name} is no variable of nginx: fill templates with `envsubst` before the import"
+                ),
+                false => format!("the variable ${name} has no counterpart and is empty"),
+            };
             self.remark(directive, Verdict::NotPossible, text);
         }
         text

@@ -50,6 +50,9 @@ const COMMON: &[&str] = &[
     "webmanifest",
 ];
 
+/// The folder `html` of nginx's packages.
+const DEFAULT_ROOT: &str = "/usr/share/nginx/html";
+
 /// Number of types above which a list is taken as the stock file, whose types are Sigma's own.
 const STOCK_TYPES: usize = 40;
 
@@ -57,7 +60,7 @@ impl<'a> Converter<'a> {
     /// A location without a handler serves files.
     pub(super) fn files(&mut self, level: &Rc<Level<'a>>, state: &State<'a>, guarded: Guarded) {
         let directive = level.own("alias").or_else(|| level.last("root"));
-        match self.folder(level, state, &["$uri".to_owned()]) {
+        match self.folder(level, state, &[]) {
             Some(files) => {
                 let place = state.server.level.directives.first().or(directive);
                 let Some(place) = directive.or(place) else { return };
@@ -88,7 +91,9 @@ impl<'a> Converter<'a> {
     ) -> Option<Map<String, Value>> {
         let mut files = Map::new();
         let alias = level.handler(&["alias"]).or_else(|| level.own("alias"));
-        let is_plain = tried == ["$uri"];
+        // A folder is served for a path without `try_files` alone.
+        let is_plain = tried.is_empty();
+        let tried = if is_plain { &["$uri".to_owned()] } else { tried };
         let texts: Vec<String> = tried.iter().map(|text| self.tried_text(text, level, state)).collect();
         match alias {
             Some(alias) => {
@@ -99,8 +104,13 @@ impl<'a> Converter<'a> {
                 }
             }
             None => {
-                let root = level.last("root")?;
-                let text = self.text(root, root.arg(0), state, level);
+                let text = match level.last("root") {
+                    Some(root) => self.text(root, root.arg(0), state, level),
+                    None if is_plain => return None,
+                    // nginx's own folder.
+                    None => DEFAULT_ROOT.to_owned(),
+                };
+                let text = if text == "html" { DEFAULT_ROOT.to_owned() } else { text };
                 let (folder, rest) = fixed_folder(&text)?;
                 files.insert("root".to_owned(), folder.into());
                 if !rest.is_empty() || !is_plain || state.uri.is_some() {
@@ -288,7 +298,6 @@ impl<'a> Converter<'a> {
             let decision = state.decision(line.place, Target::Closed(format!("there is no location {name}")));
             return self.emit(state, level, decision);
         };
-        files.insert("fallback".to_owned(), json!({"pass": ""}));
         let mut inner = state.clone();
         inner.prefix = None;
         for set in named.own_all(&["set"]) {
@@ -305,17 +314,20 @@ impl<'a> Converter<'a> {
             let before = self.plan.decisions.len();
             self.respond(answer, &named, &inner);
             if let Some(decision) = self.plan.decisions.get_mut(before) {
+                files.insert("fallback".to_owned(), json!({"pass": ""}));
                 decision.plugins.insert("static-files".to_owned(), Value::Object(files));
                 decision.plugins.extend(guarded.plugins);
             }
             return;
         }
-        if let Some(rewrite) = self.single_rewrite(&named, &mut inner) {
-            files.insert("fallback".to_owned(), rewrite);
-        } else if !rewrites.is_empty() {
+        if let Some((path, query)) = self.single_rewrite(&named, &mut inner) {
+            return self.path_fallback(Fallback { path, query, files, line, guarded }, &named, &inner);
+        }
+        if !rewrites.is_empty() {
             let text = format!("the conditions of {name} are left out");
             self.remark(line, Verdict::NotPossible, text);
         }
+        files.insert("fallback".to_owned(), json!({"pass": ""}));
         match named.handler(HANDLERS) {
             Some(handler) => self.handled(handler, &named, &inner, guarded, Some(files)),
             None => self.finish(line, &named, &inner, guarded, Target::Files(files)),
@@ -323,24 +335,27 @@ impl<'a> Converter<'a> {
     }
 
     /// A named location with one rewrite, such as `rewrite ^/(.*)$ /index.php?q=$1 last;`.
-    fn single_rewrite(&mut self, named: &Rc<Level<'a>>, state: &mut State<'a>) -> Option<Value> {
+    fn single_rewrite(&mut self, named: &Rc<Level<'a>>, state: &mut State<'a>) -> Option<(String, String)> {
         let rewrites = named.own_all(&["rewrite", "if", "return"]);
         let [rewrite] = rewrites.as_slice() else { return None };
-        if rewrite.name != "rewrite" {
+        if rewrite.name != "rewrite" || named.handler(HANDLERS).is_some() {
             return None;
         }
         let pattern = super::pattern::Pattern::new(rewrite.arg(0), false).ok()?;
         let subject = state.uri_text();
         state.captures = super::state::Captures::Of { subject, pattern };
-        let source = rewrite.arg(1).trim_end_matches('?');
-        let (path, query) = source.split_once('?').unwrap_or((source, ""));
+        let source = rewrite.arg(1);
+        let keeps_query = !source.ends_with('?');
+        let (path, query) =
+            source.trim_end_matches('?').split_once('?').unwrap_or((source.trim_end_matches('?'), ""));
         let path = self.text(rewrite, path, state, named);
-        let query = self.text(rewrite, query, state, named);
-        let tail = if query.is_empty() { "${is_args}${args}".to_owned() } else { format!("?{query}") };
-        let handler =
-            destination(&state.server.entries, &path).and_then(|entry| entry.level.handler(HANDLERS));
-        let key = if handler.is_some() && named.handler(HANDLERS).is_some() { "pass" } else { "uri" };
-        Some(json!({key: format!("{path}{tail}")}))
+        let query = (!query.is_empty()).then(|| self.text(rewrite, query, state, named));
+        let tail = match self.joined_args(query, keeps_query, state) {
+            None => "${is_args}${args}".to_owned(),
+            Some(args) if args.is_empty() => String::new(),
+            Some(args) => format!("?{args}"),
+        };
+        Some((path, tail))
     }
 
     /// Adds the guards of the level that a request goes on to.

@@ -90,22 +90,33 @@ impl<'a> Converter<'a> {
     fn expires(&mut self, level: &Level<'a>, added: &mut Added) {
         let Some(directive) = level.last("expires") else { return };
         let arg = directive.args.last().map_or("", String::as_str);
-        let control = match arg {
-            "off" => return,
-            "epoch" => "no-cache".to_owned(),
-            "max" => "max-age=315360000".to_owned(),
-            time if time.starts_with('-') => "no-cache".to_owned(),
-            time if directive.args.len() > 1 || time.starts_with('@') || time.contains('$') => {
-                let text =
-                    format!("`{time}` depends on the file or the request; write `cache_control` by hand");
-                return self.remark(directive, Verdict::NotPossible, text);
-            }
-            time => match milliseconds(time.trim_start_matches('+')) {
-                Some(time) => format!("max-age={}", time / 1000),
-                None => return,
-            },
-        };
+        if let Some(name) = arg.strip_prefix('$').filter(|_| directive.args.len() == 1) {
+            return self.mapped_expires(directive, name, added);
+        }
+        if directive.args.len() > 1 || arg.starts_with('@') {
+            let text = format!("`{arg}` depends on the file or the clock; write `cache_control` by hand");
+            return self.remark(directive, Verdict::NotPossible, text);
+        }
+        let Some(control) = cache_control(arg) else { return };
         added.fields.push(("Cache-Control".to_owned(), control, false));
+    }
+
+    /// `expires` of a map with constant values.
+    fn mapped_expires(&mut self, directive: &Directive, name: &str, added: &mut Added) {
+        let Some(values) = self.map_values.get(name) else {
+            let text = format!("${name} has no constant values; write `Cache-Control` by hand");
+            return self.remark(directive, Verdict::NotPossible, text);
+        };
+        let exact: Map<String, Value> =
+            values.iter().filter_map(|value| Some((value.clone(), cache_control(value)?.into()))).collect();
+        let map = json!({"map": format!("${{var_{name}}}"), "exact": exact, "default": ""});
+        let text = self.variables.made('e', map);
+        self.remark(
+            directive,
+            Verdict::Differs,
+            "`Cache-Control` is set, and no `Expires`, which says the same.",
+        );
+        added.fields.push(("Cache-Control".to_owned(), text, false));
     }
 
     /// Returns the function that sets `Expires`, whose value is a time from now.
@@ -158,6 +169,8 @@ impl<'a> Converter<'a> {
             }
         }
         if !has_host {
+            // nginx names a socket so.
+            let host = if host.starts_with("unix:") { "localhost" } else { host };
             set.insert("Host".to_owned(), host.into());
         }
         (set, is_upgrade)
@@ -168,6 +181,17 @@ impl<'a> Converter<'a> {
         let is_answer = self.variables.answers.keys().any(|name| value == format!("${{var_{name}}}"));
         let value = if is_answer { String::new() } else { value };
         set.insert(directive.arg(0).to_owned(), value.into());
+    }
+}
+
+/// The value of `Cache-Control` of a time of `expires`.
+fn cache_control(time: &str) -> Option<String> {
+    match time {
+        "off" => None,
+        "epoch" => Some("no-cache".to_owned()),
+        "max" => Some("max-age=315360000".to_owned()),
+        time if time.starts_with('-') => Some("no-cache".to_owned()),
+        time => milliseconds(time.trim_start_matches('+')).map(|time| format!("max-age={}", time / 1000)),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Levels of blocks and the inheritance of directives between them.
 
+use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::parse::Directive;
@@ -11,6 +12,8 @@ pub(super) struct Level<'a> {
     pub(super) parent: Option<Rc<Level<'a>>>,
     /// Whether the block is an `if` or `limit_except` of a location, which inherits its content handler.
     pub(super) is_nameless: bool,
+    /// The directives by name, each with its number: a level `http` may have thousands.
+    by_name: HashMap<&'a str, Vec<(usize, &'a Directive)>>,
 }
 
 impl<'a> Level<'a> {
@@ -20,17 +23,24 @@ impl<'a> Level<'a> {
         parent: Option<&Rc<Level<'a>>>,
         is_nameless: bool,
     ) -> Rc<Level<'a>> {
-        Rc::new(Level { directives, parent: parent.cloned(), is_nameless })
+        let mut by_name: HashMap<&str, Vec<(usize, &Directive)>> = HashMap::new();
+        for (at, directive) in directives.iter().enumerate() {
+            by_name.entry(&directive.name).or_default().push((at, directive));
+        }
+        Rc::new(Level { directives, parent: parent.cloned(), is_nameless, by_name })
     }
 
     /// Returns the last directive of this name in this block alone.
     pub(super) fn own(&self, name: &str) -> Option<&'a Directive> {
-        self.directives.iter().rev().find(|directive| directive.name == name)
+        self.by_name.get(name)?.last().map(|(_, directive)| *directive)
     }
 
     /// Returns all directives of these names in this block alone, in order.
     pub(super) fn own_all(&self, names: &[&str]) -> Vec<&'a Directive> {
-        self.directives.iter().filter(|directive| names.contains(&directive.name.as_str())).collect()
+        let mut found: Vec<(usize, &Directive)> =
+            names.iter().filter_map(|name| self.by_name.get(name)).flatten().copied().collect();
+        found.sort_unstable_by_key(|(at, _)| *at);
+        found.into_iter().map(|(_, directive)| directive).collect()
     }
 
     /// Returns the directive of the nearest level that has one.

@@ -208,6 +208,14 @@ fn regular<'a>(location: &Location<'a>, within: &mut Vec<String>, entries: &mut 
 }
 
 fn push<'a>(location: &Location<'a>, within: &[String], entries: &mut Vec<Entry<'a>>) {
+    if let Kind::Regex(pattern) = &location.kind {
+        // An expression with another beginning never matches there.
+        let literal = pattern.anchored().map(|(literal, _)| literal).unwrap_or_default();
+        let meets = |prefix: &String| prefix.starts_with(&literal) || literal.starts_with(prefix.as_str());
+        if !within.iter().all(meets) {
+            return;
+        }
+    }
     entries.push(Entry {
         level: Rc::clone(&location.level),
         directive: location.directive,

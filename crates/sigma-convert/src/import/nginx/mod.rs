@@ -26,7 +26,7 @@ mod tests;
 mod texts;
 mod upstreams;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 use sigma_schema::problem::Problem;
@@ -136,25 +136,27 @@ fn tidy(plan: &mut Plan, variables: Variables) {
     });
     plan.settings.values().for_each(|value| texts.push_str(&value.to_string()));
     setting.values_mut().for_each(texts::prettify);
-    // A variable that only an unread one reads is unread too: at most as many rounds as there are variables.
-    loop {
-        let all: String = setting.values().map(Value::to_string).collect();
-        let is_read = |name: &String| is_named(&texts, name) || is_named(&all, name);
-        let before = setting.len();
-        setting.retain(|name, _| is_read(name));
-        if setting.len() == before {
-            break;
+    // Variables are read by texts, and by variables that are read.
+    let mut read = BTreeSet::new();
+    let mut texts = vec![texts];
+    while let Some(text) = texts.pop() {
+        for name in named(&text) {
+            if let (Some(value), true) = (setting.get(name), read.insert(name.to_owned())) {
+                texts.push(value.to_string());
+            }
         }
     }
+    setting.retain(|name, _| read.contains(name));
     if !setting.is_empty() {
         plan.settings.insert("variables".to_owned(), Value::Object(setting));
     }
 }
 
-/// Whether a text names a variable.
-fn is_named(text: &str, name: &str) -> bool {
-    let full = format!("var_{name}");
-    text.match_indices(&full).any(|(at, _)| {
-        !text[at + full.len()..].starts_with(|char: char| char.is_ascii_alphanumeric() || char == '_')
+/// The names of variables in a text, without their prefix.
+fn named(text: &str) -> impl Iterator<Item = &str> {
+    text.match_indices("var_").map(|(at, prefix)| {
+        let rest = &text[at + prefix.len()..];
+        let end = rest.find(|char: char| !char.is_ascii_alphanumeric() && char != '_').unwrap_or(rest.len());
+        &rest[..end]
     })
 }

@@ -71,6 +71,10 @@ impl<'a> Converter<'a> {
             return self.by_variable(Variable { whole, path, handler, files }, level, state, guarded);
         }
         let (authority, scheme) = (parts.authority.to_owned(), parts.scheme.to_owned());
+        if let Some(reason) = self.lost_authority(level, &scheme, if is_grpc { "grpc" } else { "proxy" }) {
+            let decision = state.decision(handler.place, Target::Closed(reason));
+            return self.emit(state, level, decision);
+        }
         let family = if is_grpc { "grpc" } else { "proxy" };
         let wanted = Wanted { scheme: &scheme, authority: &authority, family, fields: Map::new() };
         let id = self.upstream(wanted, level);
@@ -102,6 +106,16 @@ impl<'a> Converter<'a> {
         self.around(level, state, &mut decision, &hidden);
         self.default_redirect(handler, level, state, &mut decision.plugins);
         self.emit(state, level, decision);
+    }
+
+    /// Nodes are verified against authorities that cannot be read: the route is closed.
+    fn lost_authority(&mut self, level: &Level<'a>, scheme: &str, family: &str) -> Option<String> {
+        let file = level.last(&format!("{family}_ssl_trusted_certificate"))?;
+        let is_verified = matches!(scheme, "https" | "grpcs") && level.is_on(&format!("{family}_ssl_verify"));
+        let error = self.access.read(&self.resolved(file.arg(0))).err().filter(|_| is_verified)?;
+        let text = format!("the file cannot be read ({error}); the routes to these nodes are closed");
+        self.guard(file, Verdict::NotPossible, text);
+        Some(format!("{} cannot be read", file.arg(0)))
     }
 
     fn unknown_target(&mut self, handler: &Directive, level: &Rc<Level<'a>>, state: &State<'a>) {
@@ -153,6 +167,7 @@ impl<'a> Converter<'a> {
             let guarded = Guarded {
                 plugins: guarded.plugins.clone(),
                 closed: None,
+                refuses_all: false,
                 service_fields: guarded.service_fields.clone(),
             };
             self.fixed_target(

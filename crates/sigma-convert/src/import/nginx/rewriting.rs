@@ -129,12 +129,8 @@ impl<'a> Converter<'a> {
             }
             Known::Maybe => {
                 let mut inner = state.clone();
-                let name = self.variables.name_of(&subject);
-                if pattern.text != "^" && pattern.text != "^/" {
-                    inner.conditions.push(pattern.condition(&name));
-                }
-                let is_always = inner.conditions.len() == state.conditions.len();
-                self.captured(&pattern, &subject, &mut inner);
+                let is_always = matches!(pattern.text.as_str(), "^" | "^/");
+                self.matched(&pattern, &subject, &mut inner);
                 let mut rest = program.clone();
                 match self.rewritten(directive, level, &mut inner) {
                     Step::Next => {}
@@ -148,6 +144,23 @@ impl<'a> Converter<'a> {
                 if is_always { Step::Over } else { Step::Next }
             }
         }
+    }
+
+    /// Adds the condition that a text matches, and sets the groups: as the path of the route where that is free.
+    fn matched(&mut self, pattern: &Pattern, subject: &str, state: &mut State<'a>) {
+        if subject == "${uri}" && state.path.is_none() {
+            let text = pattern.text.clone();
+            state.path = Some(Path::Regex { pattern: text, ignore_case: pattern.ignore_case });
+            let named = self.variables.named(&Captures::Route, pattern);
+            state.named.extend(named);
+            state.captures = Captures::Route;
+            return;
+        }
+        if !matches!(pattern.text.as_str(), "^" | "^/") {
+            let name = self.variables.name_of(subject);
+            state.conditions.push(pattern.condition(&name));
+        }
+        self.captured(pattern, subject, state);
     }
 
     /// Sets the groups of a match.
@@ -200,7 +213,12 @@ impl<'a> Converter<'a> {
     }
 
     /// The query after a rewrite: its own arguments, then the request's. None: the client's alone.
-    fn joined_args(&mut self, own: Option<String>, keeps_query: bool, state: &State<'a>) -> Option<String> {
+    pub(super) fn joined_args(
+        &mut self,
+        own: Option<String>,
+        keeps_query: bool,
+        state: &State<'a>,
+    ) -> Option<String> {
         match (own, keeps_query, &state.args) {
             (None, true, args) => args.clone(),
             (own, false, _) => Some(own.unwrap_or_default()),

@@ -151,6 +151,7 @@ impl<'a> Converter<'a> {
         Rc::new(Server {
             level: Rc::clone(&block.level),
             place: block.directive.place,
+            directive: block.directive,
             name: name.to_owned(),
             ports,
             entries,
@@ -186,6 +187,7 @@ impl<'a> Converter<'a> {
         let server = Rc::new(Server {
             level: Rc::clone(&servers[run.server].level),
             place: servers[run.server].place,
+            directive: servers[run.server].directive,
             name: servers[run.server].name.clone(),
             ports: run.ports,
             entries: servers[run.server].entries.clone(),

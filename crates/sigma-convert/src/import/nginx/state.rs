@@ -9,12 +9,14 @@ use super::super::decision::{Decision, Host, Path, Target};
 use super::super::source::Place;
 use super::level::Level;
 use super::locations::Entry;
+use super::parse::Directive;
 use super::pattern::Pattern;
 
 /// The server whose requests are followed.
 pub(super) struct Server<'a> {
     pub(super) level: Rc<Level<'a>>,
     pub(super) place: Place,
+    pub(super) directive: &'a Directive,
     /// The value of `$server_name`.
     pub(super) name: String,
     pub(super) ports: Vec<u16>,
@@ -81,7 +83,7 @@ impl State<'_> {
     pub(super) fn decision(&self, place: Place, target: Target) -> Decision {
         let host = match self.hosts.first() {
             Some(Host::Exact(name) | Host::Suffix(name) | Host::Prefix(name)) => name.as_str(),
-            _ if self.server.name.is_empty() => "default",
+            _ if matches!(self.server.name.as_str(), "" | "_") => "default",
             _ => &self.server.name,
         };
         let mut decision = Decision::new(place, format!("{host}{}", self.location), target);

@@ -2,6 +2,7 @@
 
 use super::super::report::Verdict;
 use super::access::GUARDS;
+use super::content::HANDLERS;
 use super::converter::Converter;
 use super::parse::Directive;
 
@@ -343,7 +344,6 @@ const NO_EFFECT: &[&str] = &[
     "proxy_upload_rate",
     "proxy_download_rate",
     "tcp_user_timeout",
-    "stub_status",
 ];
 
 /// Files of nginx's packages whose content Sigma has by itself.
@@ -416,8 +416,8 @@ impl Converter<'_> {
                     "use the plugin proxy-mirror with the address of the copy",
                 );
             }
-            "merge_slashes_off" => {}
-            "server" | "sticky" | "queue" | "weight" => {}
+            "server" | "sticky" | "queue" | "split_clients" | "alias" => {}
+            name if HANDLERS.contains(&name) => {}
             _ => self.remark(
                 directive,
                 Verdict::NotPossible,

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::super::source::{Input, MemoryFiles, SourceFile};
-use super::super::{Format, import};
+use super::super::{Format, import, testing};
 
 fn document(text: &str) -> Value {
     let files = [SourceFile { name: "nginx.conf".to_owned(), text: text.to_owned() }];
@@ -18,4 +18,9 @@ fn a_proxy() {
         document("http { server { listen 80; location /a/ { proxy_pass http://127.0.0.1:9000/; } } }");
     assert_eq!(document["listeners"][0]["address"], "0.0.0.0:80");
     assert_eq!(document["routes"][1]["uri"], "/a/*");
+}
+
+#[test]
+fn the_corpus_of_files() {
+    testing::corpus(Format::Nginx, "nginx", "conf");
 }

@@ -334,16 +334,7 @@ mod tests {
         use Piece::{Text, Variable};
         assert_eq!(
             pieces("a$b-${c}d$1x$"),
-            [
-                Text("a"),
-                Variable("b"),
-                Text("-"),
-                Variable("c"),
-                Text("d"),
-                Variable("1"),
-                Text("x"),
-                Text("$"),
-            ]
+            [Text("a"), Variable("b"), Text("-"), Variable("c"), Text("d"), Variable("1"), Text("x$"),]
         );
         assert_eq!(pretty("a${b}c ${d}-${e"), "a${b}c $d-${e");
     }
