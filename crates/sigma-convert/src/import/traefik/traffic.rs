@@ -110,7 +110,7 @@ fn retry(model: &mut Model<'_>, middleware: &Named, conf: &Tree, branch: &mut Br
         policy.insert("methods".to_owned(), json!(all));
     }
     if let Some(pause) = seconds(conf, "initialinterval").filter(|pause| *pause > 0.0) {
-        policy.insert("back_off".to_owned(), json!({"base": pause}));
+        policy.insert("back_off".to_owned(), json!({"base_interval": pause}));
         model
             .remarks
             .differs(middleware.field(conf, "initialinterval"), "The pause grows as in Envoy, with jitter.");
