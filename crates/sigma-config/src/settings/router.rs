@@ -34,6 +34,8 @@ pub enum ForwardPath {
     /// As the client sent it.
     #[default]
     Raw,
+    /// As the client sent it, but `//` is `/`: for nodes that were behind a gateway which does so.
+    Merged,
     /// The normalised path, percent-encoded again: all parts see the path that routes are matched against.
     Canonical,
 }

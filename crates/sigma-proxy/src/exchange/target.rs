@@ -25,15 +25,19 @@ pub(super) fn check_method(head: &RequestHead, snapshot: &Snapshot) -> Result<()
     }
 }
 
-/// Replaces the received path with its canonical form, if the settings say so.
+/// Replaces the received path with its canonical form, or with one without double slashes, if the settings say so.
 ///
 /// # Errors
 /// Returns an error if no route may see the path.
 pub(super) fn canonicalize(head: &mut RequestHead, snapshot: &Snapshot) -> Result<(), Fault> {
-    if !snapshot.uri_options.is_canonical || head.form == TargetForm::Asterisk {
+    let options = snapshot.uri_options;
+    if !(options.is_canonical || options.merges_slashes) || head.form == TargetForm::Asterisk {
         return Ok(());
     }
-    let path = normalize::canonical(head.raw_path(), snapshot.uri_options).map_err(refusal)?;
+    let path = match options.merges_slashes {
+        true => normalize::merged(head.raw_path()),
+        false => normalize::canonical(head.raw_path(), options).map_err(refusal)?,
+    };
     if let Some(mut target) = path {
         if let Some(query) = head.query() {
             target.push(b'?');

@@ -186,6 +186,7 @@ mod tests {
         like_servlet: false,
         match_encoded_slash: false,
         is_canonical: false,
+        merges_slashes: false,
         allows_ambiguous: false,
     };
 
@@ -356,6 +357,7 @@ mod tests {
         fn canonical_paths_are_judged_as_they_are_sent(raw in any_path(), allows in any::<bool>(), slash in any::<bool>(), servlet in any::<bool>(), tail in any::<bool>()) {
             let options = UriOptions {
                 is_canonical: true,
+                merges_slashes: false,
                 allows_ambiguous: allows,
                 match_encoded_slash: slash,
                 like_servlet: servlet,

@@ -20,6 +20,8 @@ pub struct UriOptions {
     pub match_encoded_slash: bool,
     /// Nodes get the normalised path.
     pub is_canonical: bool,
+    /// Nodes get the path as it was sent, with `//` as `/`.
+    pub merges_slashes: bool,
     /// Paths that a node may read with other segments pass.
     pub allows_ambiguous: bool,
 }
@@ -31,6 +33,7 @@ impl From<&settings::Router> for UriOptions {
             like_servlet: router.normalize_uri_like_servlet,
             match_encoded_slash: router.match_uri_encoded_slash,
             is_canonical: router.forward_path == ForwardPath::Canonical,
+            merges_slashes: router.forward_path == ForwardPath::Merged,
             allows_ambiguous: router.ambiguous_paths == AmbiguousPaths::Allow,
         }
     }
@@ -107,6 +110,20 @@ pub fn canonical(raw: &[u8], options: UriOptions) -> Result<Option<Vec<u8>>, Bad
         out.push(b'/');
     }
     Ok((out != raw).then_some(out))
+}
+
+/// Returns the path with each run of slashes as one. None if that is the original path.
+pub fn merged(raw: &[u8]) -> Option<Vec<u8>> {
+    if !raw.windows(2).any(|pair| pair == b"//") {
+        return None;
+    }
+    let mut out = Vec::with_capacity(raw.len());
+    for byte in raw {
+        if *byte != b'/' || out.last() != Some(&b'/') {
+            out.push(*byte);
+        }
+    }
+    Some(out)
 }
 
 /// Returns the path decoded and encoded again, with encoded slashes unchanged.
@@ -294,6 +311,7 @@ mod tests {
         like_servlet: false,
         match_encoded_slash: false,
         is_canonical: false,
+        merges_slashes: false,
         allows_ambiguous: true,
     };
 
@@ -304,6 +322,12 @@ mod tests {
             .map(|path| String::from_utf8_lossy(path.matched()).into_owned())
             .map_err(|bad| *bad);
         assert_eq!(found, expected.map(str::to_owned), "{raw} {options:?}");
+    }
+
+    #[test]
+    fn merged_paths_keep_everything_but_double_slashes() {
+        assert_eq!(merged(b"/a/b%2f%2F../c"), None);
+        assert_eq!(merged(b"//a///b/..//%2F/").as_deref(), Some(&b"/a/b/../%2F/"[..]));
     }
 
     #[test]
