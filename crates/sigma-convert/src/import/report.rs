@@ -169,7 +169,7 @@ impl Report {
 
 /// A line of a bounded length, without control characters.
 fn shortened(source: &str) -> String {
-    let mut line: String = source.trim().split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut line: String = source.split_whitespace().collect::<Vec<_>>().join(" ");
     line.retain(|char| !char.is_control());
     if line.chars().count() > SOURCE_LENGTH {
         line = line.chars().take(SOURCE_LENGTH).chain("…".chars()).collect();
