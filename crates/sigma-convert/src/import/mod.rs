@@ -14,6 +14,7 @@ mod kong;
 mod krakend;
 mod logic;
 mod nginx;
+mod nodes;
 pub mod probe;
 mod remarks;
 pub mod report;
@@ -23,6 +24,7 @@ mod spring;
 mod testing;
 mod traefik;
 pub mod tree;
+mod words;
 pub mod yaml;
 
 use serde_json::Value;

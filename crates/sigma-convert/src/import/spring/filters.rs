@@ -1,0 +1,441 @@
+//! Filters: what a route does with requests and responses.
+
+use serde_json::{Value, json};
+
+use super::super::words::{header_variable, lua_text};
+use super::actions::{Actions, Change, HostField};
+use super::definition::Definition;
+use super::limits;
+use super::pattern;
+use super::rewriting::{self, Step};
+use super::settings::{Settings, relaxed};
+
+/// The result of a filter.
+pub(super) enum Outcome {
+    Done,
+    NoEffect(&'static str),
+    Differs(String),
+    /// It cannot be converted; the route is closed.
+    Closed(String),
+    /// It may guard access and cannot be converted; the route is closed.
+    Guard(String),
+}
+
+/// Reads filters into the actions of a route.
+pub(super) struct Reader<'r, 's> {
+    pub settings: &'r Settings<'s>,
+    /// The route's path variables.
+    pub variables: &'r [String],
+    /// Whether a route of the file serves a path.
+    pub serves: &'r dyn Fn(&str) -> bool,
+    pub actions: Actions,
+}
+
+type Read = Result<Outcome, String>;
+
+impl Reader<'_, '_> {
+    /// Adds a filter.
+    pub(super) fn add(&mut self, it: &Definition) -> Outcome {
+        let outcome = self.read(it).unwrap_or_else(Outcome::Closed);
+        if let Outcome::Closed(reason) | Outcome::Guard(reason) = &outcome {
+            self.actions.close(reason);
+        }
+        outcome
+    }
+
+    fn read(&mut self, it: &Definition) -> Read {
+        match relaxed(&it.name).as_str() {
+            "stripprefix" => self.step(Step::strip(it.one("parts"))),
+            "prefixpath" => {
+                let prefix = self.value(it, "prefix")?;
+                self.step(Ok(Step::Prefix(if prefix.starts_with('/') {
+                    prefix
+                } else {
+                    format!("/{prefix}")
+                })))
+            }
+            "setpath" => {
+                let template = self.value(it, "template")?;
+                self.step(Ok(Step::Set(template)))
+            }
+            "rewritepath" => {
+                let step = Step::rewrite(required(it, "regexp")?, it.one("replacement").unwrap_or_default());
+                self.step(step)
+            }
+            "addrequestheader"
+            | "setrequestheader"
+            | "removerequestheader"
+            | "maprequestheader"
+            | "addrequestheadersifnotpresent" => self.request_field(it),
+            "addresponseheader" | "setresponseheader" | "removeresponseheader" | "secureheaders" => {
+                self.response_field(it)
+            }
+            "deduperesponseheader" | "rewriteresponseheader" | "rewritelocationresponseheader" => {
+                self.response_code(it)
+            }
+            "addrequestparameter" | "removerequestparameter" | "rewriterequestparameter" => self.argument(it),
+            "preservehostheader" => {
+                self.actions.host = HostField::Client;
+                Ok(Outcome::Done)
+            }
+            "setrequesthostheader" | "setrequesthost" => {
+                let host = required(it, "host")?.to_owned();
+                self.actions.host = HostField::Fixed(host);
+                Ok(Outcome::Done)
+            }
+            "setstatus" => {
+                let status = status(required(it, "status")?).ok_or("The status is unknown.")?;
+                self.actions.status = Some(status);
+                Ok(if status < 200 {
+                    Outcome::Closed("The status is no final one.".to_owned())
+                } else {
+                    Outcome::Done
+                })
+            }
+            "redirectto" => self.redirect(it),
+            _ => self.further(it),
+        }
+    }
+
+    fn further(&mut self, it: &Definition) -> Read {
+        let (settings, serves) = (self.settings, self.serves);
+        let actions = &mut self.actions;
+        match relaxed(&it.name).as_str() {
+            "retry" => limits::retry(it, actions),
+            "circuitbreaker" | "hystrix" | "springcloudcircuitbreaker" => {
+                limits::breaker(it, settings, serves, actions)
+            }
+            "requestratelimiter" => Ok(limits::rate(it, settings, actions)),
+            "requestsize" => limits::body_size(it, actions),
+            "requestheadersize" => Ok(Outcome::Differs(
+                "The largest head of a request is a limit of the whole gateway, `limits.request_head_bytes`."
+                    .to_owned(),
+            )),
+            "localresponsecache" => limits::cache(it, actions),
+            "removejsonattributesresponsebody" => {
+                let fields = it.many("fieldList");
+                if it.flag("deleteRecursively") == Some(true) {
+                    return Err("Fields can be removed at the top of a body only.".to_owned());
+                }
+                actions.plugins.insert("response-shaping".to_owned(), json!({"deny": fields}));
+                Ok(Outcome::Done)
+            }
+            "savesession" => Ok(Outcome::NoEffect("Sigma keeps no session of the application.")),
+            "cacherequestbody" => Ok(Outcome::NoEffect("Plugins that need the body read it by themselves.")),
+            "fallbackheaders" => Ok(Outcome::NoEffect("Sigma sends no exception to a fallback.")),
+            "adaptcachedbody" => Ok(Outcome::NoEffect("Plugins that need the body read it by themselves.")),
+            "tokenrelay" => Ok(super::server::token_relay(it, settings, actions)),
+            "jsontogrpc" => {
+                Err("The descriptor of the service is needed: put the proto file into `protos` and use \
+                                 the plugin grpc-transcode."
+                    .to_owned())
+            }
+            "requestheadertorequesturi" => {
+                Ok(Outcome::Guard("The client would choose the node; Sigma has no such route.".to_owned()))
+            }
+            "modifyrequestbody" | "modifyresponsebody" => {
+                Err("It is code of the application: use body-transformer or a Lua function.".to_owned())
+            }
+            name => Ok(Outcome::Guard(format!(
+                "`{name}` is code of the application and may guard the route, which answers 503: write its \
+                 counterpart as a plugin.",
+            ))),
+        }
+    }
+
+    fn step(&mut self, step: Result<Step, String>) -> Read {
+        self.actions.steps.push(step?);
+        Ok(Outcome::Done)
+    }
+
+    /// An argument whose path variables become the gateway's.
+    fn value(&self, it: &Definition, name: &str) -> Result<String, String> {
+        let text = required(it, name)?;
+        Ok(pattern::value(text, self.variables))
+    }
+
+    fn request_field(&mut self, it: &Definition) -> Read {
+        let changes = match relaxed(&it.name).as_str() {
+            "maprequestheader" => {
+                let from = header_variable(required(it, "fromHeader")?)?;
+                vec![(required(it, "toHeader")?.to_owned(), Change::Add(format!("${{{from}}}")))]
+            }
+            "addrequestheadersifnotpresent" => return self.absent_fields(it),
+            "removerequestheader" => vec![(required(it, "name")?.to_owned(), Change::Remove)],
+            "setrequestheader" => {
+                vec![(required(it, "name")?.to_owned(), Change::Set(self.value(it, "value")?))]
+            }
+            _ => vec![(required(it, "name")?.to_owned(), Change::Add(self.value(it, "value")?))],
+        };
+        for (name, change) in changes {
+            if name.eq_ignore_ascii_case("host") {
+                match change {
+                    Change::Set(host) | Change::Add(host) => self.actions.host = HostField::Fixed(host),
+                    Change::Remove => {}
+                }
+                continue;
+            }
+            self.actions.request.push((name, change));
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// Fields that are added if the client did not send them.
+    fn absent_fields(&mut self, it: &Definition) -> Read {
+        let mut pairs = it.many("pairs");
+        pairs.extend(
+            it.many("name").into_iter().zip(it.many("value")).map(|(name, value)| format!("{name}:{value}")),
+        );
+        for pair in &pairs {
+            let (name, value) = pair.split_once(':').ok_or("A pair has no colon.")?;
+            let variable = header_variable(name)?;
+            let value = pattern::value(value.trim(), self.variables);
+            let text = match value.contains(['$', '}']) {
+                false => format!("${{{variable} ?? {value}}}"),
+                true => {
+                    return Err("The value of a field that may be absent must be a plain text.".to_owned());
+                }
+            };
+            self.actions.request.push((name.trim().to_owned(), Change::Set(text)));
+        }
+        Ok(Outcome::Done)
+    }
+
+    fn response_field(&mut self, it: &Definition) -> Read {
+        match relaxed(&it.name).as_str() {
+            "secureheaders" => {
+                super::server::secure_headers(it, self.settings, &mut self.actions.response);
+                return Ok(Outcome::Done);
+            }
+            "removeresponseheader" => {
+                self.actions.response.push((required(it, "name")?.to_owned(), Change::Remove));
+            }
+            "setresponseheader" => {
+                let value = self.value(it, "value")?;
+                self.actions.response.push((required(it, "name")?.to_owned(), Change::Set(value)));
+            }
+            _ => {
+                let (name, value) = (required(it, "name")?, self.value(it, "value")?);
+                if it.flag("override") == Some(false) {
+                    if value.contains("${") {
+                        return Err("The value of a field that may be there must be a plain text.".to_owned());
+                    }
+                    let code = format!(
+                        "  if not ngx.header[{0}] then ngx.header[{0}] = {1} end\n",
+                        lua_text(name),
+                        lua_text(&value.replace("\\$", "$"))
+                    );
+                    self.actions.response_code.push(code);
+                } else {
+                    self.actions.response.push((name.to_owned(), Change::Add(value)));
+                }
+            }
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// Filters of responses that are written as Lua.
+    fn response_code(&mut self, it: &Definition) -> Read {
+        match relaxed(&it.name).as_str() {
+            "deduperesponseheader" => {
+                let pick = match it.one("strategy").unwrap_or("RETAIN_FIRST").trim() {
+                    "RETAIN_LAST" => "{ values[#values] }",
+                    "RETAIN_UNIQUE" => "unique(values)",
+                    _ => "{ values[1] }",
+                };
+                let names: Vec<&str> = required(it, "name")?.split_whitespace().collect();
+                self.actions.response_code.push(super::code::dedupe(&names, pick));
+            }
+            "rewriteresponseheader" => {
+                let regex = pattern::java(required(it, "regexp")?)?;
+                let replacement = it.one("replacement").unwrap_or_default().replace("$\\", "$");
+                let replacement = rewriting::numbered(&replacement, &pattern::groups(&regex))?;
+                self.actions.response_code.push(super::code::rewrite(
+                    required(it, "name")?,
+                    &regex,
+                    &replacement,
+                ));
+            }
+            _ => {
+                let code = super::code::location(
+                    it.one("locationHeaderName").unwrap_or("Location"),
+                    it.one("stripVersionMode").unwrap_or("AS_IN_REQUEST"),
+                    it.one("hostValue").unwrap_or_default(),
+                    &pattern::java(
+                        it.one("protocols").or_else(|| it.one("protocolsRegex")).unwrap_or("https?|ftps?"),
+                    )?,
+                );
+                self.actions.response_code.push(code);
+            }
+        }
+        Ok(Outcome::Done)
+    }
+
+    fn argument(&mut self, it: &Definition) -> Read {
+        let name = required(it, "name")?.to_owned();
+        match relaxed(&it.name).as_str() {
+            "addrequestparameter" => {
+                let value = self.value(it, "value")?;
+                self.actions.arg("add", &name, value.into());
+            }
+            "removerequestparameter" => self.actions.remove_arg(&name),
+            _ => {
+                let value = it.one("replacement").unwrap_or_default();
+                let value = pattern::value(value, self.variables);
+                // The filter changes a parameter that is there, and adds none.
+                let is_word = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+                if !is_word || value.contains("${") {
+                    return Err(
+                        "A parameter's name must be a word, and its replacement a plain text.".to_owned()
+                    );
+                }
+                let variable = format!("argument_{name}");
+                let map = json!({"map": format!("$arg_{name}"), "regex": [{"match": "^.", "value": value}],
+                    "default": ""});
+                self.actions.variables.insert(variable.clone(), map);
+                self.actions.arg("set", &name, format!("${{var_{variable}}}").into());
+            }
+        }
+        Ok(Outcome::Done)
+    }
+
+    fn redirect(&mut self, it: &Definition) -> Read {
+        let status = status(required(it, "status")?).ok_or("The status is unknown.")?;
+        let url = required(it, "url")?;
+        let target = pattern::value(url, self.variables);
+        let appends = it.flag("includeRequestParams") == Some(true);
+        self.actions.redirect = Some((status, target, appends));
+        Ok(Outcome::Done)
+    }
+}
+
+fn required<'d>(it: &'d Definition, name: &str) -> Result<&'d str, String> {
+    it.one(name).ok_or_else(|| format!("`{}` has no argument `{name}`.", it.name))
+}
+
+/// A status by number or by Spring's name.
+pub(super) fn status(text: &str) -> Option<u16> {
+    let text = text.trim();
+    if let Ok(number) = text.parse() {
+        return (100..=999).contains(&number).then_some(number);
+    }
+    let names: &[(&str, u16)] = &[
+        ("OK", 200),
+        ("CREATED", 201),
+        ("ACCEPTED", 202),
+        ("NO_CONTENT", 204),
+        ("MOVED_PERMANENTLY", 301),
+        ("FOUND", 302),
+        ("SEE_OTHER", 303),
+        ("NOT_MODIFIED", 304),
+        ("TEMPORARY_REDIRECT", 307),
+        ("PERMANENT_REDIRECT", 308),
+        ("BAD_REQUEST", 400),
+        ("UNAUTHORIZED", 401),
+        ("PAYMENT_REQUIRED", 402),
+        ("FORBIDDEN", 403),
+        ("NOT_FOUND", 404),
+        ("METHOD_NOT_ALLOWED", 405),
+        ("NOT_ACCEPTABLE", 406),
+        ("REQUEST_TIMEOUT", 408),
+        ("CONFLICT", 409),
+        ("GONE", 410),
+        ("LENGTH_REQUIRED", 411),
+        ("PRECONDITION_FAILED", 412),
+        ("PAYLOAD_TOO_LARGE", 413),
+        ("CONTENT_TOO_LARGE", 413),
+        ("UNSUPPORTED_MEDIA_TYPE", 415),
+        ("I_AM_A_TEAPOT", 418),
+        ("UNPROCESSABLE_ENTITY", 422),
+        ("UNPROCESSABLE_CONTENT", 422),
+        ("LOCKED", 423),
+        ("TOO_EARLY", 425),
+        ("UPGRADE_REQUIRED", 426),
+        ("TOO_MANY_REQUESTS", 429),
+        ("INTERNAL_SERVER_ERROR", 500),
+        ("NOT_IMPLEMENTED", 501),
+        ("BAD_GATEWAY", 502),
+        ("SERVICE_UNAVAILABLE", 503),
+        ("GATEWAY_TIMEOUT", 504),
+    ];
+    names.iter().find(|(name, _)| *name == text).map(|(_, number)| *number)
+}
+
+/// A duration in seconds: `10s`, `500ms`, `PT1M`, or a number of milliseconds.
+pub(super) fn seconds(text: &str) -> Option<f64> {
+    let text = text.trim();
+    if let Ok(milliseconds) = text.parse::<f64>() {
+        return Some(milliseconds / 1000.0);
+    }
+    if let Some(iso) = text.to_ascii_uppercase().strip_prefix("PT") {
+        let (mut total, mut digits) = (0.0, String::new());
+        for char in iso.chars() {
+            let factor = match char {
+                'H' => 3600.0,
+                'M' => 60.0,
+                'S' => 1.0,
+                other => {
+                    digits.push(other);
+                    continue;
+                }
+            };
+            total += std::mem::take(&mut digits).parse::<f64>().ok()? * factor;
+        }
+        return digits.is_empty().then_some(total);
+    }
+    let at = text.find(|char: char| char.is_ascii_alphabetic())?;
+    let factor = match text[at..].to_ascii_lowercase().as_str() {
+        "ns" => 1e-9,
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        "d" => 86_400.0,
+        _ => return None,
+    };
+    Some(text[..at].trim().parse::<f64>().ok()? * factor)
+}
+
+/// A size in bytes: `5MB`, `10KB`, or a number of bytes.
+pub(super) fn bytes(text: &str) -> Option<u64> {
+    let text = text.trim().to_ascii_uppercase();
+    let at = text.find(|char: char| char.is_ascii_alphabetic()).unwrap_or(text.len());
+    let factor = match text[at..].trim() {
+        "" | "B" => 1,
+        "KB" => 1 << 10,
+        "MB" => 1 << 20,
+        "GB" => 1 << 30,
+        "TB" => 1 << 40,
+        _ => return None,
+    };
+    text[..at].trim().parse::<u64>().ok()?.checked_mul(factor)
+}
+
+/// Fields of a JSON value that are not null.
+pub(super) fn object(pairs: Vec<(&str, Value)>) -> Value {
+    Value::Object(
+        pairs
+            .into_iter()
+            .filter(|(_, value)| !value.is_null())
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_have_units() {
+        assert_eq!(seconds("500ms"), Some(0.5));
+        assert_eq!(seconds("PT1M30S"), Some(90.0));
+        assert_eq!(seconds("2000"), Some(2.0));
+        assert_eq!(seconds("soon"), None);
+        assert_eq!(bytes("5MB"), Some(5 << 20));
+        assert_eq!(bytes("100"), Some(100));
+        assert_eq!(status("SERVICE_UNAVAILABLE"), Some(503));
+        assert_eq!(status("401"), Some(401));
+    }
+}

@@ -1,0 +1,364 @@
+//! Routes: predicates, filters and target become a decision.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value, json};
+
+use super::super::build;
+use super::super::decision::{Decision, Target};
+use super::super::nodes::Node;
+use super::super::report::Verdict;
+use super::super::source::Place;
+use super::actions::Actions;
+use super::definition::Definition;
+use super::filters;
+use super::predicates::{self, Conditions};
+use super::settings::{Settings, find_in};
+use super::target::{self, Timeouts, Uri};
+use super::{PREFIXES, Translation, probes};
+
+/// The remark on how paths are compared.
+const PATHS: &str = "Sigma matches the decoded path, normalised without doubled slashes and dot segments; Spring \
+                     matches the raw path.";
+
+/// A route of the file.
+pub(super) struct Route<'n> {
+    pub id: String,
+    pub place: Place,
+    pub uri: String,
+    pub order: i64,
+    pub predicates: Vec<Definition>,
+    pub filters: Vec<Definition>,
+    metadata: Option<&'n Node>,
+}
+
+/// Everything about a route that its decision needs.
+struct Parts {
+    conditions: Conditions,
+    actions: Actions,
+    plugins: Map<String, Value>,
+}
+
+/// Reads the routes of all prefixes, in order.
+fn read<'n>(settings: &'n Settings<'_>) -> Vec<Route<'n>> {
+    let mut routes = Vec::new();
+    for prefix in PREFIXES {
+        let Some(list) = settings.find(&format!("{prefix}.routes")) else { continue };
+        for node in list.elements() {
+            let text = |name: &str| find_in(node, name).and_then(|node| settings.text(node));
+            if text("enabled").is_some_and(|text| text == "false") {
+                continue;
+            }
+            let definitions = |name: &str| -> Vec<Definition> {
+                let elements = find_in(node, name).map(Node::elements).unwrap_or_default();
+                elements.into_iter().filter_map(|node| Definition::read(node, settings)).collect()
+            };
+            let place =
+                find_in(node, "id").or_else(|| find_in(node, "uri")).map_or(node.place, |node| node.place);
+            routes.push(Route {
+                id: text("id").unwrap_or_else(|| format!("route-{}", routes.len() + 1)),
+                place,
+                uri: text("uri").unwrap_or_default(),
+                order: text("order").and_then(|text| text.trim().parse().ok()).unwrap_or(0),
+                predicates: definitions("predicates"),
+                filters: definitions("filters"),
+                metadata: find_in(node, "metadata"),
+            });
+        }
+    }
+    routes
+}
+
+impl<'t> Translation<'t, '_> {
+    /// Converts all routes.
+    pub(super) fn routes(&mut self) {
+        let settings = self.settings;
+        let defaults: Vec<Definition> = PREFIXES
+            .iter()
+            .filter_map(|prefix| settings.find(&format!("{prefix}.default-filters")))
+            .flat_map(Node::elements)
+            .filter_map(|node| Definition::read(node, settings))
+            .collect();
+        let mut routes = read(settings);
+        routes.extend(self.located());
+        // The sort is stable: equal orders keep the order of the file.
+        routes.sort_by_key(|route| route.order);
+        let paths: Vec<String> = routes.iter().flat_map(Route::paths).collect();
+        if let Some(place) = routes.iter().map(|route| route.place).min() {
+            let line = place.line.saturating_sub(1).max(1);
+            self.tell(Place { line, ..place }, Verdict::Differs, PATHS);
+        }
+        let mut groups: HashMap<String, usize> = HashMap::new();
+        for route in &routes {
+            self.route(route, &defaults, &paths, &routes, &mut groups);
+        }
+    }
+
+    /// Routes that the discovery locator makes of known services.
+    fn located(&mut self) -> Vec<Route<'t>> {
+        let settings = self.settings;
+        let locator =
+            PREFIXES.iter().find_map(|prefix| settings.find(&format!("{prefix}.discovery.locator")));
+        let text =
+            |name: &str| locator.and_then(|node| find_in(node, name)).and_then(|node| settings.text(node));
+        let Some(place) = locator
+            .and_then(|node| find_in(node, "enabled"))
+            .filter(|_| text("enabled").as_deref() == Some("true"))
+            .map(|node| node.place)
+        else {
+            return Vec::new();
+        };
+        let services = target::known_services(settings);
+        if services.is_empty() {
+            let remark =
+                "Sigma makes no routes of a registry's list: write a route `/NAME/**` for each service.";
+            self.tell(place, Verdict::NotPossible, remark);
+        }
+        let lower = text("lower-case-service-id").as_deref() == Some("true");
+        let route = |service: &String| {
+            let name = if lower { service.to_lowercase() } else { service.clone() };
+            let definition = |name: &str, args: &[(&str, String)]| Definition {
+                name: name.to_owned(),
+                place,
+                source: String::new(),
+                args: args.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect(),
+            };
+            Route {
+                id: format!("locator-{service}"),
+                place,
+                uri: format!("lb://{service}"),
+                order: 0,
+                predicates: vec![definition("Path", &[("patterns", format!("/{name}/**"))])],
+                filters: vec![definition(
+                    "RewritePath",
+                    &[
+                        ("regexp", format!("/{name}/?(?<remaining>.*)")),
+                        ("replacement", "/${remaining}".to_owned()),
+                    ],
+                )],
+                metadata: None,
+            }
+        };
+        services.iter().map(route).collect()
+    }
+
+    fn route(
+        &mut self,
+        route: &Route<'t>,
+        defaults: &[Definition],
+        paths: &[String],
+        all: &[Route<'t>],
+        groups: &mut HashMap<String, usize>,
+    ) {
+        let Some(parts) = self.parts(route, defaults, paths) else { return };
+        let Parts { conditions, mut actions, plugins } = parts;
+        if conditions.never {
+            self.tell(route.place, Verdict::Done, "");
+            return;
+        }
+        let uri = Uri::read(&route.uri);
+        let uri_place = route.place;
+        let mut decision = Decision::new(route.place, route.id.clone(), Target::Drop);
+        if let Some((group, _)) = &conditions.weight {
+            let first = *groups.entry(group.clone()).or_insert(self.plan.decisions.len());
+            if first != self.plan.decisions.len() {
+                return; // The first route of the group stands for all.
+            }
+        }
+        decision.target = match (&actions.closed, &uri) {
+            (Some(reason), _) => Target::Closed(reason.clone()),
+            (None, Err(reason)) => {
+                self.tell(uri_place, Verdict::NotPossible, format!("{reason} The route answers 503."));
+                Target::Closed(reason.clone())
+            }
+            (None, Ok(Uri::Forward(path))) => {
+                let text = format!("`{path}` is a handler in the application's code; the route answers 503.");
+                self.tell(uri_place, Verdict::NotPossible, text.clone());
+                Target::Closed(text)
+            }
+            (None, Ok(Uri::Nothing)) if actions.redirect.is_none() => {
+                self.tell(uri_place, Verdict::NotPossible, "The URI names no target; the route answers 503.");
+                Target::Closed("no target".to_owned())
+            }
+            (None, Ok(uri)) => match &conditions.weight {
+                Some((group, _)) => Target::Upstream(self.group(group, route, &actions, all)),
+                None => Target::Upstream(self.upstream(uri, &actions, route)),
+            },
+        };
+        decision.plugins = plugins;
+        decision.paths = conditions.paths.clone();
+        decision.hosts = conditions.hosts.clone();
+        decision.methods = conditions.methods.clone();
+        decision.conditions = conditions.vars.clone();
+        if !matches!(decision.target, Target::Closed(_)) {
+            decision.fields.insert("enable_websocket".to_owned(), true.into());
+            if let Some(cache) = actions.cache.take() {
+                decision.fields.insert("cache".to_owned(), cache);
+            }
+        }
+        if !actions.variables.is_empty() {
+            let variables = self.plan.settings.entry("variables".to_owned()).or_insert_with(|| json!({}));
+            for (name, map) in std::mem::take(&mut actions.variables) {
+                variables[name] = map;
+            }
+        }
+        self.probes.extend(probes::of(route, &conditions));
+        self.plan.decisions.push(decision);
+    }
+
+    /// Reads predicates and filters, and adds their remarks.
+    fn parts(&mut self, route: &Route<'t>, defaults: &[Definition], paths: &[String]) -> Option<Parts> {
+        let mut conditions = Conditions::default();
+        let mut closed = self.common.closed.clone();
+        for it in &route.predicates {
+            match conditions.add(it) {
+                predicates::Outcome::Done => self.tell(it.place, Verdict::Done, ""),
+                predicates::Outcome::Differs(text) => self.tell(it.place, Verdict::Differs, text),
+                predicates::Outcome::Unknown(text) => {
+                    self.tell_guard(it.place, text.clone());
+                    closed.get_or_insert(text);
+                }
+            }
+        }
+        let serves = |path: &str| paths.iter().any(|pattern| serves(pattern, path));
+        let mut reader = filters::Reader {
+            settings: self.settings,
+            variables: &conditions.variables,
+            serves: &serves,
+            actions: Actions::default(),
+        };
+        let mut outcomes = Vec::new();
+        for it in defaults.iter().chain(&route.filters) {
+            outcomes.push((it.place, reader.add(it)));
+        }
+        let mut actions = reader.actions;
+        for (place, outcome) in outcomes {
+            match outcome {
+                filters::Outcome::Done => self.tell(place, Verdict::Done, ""),
+                filters::Outcome::NoEffect(text) => self.tell(place, Verdict::NoEffect, text),
+                filters::Outcome::Differs(text) => self.tell(place, Verdict::Differs, text),
+                filters::Outcome::Closed(text) => {
+                    self.tell(place, Verdict::NotPossible, format!("{text} The route answers 503."));
+                }
+                filters::Outcome::Guard(text) => self.tell_guard(place, text),
+            }
+        }
+        let id = build::id(&route.id).replace(['-', '.'], "_");
+        let mut plugins = actions.plugins(&id);
+        for (name, fields) in &self.common.plugins {
+            plugins.entry(name.clone()).or_insert_with(|| fields.clone());
+        }
+        if let Some(node) = route.metadata.and_then(|node| find_in(node, "cors")) {
+            plugins.insert("cors".to_owned(), Value::Object(super::server::cors_fields(node, self.settings)));
+        }
+        if actions.closed.is_some() && closed.is_none() {
+            self.tell(route.place, Verdict::NotPossible, "The route answers 503; see its filters.");
+        }
+        actions.closed = closed.or(actions.closed.take());
+        Some(Parts { conditions, actions, plugins })
+    }
+
+    /// The id of the upstream for a URI and the actions of a route.
+    fn upstream(&mut self, uri: &Uri, actions: &Actions, route: &Route<'t>) -> String {
+        let time = |name: &str| {
+            let node = find_in(route.metadata?, name)?;
+            filters::seconds(&self.settings.text(node)?)
+        };
+        let read = time("response-timeout");
+        let read = match actions.time_limit {
+            Some(limit) => Some(read.filter(|read| *read > 0.0).map_or(limit, |read| read.min(limit))),
+            None => read,
+        };
+        let timeouts = Timeouts { connect: time("connect-timeout"), read };
+        let made = target::upstream(uri, &actions.host, timeouts, self.settings);
+        if let Some(text) = made.missing {
+            self.tell(route.place, Verdict::NotPossible, text);
+        }
+        let mut fields = made.fields;
+        if let Some(retries) = actions.retries {
+            fields.insert("retries".to_owned(), retries.into());
+        }
+        if let Some(policy) = &actions.retry {
+            fields.insert("retry_policy".to_owned(), policy.clone());
+        }
+        if let Some(breaker) = &actions.breaker {
+            fields.insert("circuit_breaker".to_owned(), breaker.clone());
+        }
+        self.upstream_id(&uri.name(), Value::Object(fields))
+    }
+
+    /// The id of an upstream with these fields.
+    fn upstream_id(&mut self, name: &str, fields: Value) -> String {
+        if let Some((id, _)) = self.plan.upstreams.iter().find(|(_, known)| *known == fields) {
+            return id.clone();
+        }
+        let mut id = name.to_owned();
+        let mut number = 2;
+        while self.plan.upstreams.iter().any(|(known, _)| *known == id) {
+            id = format!("{name}-{number}");
+            number += 1;
+        }
+        self.plan.upstreams.push((id.clone(), fields));
+        id
+    }
+
+    /// The upstream of a group of weighted routes.
+    fn group(&mut self, group: &str, first: &Route<'t>, actions: &Actions, all: &[Route<'t>]) -> String {
+        let same = |route: &Route<'_>| {
+            let texts = |list: &[Definition]| -> Vec<String> {
+                list.iter()
+                    .filter(|it| !it.name.eq_ignore_ascii_case("weight"))
+                    .map(|it| format!("{} {:?}", it.name, it.args))
+                    .collect()
+            };
+            texts(&route.predicates) == texts(&first.predicates)
+                && texts(&route.filters) == texts(&first.filters)
+        };
+        let mut members = Vec::new();
+        for route in all {
+            let weight = route
+                .predicates
+                .iter()
+                .find(|it| it.name.eq_ignore_ascii_case("weight") && it.one("group") == Some(group));
+            let Some(weight) =
+                weight.and_then(|it| it.one("weight")).and_then(|text| text.parse::<u64>().ok())
+            else {
+                continue;
+            };
+            if !same(route) {
+                let text = "Routes of a group share traffic only if their other predicates and filters are equal: \
+                            this one serves nothing.";
+                self.tell(route.place, Verdict::NotPossible, text);
+                continue;
+            }
+            if let Ok(uri) = Uri::read(&route.uri) {
+                let id = self.upstream(&uri, actions, route);
+                self.tell(route.place, Verdict::Done, "");
+                members.push(json!({"upstream_id": id, "weight": weight}));
+            }
+        }
+        self.upstream_id(&build::id(&format!("group-{group}")), json!({"members": members}))
+    }
+}
+
+impl Route<'_> {
+    /// The patterns of the route's paths.
+    pub(super) fn paths(&self) -> Vec<String> {
+        let of_path = self.predicates.iter().filter(|it| it.name.eq_ignore_ascii_case("path"));
+        of_path.flat_map(|it| it.many("patterns")).collect()
+    }
+}
+
+/// Whether a pattern of a route serves a path.
+fn serves(pattern: &str, path: &str) -> bool {
+    use super::super::decision::Path;
+    let paths = super::pattern::paths(pattern, true).unwrap_or_default();
+    paths.iter().any(|it| match it {
+        Path::Exact(text) => text == path,
+        Path::Prefix(text) => path.starts_with(text.as_str()),
+        Path::Segments(text) => {
+            path.strip_prefix(text.as_str()).is_some_and(|it| it.is_empty() || it.starts_with('/'))
+        }
+        Path::Regex { pattern, .. } => regex::Regex::new(pattern).is_ok_and(|regex| regex.is_match(path)),
+    })
+}
