@@ -1,11 +1,308 @@
-//! Files of haproxy.
+//! HAProxy: `haproxy.cfg`.
+//!
+//! Rules of a frontend run in the order of the file, then those of its backend. Rules that end a request become
+//! decisions; rules that change it become plugins of all decisions after them ([`effects`]). Conditions become `vars`,
+//! or Lua where these cannot say them ([`expr`]). A guard that cannot be said closes everything after it.
 
+mod acl;
+mod action;
+mod bind;
+mod chain;
+mod convert;
+mod effects;
+mod expr;
+mod format;
+mod lua;
+mod map;
+mod parser;
+mod process;
+mod proxy;
+mod rules;
+mod sample;
+mod server;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod users;
+
+use std::collections::{HashMap, HashSet};
+
+use serde_json::{Map, Value, json};
 use sigma_schema::problem::Problem;
 
 use super::Translated;
-use super::source::Input;
+use super::decision::{Path, Plan, Target};
+use super::probe::{Probe, borders};
+use super::report::{Report, Verdict};
+use super::source::{Input, Place, Sources};
+use expr::Expr;
+use parser::{Line, Section};
+use proxy::{Kind, Proxy};
 
-/// Converts files of haproxy.
-pub(super) fn translate(_input: &Input<'_>) -> Result<Translated, Vec<Problem>> {
-    Err(vec![Problem::new("", "unsupported", "this format cannot be converted yet")])
+/// The remark on how paths are compared.
+const PATHS: &str = "Sigma matches the decoded path, normalised without doubled slashes and dot segments; HAProxy \
+                     matches the raw path, so that `//a` and `/%61` pass a rule for `/a`.";
+
+/// Maximum number of probes.
+const MOST_PROBES: usize = 2000;
+
+/// What became of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Told {
+    Done,
+    Differs,
+    Nothing,
+    Missing,
+    /// It guards access and is not possible.
+    Guard,
+}
+
+/// Converts a haproxy.cfg.
+pub(super) fn translate(input: &Input<'_>) -> Result<Translated, Vec<Problem>> {
+    let mut sources = Sources::default();
+    let sections = parser::read(input, &mut sources)?;
+    let mut translation = Translation::new(input, &sections);
+    translation.process();
+    translation.all();
+    translation.rest();
+    let Translation { plan, mut report, probes, .. } = translation;
+    report.finish(sources);
+    Ok(Translated { plan, report, probes })
+}
+
+/// The state of a conversion.
+struct Translation<'t, 's> {
+    input: &'t Input<'s>,
+    sections: &'t [Section],
+    plan: Plan,
+    report: Report,
+    probes: Vec<Probe>,
+    /// Lines with a remark.
+    told: HashSet<Place>,
+    proxies: Vec<Proxy>,
+    /// Ids of upstreams by backend.
+    upstreams: HashMap<String, String>,
+    /// Backends that a route uses.
+    used: HashSet<String>,
+    /// Backends that take over, by the backend that they replace.
+    failover: HashMap<String, String>,
+    /// Shares of requests: a condition, a backend, its share and the whole.
+    shares: Vec<(Expr, String, u64, u64)>,
+    /// Lists of users.
+    users: HashMap<String, Result<Map<String, Value>, String>>,
+    /// Periods of the rates of stick tables.
+    rates: HashMap<String, HashMap<String, u64>>,
+    /// Words of `ssl-default-bind-options`.
+    bind_options: Vec<String>,
+    crt_base: Option<String>,
+    /// Why a whole frontend is closed.
+    closed: Option<String>,
+}
+
+impl<'t, 's> Translation<'t, 's> {
+    fn new(input: &'t Input<'s>, sections: &'t [Section]) -> Self {
+        let users = sections.iter().filter(|it| it.kind == "userlist");
+        let proxies = proxy::gather(sections);
+        let mut rates = HashMap::new();
+        for proxy in &proxies {
+            for line in proxy.all(&["stick-table"]) {
+                rates.insert(proxy.name.clone(), rules::rates(line));
+            }
+        }
+        let global = sections.iter().filter(|it| it.kind == "global").flat_map(|it| &it.lines);
+        let mut bind_options = Vec::new();
+        let mut crt_base = None;
+        for line in global {
+            match line.word(0) {
+                "ssl-default-bind-options" => bind_options.extend(line.from(1).to_vec()),
+                "crt-base" => crt_base = Some(line.word(1).to_owned()),
+                _ => {}
+            }
+        }
+        Translation {
+            input,
+            sections,
+            plan: Plan::default(),
+            report: Report::default(),
+            probes: Vec::new(),
+            told: HashSet::new(),
+            users: users.map(|section| (section.name.clone(), users::fields(section))).collect(),
+            proxies,
+            upstreams: HashMap::new(),
+            used: HashSet::new(),
+            failover: HashMap::new(),
+            shares: Vec::new(),
+            rates,
+            bind_options,
+            crt_base,
+            closed: None,
+        }
+    }
+
+    /// Adds a remark on a line.
+    fn tell(&mut self, line: &Line, told: Told, text: impl Into<String>) {
+        self.told.insert(line.place);
+        let verdict = match told {
+            Told::Done => Verdict::Done,
+            Told::Differs => Verdict::Differs,
+            Told::Nothing => Verdict::NoEffect,
+            Told::Missing => Verdict::NotPossible,
+            Told::Guard => return self.report.add_guard(line.place, &line.raw, Verdict::NotPossible, text),
+        };
+        self.report.add(line.place, &line.raw, verdict, text);
+    }
+
+    /// Converts all proxies.
+    fn all(&mut self) {
+        // Backends that take over are known before the first route.
+        let proxies = self.proxies.clone();
+        for proxy in &proxies {
+            if proxy.kind == Kind::Backend {
+                continue;
+            }
+            self.shares.clear();
+            if proxy.is_tcp() && !proxy.lines.iter().any(|line| line.is(&["stats", "enable"])) {
+                self.stream(proxy);
+                continue;
+            }
+            let ports = self.binds(proxy, None);
+            if let Some(line) = proxy.lines.iter().find(|line| line.word(0) == "stats").cloned() {
+                self.stats(proxy, &line, &ports);
+            }
+            let before = self.plan.decisions.len();
+            self.frontend(proxy, ports);
+            if let Some(reason) = self.closed.take() {
+                for decision in &mut self.plan.decisions[before..] {
+                    decision.target = Target::Closed(reason.clone());
+                }
+            }
+            self.tell(&proxy.head, Told::Done, "");
+        }
+        self.differences();
+        self.make_probes();
+    }
+
+    /// The remark on paths, at the first line that compares one.
+    fn differences(&mut self) {
+        let line =
+            self.proxies.iter().flat_map(|proxy| &proxy.lines).find(|line| {
+                line.words.iter().any(|word| word.starts_with("path") || word.starts_with("url"))
+            });
+        let line = line.or_else(|| self.proxies.first().map(|proxy| &proxy.head)).cloned();
+        if let Some(line) = line {
+            self.tell(&line, Told::Differs, PATHS);
+        }
+    }
+
+    /// The page of statistics: Sigma has its own, at an address of its own.
+    fn stats(&mut self, proxy: &Proxy, line: &Line, ports: &[u16]) {
+        let text = "Sigma's own state is at `status`, at an address of its own; this path answers 404.";
+        self.tell(line, Told::Differs, text);
+        let path = proxy.last(&["stats", "uri"]).map_or("/haproxy?stats", |line| line.word(2));
+        let path = path.split(['?', ';']).next().unwrap_or("/").to_owned();
+        let mut decision = super::decision::Decision::new(
+            line.place,
+            format!("{}-stats", proxy.name),
+            Target::Respond { status: 404, body: None, headers: Vec::new() },
+        );
+        decision.ports = ports.to_vec();
+        decision.paths = vec![Path::Prefix(path)];
+        self.plan.decisions.push(decision);
+    }
+
+    /// The cache of a section.
+    fn cache(&self, name: &str) -> Value {
+        let section = self.sections.iter().find(|it| it.kind == "cache" && it.name == name);
+        let age = section
+            .and_then(|section| section.lines.iter().find(|line| line.word(0) == "max-age"))
+            .and_then(|line| line.word(1).parse::<u64>().ok())
+            .unwrap_or(60);
+        json!({"methods": ["GET"], "valid": [{"statuses": [200], "seconds": age.max(1)}]})
+    }
+
+    /// Pages for errors of the gateway: `errorfile` and `errorfiles`.
+    fn error_pages(&mut self, proxy: &Proxy) -> Vec<Value> {
+        let mut pages = Vec::new();
+        for line in proxy.lines.iter().filter(|line| line.word(0) == "errorfile") {
+            let Ok(status) = line.word(1).parse::<u16>() else { continue };
+            match self.input.access.read(line.word(2)) {
+                Ok(text) => {
+                    let text = text.replace("\r\n", "\n");
+                    let body = text.split_once("\n\n").map_or(text.as_str(), |(_, body)| body);
+                    pages.push(json!({"status": [status], "html": body.replace('$', "\\$")}));
+                    self.tell(line, Told::Done, "");
+                }
+                Err(reason) => {
+                    let text = format!(
+                        "{} cannot be read: {reason}. Clients get the gateway's own page.",
+                        line.word(2)
+                    );
+                    self.tell(line, Told::Differs, text);
+                }
+            }
+        }
+        pages
+    }
+
+    /// Requests for the paths and hosts of the decisions.
+    fn make_probes(&mut self) {
+        let mut probes = Vec::new();
+        for decision in &self.plan.decisions {
+            let port = decision.ports.first().copied().unwrap_or(0);
+            let host = match decision.hosts.first() {
+                Some(super::decision::Host::Exact(name)) => name.clone(),
+                _ => String::new(),
+            };
+            let targets: Vec<String> = match decision.paths.first() {
+                Some(Path::Exact(path) | Path::Prefix(path) | Path::Segments(path)) => {
+                    let mut targets = vec![path.clone()];
+                    targets.extend(borders(path));
+                    targets
+                }
+                _ => vec!["/".to_owned()],
+            };
+            for target in targets {
+                probes.push(Probe { port, ..Probe::get(decision.name.clone(), host.clone(), target) });
+            }
+        }
+        probes.truncate(MOST_PROBES);
+        self.probes = probes;
+    }
+
+    /// Remarks for the lines that nothing was said about.
+    fn rest(&mut self) {
+        let sections = self.sections;
+        for section in sections {
+            if !self.told.contains(&section.head.place) {
+                self.section(section);
+            }
+            for line in &section.lines {
+                if self.told.contains(&line.place) {
+                    continue;
+                }
+                let (told, text) = process::verdict(section, line);
+                self.tell(line, told, text);
+            }
+        }
+    }
+
+    /// The remark on the head of a section.
+    fn section(&mut self, section: &Section) {
+        match section.kind.as_str() {
+            "backend" if !self.used.contains(&section.name) => {
+                self.tell(&section.head, Told::Nothing, "No route uses the backend.");
+            }
+            "peers" | "program" | "ring" | "log-forward" | "traces" | "mailers" => {
+                self.tell(&section.head, Told::Nothing, "Sigma needs no such section.");
+            }
+            "fcgi-app" => {
+                self.tell(
+                    &section.head,
+                    Told::Missing,
+                    "Write `scheme: fcgi` and `fastcgi` for the upstream.",
+                );
+            }
+            _ => self.tell(&section.head, Told::Done, ""),
+        }
+    }
 }

@@ -1,0 +1,286 @@
+//! What rules do to requests that go on, and the plugins that do it.
+
+use serde_json::{Map, Value, json};
+
+use super::expr::Expr;
+use super::format::Text;
+use super::lua;
+
+/// A change of a header field under a condition.
+#[derive(Debug, Clone)]
+pub(super) struct FieldRule {
+    pub condition: Expr,
+    pub name: String,
+    pub change: Change,
+}
+
+/// The change of a field.
+#[derive(Debug, Clone)]
+pub(super) enum Change {
+    Set(Text),
+    Add(Text),
+    Delete,
+    /// Replaces values: the regular expression, the replacement, and whether each value of a list counts.
+    Replace {
+        regex: String,
+        by: String,
+        each: bool,
+    },
+}
+
+/// A change of the path or query.
+#[derive(Debug, Clone)]
+pub(super) struct PathRule {
+    pub condition: Expr,
+    /// Fields of proxy-rewrite.
+    pub fields: Map<String, Value>,
+}
+
+/// A limit on the rate or number of requests of a key.
+#[derive(Debug, Clone)]
+pub(super) struct Limit {
+    pub condition: Expr,
+    /// Name and fields of the plugin.
+    pub plugin: &'static str,
+    pub fields: Map<String, Value>,
+}
+
+/// A login.
+#[derive(Debug, Clone)]
+pub(super) struct Auth {
+    pub condition: Expr,
+    pub fields: Map<String, Value>,
+}
+
+/// The effects of all rules so far.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Effects {
+    pub request: Vec<FieldRule>,
+    pub response: Vec<FieldRule>,
+    pub paths: Vec<PathRule>,
+    pub limits: Vec<Limit>,
+    pub auth: Option<Auth>,
+    pub plugins: Map<String, Value>,
+    pub fields: Map<String, Value>,
+    /// Conditions under which no further rule runs.
+    pub skipped: Vec<Expr>,
+    /// Why everything after is closed.
+    pub closed: Option<String>,
+}
+
+impl Effects {
+    /// The condition of a rule: its own, and no `allow` before.
+    pub(super) fn guarded(&self, condition: Expr) -> Expr {
+        let mut list = vec![condition];
+        list.extend(self.skipped.iter().cloned().map(Expr::not));
+        Expr::all(list)
+    }
+
+    /// Writes the plugins of a decision; `paths` are the rules that apply to it.
+    ///
+    /// # Errors
+    /// Returns the reason if guards cannot be joined.
+    pub(super) fn plugins(
+        &self,
+        paths: &[Map<String, Value>],
+        is_proxied: bool,
+    ) -> Result<Map<String, Value>, String> {
+        let mut plugins = self.plugins.clone();
+        for limit in &self.limits {
+            let mut fields = limit.fields.clone();
+            filter(&mut fields, &limit.condition)?;
+            if plugins.insert(limit.plugin.to_owned(), Value::Object(fields)).is_some() {
+                return Err(
+                    "Two limits of one kind on a route cannot be said: the route answers 503.".to_owned()
+                );
+            }
+        }
+        if let Some(auth) = &self.auth {
+            let mut fields = auth.fields.clone();
+            filter(&mut fields, &auth.condition)?;
+            plugins.insert("basic-auth".to_owned(), Value::Object(fields));
+        }
+        if !is_proxied {
+            return Ok(plugins);
+        }
+        let mut rewrite = Map::new();
+        for fields in paths {
+            rewrite.extend(fields.clone());
+        }
+        match native(&self.request) {
+            Some(rules) if !rules.is_empty() => {
+                drop(rewrite.insert("headers".to_owned(), Value::Object(rules)))
+            }
+            Some(_) => {}
+            None => {
+                let code = code(&self.request, "request");
+                let fields = json!({"phase": "rewrite", "functions": [lua::function(&code)]});
+                plugins.insert("serverless-pre-function".to_owned(), fields);
+            }
+        }
+        if !rewrite.is_empty() {
+            plugins.insert("proxy-rewrite".to_owned(), Value::Object(rewrite));
+        }
+        self.response_plugins(&mut plugins);
+        Ok(plugins)
+    }
+
+    fn response_plugins(&self, plugins: &mut Map<String, Value>) {
+        match native_response(&self.response) {
+            Some(rules) if !rules.is_empty() => {
+                let fields = json!({"headers": rules, "vars": [["upstream_status", "~=", null]]});
+                plugins.insert("response-rewrite".to_owned(), fields);
+            }
+            Some(_) => {}
+            None => {
+                let code = format!(
+                    "  if not ngx.var.upstream_status then return end\n{}",
+                    code(&self.response, "response")
+                );
+                let fields = json!({"phase": "header_filter", "functions": [lua::function(&code)]});
+                plugins.insert("serverless-post-function".to_owned(), fields);
+            }
+        }
+    }
+}
+
+/// Inserts a condition as the filter of a plugin.
+fn filter(fields: &mut Map<String, Value>, condition: &Expr) -> Result<(), String> {
+    if *condition == Expr::True {
+        return Ok(());
+    }
+    let vars = condition.vars().ok_or("The condition of a guard cannot be said: the route answers 503.")?;
+    let meta = fields.entry("_meta".to_owned()).or_insert_with(|| json!({}));
+    meta["filter"] = json!([vars]);
+    Ok(())
+}
+
+/// Rules of the plugin proxy-rewrite, if all changes are plain ones.
+fn native(rules: &[FieldRule]) -> Option<Map<String, Value>> {
+    let (mut add, mut set, mut remove) = (Map::new(), Map::new(), Vec::new());
+    for rule in rules {
+        if rule.condition != Expr::True {
+            return None;
+        }
+        let is_known = |map: &Map<String, Value>| map.keys().any(|key| key.eq_ignore_ascii_case(&rule.name));
+        let is_removed = remove.iter().any(|name: &String| name.eq_ignore_ascii_case(&rule.name));
+        if is_known(&add) || is_known(&set) || is_removed {
+            return None;
+        }
+        match &rule.change {
+            Change::Set(text) => drop(set.insert(rule.name.clone(), text.template.clone()?.into())),
+            Change::Add(text) => drop(add.insert(rule.name.clone(), text.template.clone()?.into())),
+            Change::Delete => remove.push(rule.name.clone()),
+            Change::Replace { .. } => return None,
+        }
+    }
+    let mut out = Map::new();
+    for (name, map) in [("add", add), ("set", set)] {
+        if !map.is_empty() {
+            out.insert(name.to_owned(), Value::Object(map));
+        }
+    }
+    if !remove.is_empty() {
+        out.insert("remove".to_owned(), json!(remove));
+    }
+    Some(out)
+}
+
+/// Rules of the plugin response-rewrite, if all changes are plain ones.
+fn native_response(rules: &[FieldRule]) -> Option<Map<String, Value>> {
+    let mut out = native(rules)?;
+    if let Some(Value::Object(add)) = out.remove("add") {
+        let mut lines = Vec::new();
+        for (name, value) in add {
+            let text = value.as_str()?;
+            if text.contains(':') || text.ends_with('/') || text.is_empty() {
+                return None;
+            }
+            lines.push(format!("{name}: {text}"));
+        }
+        out.insert("add".to_owned(), json!(lines));
+    }
+    Some(out)
+}
+
+/// The rules as statements of Lua, in order.
+fn code(rules: &[FieldRule], side: &str) -> String {
+    let mut out = String::new();
+    let is_request = side == "request";
+    for rule in rules {
+        let name = lua::text(&rule.name);
+        let (get, set) = match is_request {
+            true => (format!("ngx.req.get_headers()[{name}]"), format!("ngx.req.set_header({name}, VALUE)")),
+            false => (format!("ngx.header[{name}]"), format!("ngx.header[{name}] = VALUE")),
+        };
+        let statement = match &rule.change {
+            Change::Set(text) => set.replace("VALUE", &text.lua),
+            Change::Delete if is_request => format!("ngx.req.clear_header({name})"),
+            Change::Delete => set.replace("VALUE", "nil"),
+            Change::Add(text) => format!(
+                "do local old = {get}
+    if type(old) ~= \"table\" then old = {{ old }} end
+    old[#old + 1] = {}
+    {} end",
+                text.lua,
+                set.replace("VALUE", "old")
+            ),
+            Change::Replace { regex, by, each } => {
+                let regex = lua::text(&whole(regex, *each));
+                let by = lua::text(by);
+                format!(
+                    "do local old = {get}
+    if old then
+      if type(old) ~= \"table\" then old = {{ old }} end
+      for at, value in ipairs(old) do old[at] = ngx.re.{}(value, {regex}, {by}, \"jo\") or value end
+      {}
+    end end",
+                    if *each { "gsub" } else { "sub" },
+                    set.replace("VALUE", "old")
+                )
+            }
+        };
+        match &rule.condition {
+            Expr::True => out.push_str(&format!("  {statement}\n")),
+            condition => out.push_str(&format!("  if {} then\n    {statement}\n  end\n", condition.lua())),
+        }
+    }
+    out
+}
+
+/// A regular expression whose match is the whole value, because the whole value is replaced.
+fn whole(regex: &str, each: bool) -> String {
+    let any = if each { "[^,]*" } else { ".*" };
+    let start = if regex.starts_with('^') { String::new() } else { format!("^{any}?") };
+    let end = if regex.ends_with('$') { String::new() } else { format!("{any}$") };
+    if each { regex.to_owned() } else { format!("{start}(?:{regex}){end}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(value: &str) -> Text {
+        super::super::format::read(value, &super::super::sample::Variables::new()).expect(value)
+    }
+
+    #[test]
+    fn plain_changes_become_rules_and_others_lua() {
+        let rule =
+            |name: &str, change: Change| FieldRule { condition: Expr::True, name: name.to_owned(), change };
+        let mut effects = Effects::default();
+        effects.request.push(rule("X-A", Change::Set(text("%[src]"))));
+        effects.request.push(rule("X-B", Change::Delete));
+        let plugins = effects.plugins(&[], true).expect("plugins");
+        assert_eq!(
+            plugins["proxy-rewrite"],
+            json!({"headers": {"set": {"X-A": "${remote_addr}"}, "remove": ["X-B"]}})
+        );
+        effects.request.push(rule("X-A", Change::Add(text("b"))));
+        let plugins = effects.plugins(&[], true).expect("plugins");
+        assert!(plugins.get("proxy-rewrite").is_none());
+        let code = plugins["serverless-pre-function"]["functions"][0].as_str().expect("code");
+        assert!(code.contains("ngx.req.set_header(\"X-A\", (ngx.var.remote_addr or \"\"))"), "{code}");
+        assert!(code.contains("ngx.req.clear_header(\"X-B\")"), "{code}");
+    }
+}

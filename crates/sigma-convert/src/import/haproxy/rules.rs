@@ -1,0 +1,618 @@
+//! Rules of requests and responses: `http-request`, `tcp-request`, `http-response`.
+
+use serde_json::{Map, Value, json};
+
+use super::super::decision::Target;
+use super::action;
+use super::chain::{Scope, Tracked};
+use super::effects::{Auth, Change, FieldRule, Limit, PathRule};
+use super::expr::{Atom, Expr, Subject};
+use super::format;
+use super::lua;
+use super::parser::Line;
+use super::proxy::{Proxy, milliseconds};
+use super::sample;
+use super::{Told, Translation};
+
+/// The index of keys that are tracked by their name alone, such as `src_http_req_rate`.
+const UNTRACKED: u8 = u8::MAX;
+
+impl Translation<'_, '_> {
+    /// Reads a rule; its action is the word at `at`.
+    pub(super) fn rule(&mut self, line: &Line, at: usize, scope: &mut Scope) {
+        let (words, condition) = action::parts(line.from(at));
+        let expr = scope.acls.condition(condition, &scope.variables, self.input.access);
+        let name = words.first().map_or("", String::as_str);
+        let (name, argument) = match name.split_once('(') {
+            Some((name, rest)) => (name, rest.trim_end_matches(')')),
+            None => (name, ""),
+        };
+        match name {
+            "deny" | "reject" | "tarpit" | "silent-drop" | "return" | "auth" => {
+                self.guard(line, name, words, expr, scope);
+            }
+            "redirect" => self.redirect(line, line.from(at + 1).to_vec(), scope),
+            "allow" | "accept" => match expr {
+                Ok(expr) => {
+                    if line.word(0) == "http-request" && expr != Expr::True {
+                        scope.effects.skipped.push(expr);
+                    }
+                    self.tell(line, Told::Done, "");
+                }
+                // Rules after it apply to more requests, never to fewer.
+                Err(reason) => self.tell(line, Told::Missing, reason),
+            },
+            "inspect-delay" | "wait-for-handshake" | "disable-l7-retry" | "normalize-uri" | "strict-mode" => {
+                self.tell(line, Told::Nothing, "Sigma needs no such step.");
+            }
+            "capture"
+            | "set-log-level"
+            | "set-nice"
+            | "set-tos"
+            | "set-mark"
+            | "set-priority-class"
+            | "set-priority-offset"
+            | "early-hint"
+            | "send-spoe-group"
+            | "unset-var"
+            | "set-bandwidth-limit" => {
+                self.tell(line, Told::Nothing, "It is without effect here.");
+            }
+            "wait-for-body" => {
+                scope.effects.plugins.insert("proxy-control".to_owned(), json!({"request_buffering": true}));
+                self.tell(line, Told::Done, "");
+            }
+            _ => self.effect(line, name, argument, words, expr, scope),
+        }
+    }
+
+    /// Rules that change what goes on.
+    fn effect(
+        &mut self,
+        line: &Line,
+        name: &str,
+        argument: &str,
+        words: &[String],
+        expr: Result<Expr, String>,
+        scope: &mut Scope,
+    ) {
+        let expr = match expr {
+            Ok(expr) => scope.effects.guarded(expr),
+            Err(reason) => return self.tell(line, Told::Missing, reason),
+        };
+        let result = match name {
+            "set-header" | "add-header" | "del-header" | "replace-header" | "replace-value" => {
+                field_rule(name, words, expr, scope).map(|rule| scope.effects.request.push(rule))
+            }
+            "set-path" | "set-pathq" | "replace-path" | "replace-pathq" | "set-query" | "set-uri"
+            | "replace-uri" | "set-method" => {
+                path_rule(name, words, expr, scope).map(|rule| scope.effects.paths.push(rule))
+            }
+            "set-var" | "set-var-fmt" => set_variable(name, argument, words, expr, scope),
+            "set-src" => set_source(words, scope),
+            "cache-use" => {
+                let cache = self.cache(words.get(1).map_or("", String::as_str));
+                scope.effects.fields.insert("cache".to_owned(), cache);
+                Ok(())
+            }
+            "use-service" => {
+                self.tell(
+                    line,
+                    Told::Differs,
+                    "Sigma's own metrics are at the plugin prometheus; this path answers 404.",
+                );
+                let target = Target::Respond { status: 404, body: None, headers: Vec::new() };
+                self.decide(line, scope, expr, target);
+                return;
+            }
+            name if name.starts_with("track-sc") => track(name, words, expr, scope),
+            name if name.starts_with("sc-") => Ok(()),
+            name if name.starts_with("lua.") || name == "lua" => {
+                self.tell(line, Told::Guard, "It is Lua for HAProxy, which may guard: what follows is closed; write it as serverless-pre-function.");
+                scope.effects.closed.get_or_insert_with(|| "Lua of HAProxy".to_owned());
+                return;
+            }
+            other => Err(format!("`{other}` has no counterpart.")),
+        };
+        match result {
+            Ok(()) => self.tell(line, Told::Done, ""),
+            Err(reason) => self.tell(line, Told::Missing, reason),
+        }
+    }
+
+    /// Rules that end a request. One that cannot be said closes everything after it.
+    fn guard(
+        &mut self,
+        line: &Line,
+        name: &str,
+        words: &[String],
+        expr: Result<Expr, String>,
+        scope: &mut Scope,
+    ) {
+        let expr = match expr {
+            Ok(expr) => expr,
+            Err(reason) => return self.close(line, scope, &reason),
+        };
+        if expr.has(|subject| matches!(subject, Subject::Credentials(_))) {
+            return self.login(line, name, words, expr, scope);
+        }
+        if expr.has(|subject| matches!(subject, Subject::Above { .. })) {
+            return self.limit(line, name, words, expr, scope);
+        }
+        if name == "auth" {
+            return self.close(line, scope, "`auth` without a list of users cannot be said.");
+        }
+        let default = if name == "return" { 200 } else { 403 };
+        let target = match name {
+            "reject" | "silent-drop" => Ok(Target::Drop),
+            _ => action::respond(words, default, &scope.variables, self.input.access),
+        };
+        match target {
+            Ok(target) => {
+                match name {
+                    "tarpit" => self.tell(line, Told::Differs, "The response is not delayed."),
+                    _ => self.tell(line, Told::Done, ""),
+                }
+                self.decide(line, scope, expr, target);
+            }
+            // The refusal itself counts, its text does not.
+            Err(reason) if name != "return" => {
+                self.tell(line, Told::Differs, reason);
+                self.decide(
+                    line,
+                    scope,
+                    expr,
+                    Target::Respond { status: 403, body: None, headers: Vec::new() },
+                );
+            }
+            Err(reason) => {
+                self.tell(line, Told::Missing, format!("{reason} The route answers 503."));
+                self.decide(line, scope, expr, Target::Closed(reason));
+            }
+        }
+    }
+
+    fn close(&mut self, line: &Line, scope: &mut Scope, reason: &str) {
+        self.tell(line, Told::Guard, format!("{reason} What follows is closed."));
+        scope.effects.closed.get_or_insert_with(|| reason.to_owned());
+    }
+
+    /// `auth` or `deny` unless the credentials are those of a list.
+    fn login(&mut self, line: &Line, name: &str, words: &[String], expr: Expr, scope: &mut Scope) {
+        let mut list = None;
+        let mut rest = Vec::new();
+        for part in scope.effects.guarded(expr).conjuncts() {
+            match &part {
+                Expr::Not(inner) => match &**inner {
+                    Expr::Atom(Atom { subject: Subject::Credentials(name), .. }) => list = Some(name.clone()),
+                    _ => rest.push(part),
+                },
+                _ => rest.push(part),
+            }
+        }
+        let condition = Expr::all(rest);
+        let is_plain =
+            !condition.has(|subject| matches!(subject, Subject::Credentials(_) | Subject::Above { .. }));
+        let Some(fields) = list.filter(|_| is_plain).and_then(|list| self.users.get(&list).cloned()) else {
+            return self.close(line, scope, "The condition on credentials cannot be said.");
+        };
+        if scope.effects.auth.is_some() {
+            return self.close(line, scope, "A second list of users on one route cannot be said.");
+        }
+        let mut fields = match fields {
+            Ok(fields) => fields,
+            Err(reason) => return self.close(line, scope, &reason),
+        };
+        let realm = words.iter().position(|word| word == "realm").and_then(|at| words.get(at + 1));
+        if let Some(realm) = realm {
+            fields.insert("realm".to_owned(), realm.clone().into());
+        }
+        scope.effects.auth = Some(Auth { condition, fields });
+        match name {
+            "auth" => self.tell(line, Told::Done, ""),
+            _ => self.tell(
+                line,
+                Told::Differs,
+                "Clients without credentials get 401, not the status of the line.",
+            ),
+        }
+    }
+
+    /// `deny if { sc_http_req_rate(0) gt N }`.
+    fn limit(&mut self, line: &Line, name: &str, words: &[String], expr: Expr, scope: &mut Scope) {
+        let mut above = None;
+        let mut rest = Vec::new();
+        for part in scope.effects.guarded(expr).conjuncts() {
+            match &part {
+                Expr::Atom(Atom { subject: subject @ Subject::Above { .. }, .. }) if above.is_none() => {
+                    above = Some(subject.clone());
+                }
+                _ => rest.push(part),
+            }
+        }
+        let Some(Subject::Above { counter, index, table, number }) = above else {
+            return self.close(line, scope, "A condition on a counter among alternatives cannot be said.");
+        };
+        let tracked = match index {
+            UNTRACKED => Some(Tracked {
+                key: Some("remote_addr".to_owned()),
+                condition: Expr::True,
+                table: table.unwrap_or_else(|| scope.name.clone()),
+            }),
+            index => scope.tracked.get(&index).cloned(),
+        };
+        let Some(Tracked { key: Some(key), condition, table }) = tracked else {
+            return self.close(line, scope, "The key of the counter has no variable.");
+        };
+        rest.push(condition);
+        let condition = Expr::all(rest);
+        let response = match name {
+            "reject" | "silent-drop" => Ok(Target::Respond { status: 429, body: None, headers: Vec::new() }),
+            "return" => action::respond(words, 429, &scope.variables, self.input.access),
+            _ => action::respond(words, 403, &scope.variables, self.input.access),
+        };
+        let (status, body) = match response {
+            Ok(Target::Respond { status, body, .. }) => (status, body),
+            _ => (429, None),
+        };
+        let rates = self.rates.get(&table).or_else(|| self.rates.get(&scope.name));
+        let period = rates.and_then(|rates| rates.get(&counter)).copied();
+        match limit(&counter, &key, number, period, status, body) {
+            Ok((plugin, mut fields)) => {
+                if plugin == "limit-count" {
+                    // All routes of the rule share its counters.
+                    let group = format!("line-{}-{}", line.place.file, line.place.line);
+                    fields.insert("group".to_owned(), group.into());
+                }
+                scope.effects.limits.push(Limit { condition, plugin, fields });
+                let text = "Refused requests do not count here; HAProxy counts them too, so a client that goes on is refused longer.";
+                self.tell(line, Told::Differs, text);
+            }
+            Err(reason) => self.close(line, scope, &reason),
+        }
+    }
+
+    /// A rule of responses.
+    pub(super) fn response_rule(&mut self, line: &Line, scope: &mut Scope) {
+        let (words, condition) = action::parts(line.from(1));
+        let expr = match scope.acls.condition(condition, &scope.variables, self.input.access) {
+            Ok(expr) => expr,
+            Err(reason) => return self.tell(line, Told::Missing, reason),
+        };
+        let name = words.first().map_or("", String::as_str);
+        match name {
+            "set-header" | "add-header" | "del-header" | "replace-header" | "replace-value" => {
+                match field_rule(name, words, expr, scope) {
+                    Ok(rule) => {
+                        scope.effects.response.push(rule);
+                        self.tell(line, Told::Done, "");
+                    }
+                    Err(reason) => self.tell(line, Told::Missing, reason),
+                }
+            }
+            "set-status" if expr == Expr::True => {
+                let status = words.get(1).and_then(|text| text.parse::<u16>().ok()).unwrap_or(200);
+                scope.effects.plugins.insert("response-rewrite".to_owned(), json!({"status_code": status}));
+                self.tell(line, Told::Done, "");
+            }
+            "cache-store" => {
+                let cache = self.cache(words.get(1).map_or("", String::as_str));
+                scope.effects.fields.insert("cache".to_owned(), cache);
+                self.tell(line, Told::Done, "");
+            }
+            "deny" => {
+                self.tell(
+                    line,
+                    Told::Guard,
+                    "A response that is refused by its fields cannot be said; what follows is closed.",
+                );
+                scope.effects.closed.get_or_insert_with(|| "a rule denies responses".to_owned());
+            }
+            "allow" | "capture" | "set-log-level" | "set-nice" | "set-tos" | "set-mark" | "sc-inc-gpc0"
+            | "strict-mode" => {
+                self.tell(line, Told::Nothing, "It is without effect here.");
+            }
+            other => self.tell(line, Told::Missing, format!("`{other}` of responses has no counterpart.")),
+        }
+    }
+
+    /// Settings of a proxy that act on each request.
+    pub(super) fn proxy_effects(&mut self, proxy: &Proxy, scope: &mut Scope) {
+        if let Some(line) = proxy.option("forwardfor") {
+            let after = |name: &str| {
+                line.words.iter().position(|word| word == name).and_then(|at| line.words.get(at + 1))
+            };
+            let is_absent = line.words.iter().any(|word| word == "if-none");
+            match after("header") {
+                Some(name) if !name.eq_ignore_ascii_case("x-forwarded-for") => {
+                    let text = format::Text {
+                        template: Some("${remote_addr}".to_owned()),
+                        lua: "ngx.var.remote_addr".to_owned(),
+                    };
+                    let variable = super::super::words::header_variable(name).unwrap_or_default();
+                    let text = match is_absent {
+                        true => format::Text {
+                            template: Some(format!("${{{variable} ?? ${{remote_addr}}}}")).filter(|_| false),
+                            lua: format!("ngx.var.{variable} or ngx.var.remote_addr"),
+                        },
+                        false => text,
+                    };
+                    let change = if is_absent { Change::Set(text) } else { Change::Add(text) };
+                    scope.effects.request.push(FieldRule {
+                        condition: Expr::True,
+                        name: name.clone(),
+                        change,
+                    });
+                    self.tell(line, Told::Done, "");
+                }
+                _ if after("except").is_some() || is_absent => {
+                    self.tell(line, Told::Differs, "X-Forwarded-For is always sent.");
+                }
+                _ => self.tell(line, Told::Done, ""),
+            }
+        }
+        let algorithms: Vec<&str> =
+            proxy.all(&["compression", "algo"]).flat_map(|line| line.from(2)).map(String::as_str).collect();
+        if algorithms.iter().any(|name| matches!(*name, "gzip" | "deflate" | "raw-deflate")) {
+            let types: Vec<&String> =
+                proxy.all(&["compression", "type"]).flat_map(|line| line.from(2)).collect();
+            let types = if types.is_empty() { json!("*") } else { json!(types) };
+            let gzip = json!({"types": types, "min_length": 1, "vary": true});
+            scope.effects.plugins.insert("gzip".to_owned(), gzip);
+        }
+        let pages = self.error_pages(proxy);
+        if !pages.is_empty() {
+            scope.effects.plugins.insert("error-page".to_owned(), json!({"pages": pages}));
+        }
+    }
+}
+
+/// A change of a header field.
+fn field_rule(name: &str, words: &[String], condition: Expr, scope: &Scope) -> Result<FieldRule, String> {
+    let field = words.get(1).ok_or("The field has no name.")?.clone();
+    let text = |at: usize| format::read(words.get(at).map_or("", String::as_str), &scope.variables);
+    let change = match name {
+        "set-header" => Change::Set(text(2)?),
+        "add-header" => Change::Add(text(2)?),
+        "del-header" => {
+            if words.get(2).is_some_and(|word| word == "-m") && words.get(3).is_none_or(|word| word != "str")
+            {
+                return Err("Fields are removed by their whole name only.".to_owned());
+            }
+            Change::Delete
+        }
+        _ => {
+            let regex = words.get(2).ok_or("There is no regular expression.")?.clone();
+            regex::Regex::new(&regex).map_err(|_| "The regular expression is not valid here.")?;
+            let by = words.get(3).map_or("", String::as_str);
+            if by.contains("%[") {
+                return Err("The replacement has a value of the request.".to_owned());
+            }
+            Change::Replace {
+                regex,
+                by: lua::replacement(&by.replace("%%", "%")),
+                each: name == "replace-value",
+            }
+        }
+    };
+    Ok(FieldRule { condition, name: field, change })
+}
+
+/// A change of the path, the query or the method.
+fn path_rule(name: &str, words: &[String], condition: Expr, scope: &Scope) -> Result<PathRule, String> {
+    if condition
+        .has(|subject| matches!(subject, Subject::Above { .. } | Subject::Credentials(_) | Subject::Response))
+    {
+        return Err("The condition cannot choose a path.".to_owned());
+    }
+    let mut fields = Map::new();
+    let word = |at: usize| words.get(at).map_or("", String::as_str);
+    let template = |text: &str| -> Result<String, String> {
+        format::read(text, &scope.variables)?
+            .template
+            .ok_or_else(|| "The text has a value that only Lua can make.".to_owned())
+    };
+    match name {
+        "set-method" => drop(fields.insert("method".to_owned(), word(1).into())),
+        "set-path" => {
+            // The path as it came, not decoded and encoded again.
+            let text = template(word(1))?.replace("${uri}", "${request_uri}");
+            fields.insert("uri".to_owned(), text.into());
+            fields.insert("use_real_request_uri_unsafe".to_owned(), true.into());
+        }
+        "replace-path" | "replace-pathq" | "replace-uri" => {
+            let by = word(2);
+            let by = if by.contains("%[") { template(by)? } else { lua::replacement(by) };
+            if by.contains("${remote") || by.contains("${http") {
+                return Err("The replacement has a value of the request.".to_owned());
+            }
+            let all = name != "replace-path";
+            fields.insert("regex_uri".to_owned(), json!([on_target(word(1), all)?, by]));
+            fields.insert("use_real_request_uri_unsafe".to_owned(), true.into());
+        }
+        "set-query" => {
+            let text = template(word(1))?;
+            let set: Map<String, Value> = text
+                .split('&')
+                .filter(|pair| !pair.is_empty())
+                .map(|pair| {
+                    pair.split_once('=')
+                        .map_or((pair.to_owned(), "".into()), |(key, value)| (key.to_owned(), value.into()))
+                })
+                .collect();
+            if text.contains("${args}") {
+                return Err("The new query is made of the old one.".to_owned());
+            }
+            fields.insert("args".to_owned(), json!({"pass": [], "set": set}));
+        }
+        other => return Err(format!("`{other}` has no counterpart.")),
+    }
+    Ok(PathRule { condition, fields })
+}
+
+/// A regular expression on a path as one on a target, whose match is the whole path. With `all` it includes the query.
+fn on_target(regex: &str, all: bool) -> Result<String, String> {
+    let regex = if all { regex.to_owned() } else { regex.replace('.', "[^?]").replace("\\[^?]", "\\.") };
+    let any = if all { ".*" } else { "[^?]*" };
+    let body = regex.strip_prefix('^');
+    let start = if body.is_some() { "^".to_owned() } else { format!("^{any}?") };
+    let body = body.unwrap_or(&regex);
+    let (body, end) = match body.strip_suffix('$').filter(|it| !it.ends_with('\\')) {
+        Some(body) => (body, if all { "$" } else { "" }),
+        None => (body, any),
+    };
+    let whole = format!("{start}(?:{body}){end}");
+    regex::Regex::new(&whole).map_err(|_| "The regular expression is not valid here.")?;
+    Ok(whole)
+}
+
+fn set_variable(
+    name: &str,
+    argument: &str,
+    words: &[String],
+    condition: Expr,
+    scope: &mut Scope,
+) -> Result<(), String> {
+    let variable = argument.split(',').next().unwrap_or_default().trim().to_owned();
+    if condition != Expr::True {
+        scope.variables.remove(&variable);
+        return Err(
+            "A variable that is set under a condition cannot be said; rules that read it are left out."
+                .to_owned(),
+        );
+    }
+    let text = words.get(1..).unwrap_or_default().join(" ");
+    let sample = match name {
+        "set-var" => sample::read(&text, &scope.variables)?,
+        _ => {
+            let text = format::read(&text, &scope.variables)?;
+            sample::Sample {
+                variable: None,
+                text: text.template,
+                lua: format!("({})", text.lua),
+                lowered: false,
+                kind: sample::Kind::Text,
+            }
+        }
+    };
+    scope.variables.insert(variable, sample);
+    Ok(())
+}
+
+fn set_source(words: &[String], scope: &mut Scope) -> Result<(), String> {
+    let text = words.get(1).map_or("", String::as_str);
+    let sample = sample::read(text, &scope.variables)?;
+    let source = sample.variable.ok_or("The address has no variable.")?;
+    scope.effects.plugins.insert("real-ip".to_owned(), json!({"source": source, "trust_any_peer": true}));
+    Ok(())
+}
+
+fn track(name: &str, words: &[String], condition: Expr, scope: &mut Scope) -> Result<(), String> {
+    let index = name.trim_start_matches("track-sc").parse().map_err(|_| "The counter has no number.")?;
+    let text = words.get(1).map_or("", String::as_str);
+    let sample = sample::read(text, &scope.variables);
+    let table = words.iter().position(|word| word == "table").and_then(|at| words.get(at + 1));
+    let table = table.cloned().unwrap_or_else(|| scope.name.clone());
+    let key = sample.ok().and_then(|sample| sample.variable);
+    let result = if key.is_some() {
+        Ok(())
+    } else {
+        Err("The key has no variable; limits on it close their routes.".to_owned())
+    };
+    // A key that is absent is not tracked.
+    let condition = match &key {
+        Some(key) if key.starts_with("http_") || key.starts_with("arg_") || key.starts_with("cookie_") => {
+            let present = Expr::Atom(Atom {
+                vars: Some(json!([key, "~=", null])),
+                lua: format!("(ngx.var.{key} ~= nil)"),
+                subject: Subject::Other,
+            });
+            Expr::all(vec![condition, present])
+        }
+        _ => condition,
+    };
+    scope.tracked.insert(index, Tracked { key, condition, table });
+    result
+}
+
+/// The plugin of a limit.
+fn limit(
+    counter: &str,
+    key: &str,
+    number: u64,
+    period: Option<u64>,
+    status: u16,
+    body: Option<String>,
+) -> Result<(&'static str, Map<String, Value>), String> {
+    let mut fields = Map::new();
+    fields.insert("key".to_owned(), key.into());
+    fields.insert("key_type".to_owned(), "var".into());
+    fields.insert("rejected_code".to_owned(), status.into());
+    if let Some(body) = body.filter(|body| !body.is_empty()) {
+        fields.insert("_meta".to_owned(), json!({"error_response": body}));
+    }
+    match counter {
+        "http_req_rate" | "conn_rate" | "sess_rate" => {
+            let period = period.ok_or("No stick table stores this rate.")?;
+            let seconds = period.div_ceil(1000).max(1);
+            if number == 0 {
+                return Err("A limit of no request refuses all.".to_owned());
+            }
+            fields.insert("count".to_owned(), number.into());
+            fields.insert("time_window".to_owned(), seconds.into());
+            fields.insert("window_type".to_owned(), "sliding".into());
+            fields.insert("show_limit_quota_header".to_owned(), false.into());
+            Ok(("limit-count", fields))
+        }
+        "conn_cur" => {
+            fields.insert("conn".to_owned(), number.max(1).into());
+            fields.insert("burst".to_owned(), 0.into());
+            fields.insert("default_conn_delay".to_owned(), json!(0.1));
+            Ok(("limit-conn", fields))
+        }
+        other => Err(format!("The counter `{other}` has no counterpart.")),
+    }
+}
+
+/// The periods of the rates that a stick table stores, in milliseconds.
+pub(super) fn rates(line: &Line) -> std::collections::HashMap<String, u64> {
+    let store = line.words.iter().position(|word| word == "store").and_then(|at| line.words.get(at + 1));
+    let mut rates = std::collections::HashMap::new();
+    for part in store.map_or("", String::as_str).split(',') {
+        if let Some((name, rest)) = part.split_once('(') {
+            rates.insert(name.trim().to_owned(), milliseconds(rest.trim_end_matches(')')).unwrap_or(1000));
+        }
+    }
+    rates
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_replaced_as_a_whole() {
+        for (regex, by, target, expected) in [
+            ("^/a/(.*)", "/b/\\1", "/a/x?y=1", "/b/x?y=1"),
+            ("/a/(.*)$", "/b/\\1", "/z/a/x?y", "/b/x?y"),
+            ("(.*)", "/p\\1", "/x.y?q=/a", "/p/x.y?q=/a"),
+            ("\\.php$", "/x", "/a.php?b", "/x?b"),
+        ] {
+            let compiled = regex::Regex::new(&on_target(regex, false).expect(regex)).expect(regex);
+            assert_eq!(compiled.replace(target, lua::replacement(by)), expected, "{regex}");
+        }
+    }
+
+    #[test]
+    fn stick_tables_have_rates() {
+        let line = Line {
+            place: super::super::super::source::Place::default(),
+            words: "stick-table type ip size 1m store http_req_rate(60s),gpc0"
+                .split(' ')
+                .map(str::to_owned)
+                .collect(),
+            raw: String::new(),
+        };
+        assert_eq!(rates(&line).get("http_req_rate"), Some(&60_000));
+    }
+}

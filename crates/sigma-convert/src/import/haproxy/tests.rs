@@ -1,0 +1,99 @@
+//! Tests of the conversion as a whole.
+
+use serde_json::{Value, json};
+
+use super::super::report::Verdict;
+use super::super::source::{Input, MemoryFiles, SourceFile};
+use super::super::{Format, Import, import};
+
+fn converted(text: &str) -> Import {
+    let files = [SourceFile { name: "haproxy.cfg".to_owned(), text: text.to_owned() }];
+    let mut access = MemoryFiles::default();
+    access.files.insert("friends.lst".to_owned(), "127.0.0.40\n".to_owned());
+    import(Format::Haproxy, &Input { files: &files, access: &access }).expect("a document")
+}
+
+fn routes(import: &Import) -> &Vec<Value> {
+    import.document["routes"].as_array().expect("routes")
+}
+
+#[test]
+fn rules_become_decisions_in_order() {
+    let import = converted(
+        "defaults\n mode http\nfrontend f\n bind :80\n acl a hdr(host) -i a.test\n http-request deny if { path_beg /x }\n \
+         redirect scheme https if a !{ ssl_fc }\n use_backend b if a\n default_backend c\n\
+         backend b\n http-request set-header X-B 1\n server s 10.0.0.1:80\n\
+         backend c\n server s 10.0.0.2:80 weight 5 backup\n server t 10.0.0.3:81\n",
+    );
+    let routes = routes(&import);
+    assert_eq!(routes.len(), 4);
+    assert_eq!(routes[0]["uri"], "/x*");
+    assert_eq!(routes[1]["hosts"], json!(["a.test"]));
+    assert_eq!(routes[2]["upstream_id"], "b");
+    assert_eq!(routes[2]["plugins"]["proxy-rewrite"]["headers"]["set"]["X-B"], "1");
+    assert_eq!(routes[3]["upstream_id"], "c");
+    let nodes = &import.document["upstreams"][1]["nodes"];
+    assert_eq!(nodes[0], json!({"host": "10.0.0.2", "port": 80, "weight": 5}));
+    assert_eq!(nodes[1]["priority"], 1);
+}
+
+#[test]
+fn limits_become_plugins_with_a_filter() {
+    let import = converted(
+        "frontend f\n mode http\n bind :80\n acl friend src -f friends.lst\n stick-table type ip size 1k store http_req_rate(60s)\n \
+         http-request track-sc0 src\n http-request deny deny_status 429 if { sc_http_req_rate(0) gt 6 } !friend\n default_backend b\n\
+         backend b\n mode http\n server s 10.0.0.1:80\n",
+    );
+    let plugin = &routes(&import)[0]["plugins"]["limit-count"];
+    assert_eq!(
+        (&plugin["count"], &plugin["time_window"], &plugin["rejected_code"]),
+        (&json!(6), &json!(60), &json!(429))
+    );
+    assert_eq!(plugin["_meta"]["filter"], json!([["remote_addr", "!", "ipmatch", ["127.0.0.40"]]]));
+    assert!(!import.report.has_open_guards());
+}
+
+#[test]
+fn unknown_guards_close_what_follows() {
+    let import = converted(
+        "frontend f\n mode http\n bind :80\n http-request deny if { lua.bad }\n default_backend b\nbackend b\n mode http\n server s 10.0.0.1:80\n",
+    );
+    assert!(import.report.has_open_guards());
+    assert!(routes(&import)[0]["desc"].as_str().is_some_and(|text| text.starts_with("closed: ")));
+}
+
+#[test]
+fn users_become_basic_auth() {
+    let import = converted(
+        "userlist u\n user jo insecure-password password\nfrontend f\n mode http\n bind :80\n acl ok http_auth(u)\n \
+         http-request auth realm R if { path_beg /a } !ok\n default_backend b\nbackend b\n mode http\n server s 10.0.0.1:80\n",
+    );
+    let plugin = &routes(&import)[0]["plugins"]["basic-auth"];
+    assert_eq!(plugin["users"], json!(["jo:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g="]));
+    assert_eq!(plugin["realm"], "R");
+    assert_eq!(plugin["_meta"]["filter"], json!([["uri", "~~", "^/a"]]));
+}
+
+#[test]
+fn sessions_are_chosen_by_name() {
+    let import = converted(
+        "frontend f\n mode tcp\n bind :443\n tcp-request inspect-delay 5s\n tcp-request content accept if { req_ssl_hello_type 1 }\n \
+         use_backend a if { req_ssl_sni -i a.test }\n use_backend a if { req.ssl_sni -m end .b.test }\n default_backend c\n\
+         backend a\n mode tcp\n server s 10.0.0.1:443\nbackend c\n mode tcp\n server s 10.0.0.2:443\n",
+    );
+    let streams = import.document["stream_routes"].as_array().expect("stream routes");
+    let names: Vec<&Value> = streams.iter().map(|route| &route["sni"]).collect();
+    assert_eq!(names, [&json!("a.test"), &json!("*.b.test"), &Value::Null]);
+    assert_eq!(import.document["listeners"][0]["stream"], "tls");
+    assert_eq!(streams[0]["tls"], "passthrough");
+}
+
+#[test]
+fn every_line_has_a_remark() {
+    let text = "global\n maxconn 100\ndefaults\n mode http\n option httplog\nfrontend f\n bind :80\n default_backend b\nbackend b\n server s 10.0.0.1:80 check\n";
+    let import = converted(text);
+    let mut lines: Vec<u32> = import.report.remarks.iter().map(|it| it.place.line).collect();
+    lines.dedup();
+    assert_eq!(lines, (1..=10).collect::<Vec<_>>());
+    assert!(import.report.remarks.iter().all(|it| it.verdict != Verdict::NotPossible));
+}
