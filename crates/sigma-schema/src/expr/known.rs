@@ -127,6 +127,7 @@ pub const PREFIXES: &[&str] = &[
     "upstream_cookie_",
     "upstream_http_",
     "uri_param_",
+    "var_",
 ];
 
 /// The variables of a TCP or UDP session, besides those that begin with `geoip_` and `ssl_`. `docs/variables.md`
