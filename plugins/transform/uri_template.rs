@@ -13,7 +13,12 @@ use super::percent::{encode_component, percent_encoded};
 fn is_decoded(name: &VarName) -> bool {
     match name {
         VarName::Uri | VarName::Arg(_) | VarName::UriParam(_) | VarName::PostArg(_) => true,
-        VarName::Other(name) => name == "document_uri" || name.starts_with("post_arg_"),
+        VarName::Other(name) => {
+            // A number is a group of the path expression.
+            name == "document_uri"
+                || name.starts_with("post_arg_")
+                || name.starts_with(|first: char| first.is_ascii_digit())
+        }
         _ => false,
     }
 }

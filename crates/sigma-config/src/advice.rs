@@ -96,6 +96,10 @@ fn paths(route: &Object, router: RouterKind, found: &mut Vec<Problem>) {
     const PARAMETERS: &str =
         "with `router.http: radixtree_uri_with_parameter` a segment `:name` is a parameter";
     for (place, path) in texts(route, "uri", "uris") {
+        if path.starts_with('~') {
+            // A regular expression.
+            continue;
+        }
         if !path.starts_with(['/', '*']) {
             let message = format!("`{path}` never matches: a path begins with `/`");
             found.push(never(place, message, "for example /hello, /api/* or *"));
@@ -106,7 +110,7 @@ fn paths(route: &Object, router: RouterKind, found: &mut Vec<Problem>) {
         } else if path.contains('{') && path.contains('}') {
             let message = format!("`{path}` is matched literally: braces are not parameters");
             found.push(never(place, message, PARAMETERS));
-        } else if router != RouterKind::RadixtreeUriWithParameter && path.contains("/:") {
+        } else if !router.has_parameters() && path.contains("/:") {
             let message = format!("`{path}` is matched literally: this router has no parameters");
             found.push(never(place, message, PARAMETERS));
         }
@@ -115,7 +119,7 @@ fn paths(route: &Object, router: RouterKind, found: &mut Vec<Problem>) {
 
 /// Warns about host patterns that match no host.
 fn hosts(value: &Object, router: RouterKind, found: &mut Vec<Problem>) {
-    if router != RouterKind::RadixtreeHostUri {
+    if !router.has_host_tree() {
         // This router compares a pattern with a port to the whole Host field.
         return;
     }
@@ -309,8 +313,8 @@ pub(crate) fn whole(settings: &Settings, resources: &Resources, plugins: &dyn Pl
     without_sessions(settings, resources, &mut found);
     streams::without_certificates(settings, resources, &mut found);
     found.extend(readers::unread_metrics(settings, resources));
-    // This router may match an earlier pattern first, even if it is shorter.
-    if settings.router.http != RouterKind::RadixtreeUriWithParameter {
+    // These routers may match an earlier pattern first, even if it is shorter.
+    if !settings.router.http.has_parameters() {
         shadowed(resources, &mut found);
     }
     found

@@ -211,6 +211,9 @@ impl Rules<'_> {
                 self.error(&place, "length", error.to_string(), "openssl rand -hex 16 makes one of 32");
             }
         }
+        for problem in crate::settings::variables::of_document(self.root) {
+            self.found.errors.push(self.document.located(problem));
+        }
         self.access_log();
         self.load_shedding();
         self.health_sharing();

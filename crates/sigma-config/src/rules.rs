@@ -23,6 +23,7 @@ use crate::resources::DiscoveryArgs;
 use sigma_schema::cidr::Cidr;
 use sigma_schema::expr::Expr;
 use sigma_schema::node_address::{split_address, split_node};
+use sigma_schema::path_regex::Written;
 use sigma_schema::plugins::{PluginSchemas, ScriptForm};
 use sigma_schema::problem::{Problem, closest, element, member};
 use sigma_schema::proto;
@@ -105,11 +106,36 @@ pub(crate) fn route_conditions(route: &Object, plugins: &dyn PluginSchemas) -> V
         let message = format!("invalid regex: {error}");
         found.push(problem("rewrite.regex", "regex", message, "see the syntax of the Rust crate `regex`"));
     }
+    found.extend(path_expressions(route));
+    found.extend(set_names(route));
     found.extend(resilience::breaches(route));
     found.extend(cache::breaches(route));
     found.extend(script(route, "filter_func", ScriptForm::Condition, plugins));
     found.extend(script(route, "script", ScriptForm::Script, plugins));
     found
+}
+
+/// Returns the invalid regular expressions among the path patterns of a route.
+fn path_expressions(route: &Object) -> Vec<Problem> {
+    let several = route.get("uris").and_then(Value::as_array).into_iter().flatten().enumerate();
+    let one = route.get("uri").map(|uri| ("uri".to_owned(), uri));
+    let patterns = one.into_iter().chain(several.map(|(at, uri)| (element("uris", at), uri)));
+    let invalid = |(place, uri): (String, &Value)| {
+        let reason = Written::of(uri.as_str()?)?.compile().err()?;
+        Some(problem(place, "regex", reason, "see the syntax of the Rust crate `regex`"))
+    };
+    patterns.filter_map(invalid).collect()
+}
+
+/// Returns the invalid names of variables that a route sets.
+fn set_names(route: &Object) -> Vec<Problem> {
+    let set = route.get("set").and_then(Value::as_object).into_iter().flatten();
+    let invalid = |(name, _): (&String, &Value)| {
+        let message = format!("`{name}` is not a name of letters, digits and `_`");
+        (!crate::settings::variables::is_name(name))
+            .then(|| problem(member("set", name), "pattern", message, "it is read as $var_NAME"))
+    };
+    set.filter_map(invalid).collect()
 }
 
 /// Returns the violations that APISIX checks last, for a service.

@@ -12,6 +12,7 @@ mod shedding;
 mod timeouts;
 mod tolerance;
 mod untrusted;
+pub mod variables;
 mod via;
 
 use std::fmt;
@@ -32,12 +33,13 @@ pub use listener::{Listener, StreamListener, default_listeners, written_listener
 pub use operators::{
     Admin, AdminApiVersion, AdminKey, AdminRole, AdminTls, Control, NiubixAdmin, Operators, Status,
 };
-pub use router::{AmbiguousPaths, ForwardPath, Methods, Router};
+pub use router::{AmbiguousPaths, ForwardPath, Methods, Router, RouterKind};
 pub use shedding::LoadShedding;
 pub use sigma_schema::address::{InvalidListenAddress, ListenAddress, ListenPlace};
 pub use timeouts::Timeouts;
 pub use tolerance::Tolerate;
 pub use untrusted::UntrustedFields;
+pub use variables::{Variable, VariableCase, Variables};
 pub use via::ViaName;
 
 /// Number of worker threads.
@@ -297,19 +299,6 @@ pub(crate) fn wrong_directive(level: &str) -> Option<&str> {
     level.split(',').map(str::trim).find(wrong)
 }
 
-/// The router.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum RouterKind {
-    /// Host tree first, then a path tree per host pattern.
-    #[default]
-    RadixtreeHostUri,
-    /// One path tree; the host is a condition.
-    RadixtreeUri,
-    /// As `radixtree_uri`, with `:name` and `*name` parameters.
-    RadixtreeUriWithParameter,
-}
-
 /// Encryption of secret fields in the store, as in APISIX. Plugins define their secret fields; private keys and
 /// `session_affinity.secret` of upstreams are always among them.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -367,6 +356,9 @@ pub struct Settings {
     pub timeouts: Timeouts,
     /// Router settings.
     pub router: Router,
+    /// Variables that texts and conditions read as `$var_NAME`.
+    #[serde(skip_serializing_if = "Variables::is_empty")]
+    pub variables: Variables,
     /// Peers (IP or CIDR) whose X-Forwarded-* and Forwarded headers are trusted.
     #[schemars(with = "Vec<CidrText>")]
     pub trusted_addresses: sigma_schema::cidr::CidrSet,
@@ -535,6 +527,7 @@ impl Default for Settings {
             timeouts: Timeouts::default(),
             load_shedding: LoadShedding::default(),
             router: Router::default(),
+            variables: Variables::default(),
             trusted_addresses: sigma_schema::cidr::CidrSet::default(),
             client_address: None,
             access_log: AccessLog::default(),

@@ -2,13 +2,14 @@
 
 use std::any::Any;
 use std::borrow::Cow;
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{self, Poll};
 
 use sigma_http::{Fault, Frame, HeaderId, RequestHead, ResponseHead};
+use sigma_schema::defined::Definitions;
 
 pub use crate::body_copy::BodyCopy;
 use crate::cache::CacheWish;
@@ -247,6 +248,8 @@ pub struct Context {
     pub route: Option<Arc<RouteFacts>>,
     /// Parameters of the matched path pattern.
     pub params: PathParams,
+    /// The variables that the configuration defines, those of the route included.
+    pub definitions: Option<Arc<Definitions>>,
     /// The consumer of the request, once it is authenticated.
     pub identity: Option<Arc<Identity>>,
     /// The user data that plugins have marked.
@@ -255,10 +258,14 @@ pub struct Context {
     pub login: Login,
     /// The number of exchanges around a subrequest; 0 for a request of a client. See [`crate::Step::Ask`].
     pub within: u8,
+    /// The gateway itself sent the request, for an error page or a fallback; it may reach internal routes.
+    pub is_internal: bool,
     /// The record of the exchange.
     pub record: Record,
     /// The request id, once it was read or set.
     pub(crate) request_id: OnceCell<RequestId>,
+    /// Evaluations of the current read of [`Context::definitions`].
+    pub(crate) defined_reads: Cell<u8>,
     /// Variables that plugins set, by name.
     variables: Vec<(Cow<'static, str>, Held)>,
     /// The results of the filters of each [`Entry`], evaluated once per exchange.
@@ -311,10 +318,12 @@ impl Context {
         self.request_copy = None;
         self.route = None;
         self.params.clear();
+        self.definitions = None;
         self.identity = None;
         self.personal.clear();
         self.login.clear();
         self.within = 0;
+        self.is_internal = false;
         self.record.clear();
         self.request_id = OnceCell::new();
         self.variables.clear();
@@ -336,6 +345,7 @@ impl Context {
         other.client = self.client.clone();
         other.route.clone_from(&self.route);
         other.params = self.params.clone();
+        other.definitions.clone_from(&self.definitions);
         other.identity.clone_from(&self.identity);
         other.personal.clone_from(&self.personal);
         other.request_id.clone_from(&self.request_id);

@@ -12,6 +12,7 @@ use serde_json::Value;
 use sigma_http::{HeaderId, Headers, Method, RequestHead};
 use sigma_observe::date::Clock;
 use sigma_observe::line::put_seconds;
+use sigma_schema::defined;
 use sigma_schema::expr::{VarName, VarValue, Variables};
 
 use crate::address::{IpText, NodeAddr, network_text};
@@ -142,6 +143,13 @@ impl Context {
     fn other(&self, name: &str) -> Option<VarValue<'_>> {
         if let Some(value) = self.set_by_plugin(name) {
             return Some(VarValue::Text(value));
+        }
+        if let Some(name) = name.strip_prefix(defined::PREFIX) {
+            return self.definitions.as_ref()?.value(name, self, &self.defined_reads);
+        }
+        // `$1`: a group of the path expression.
+        if name.starts_with(|first: char| first.is_ascii_digit()) {
+            return self.params.get(name).and_then(text);
         }
         if let Some(name) = name.strip_prefix("upstream_http_").or_else(|| name.strip_prefix("sent_http_")) {
             return joined(&self.response.headers, &name.replace('_', "-")).map(VarValue::Text);

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use sigma_config::Config;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::resources::Route;
-use sigma_config::settings::{ListenPlace, Listener, RouterKind};
+use sigma_config::settings::{ListenPlace, Listener};
 
 /// A segment that replaces a wildcard.
 const SEGMENT: &str = "hello";
@@ -24,8 +24,13 @@ fn of_route(config: &Config, route: &Route) -> Option<String> {
         return None;
     }
     let listener = listener(config, route)?;
-    let pattern = route.uri.as_deref().or_else(|| route.uris.first().map(String::as_str))?;
-    let path = path(pattern, config.settings.router.http == RouterKind::RadixtreeUriWithParameter);
+    if route.internal {
+        return None;
+    }
+    let mut patterns = route.uri.as_deref().into_iter().chain(route.uris.iter().map(String::as_str));
+    // No path is made up for a regular expression.
+    let pattern = patterns.find(|pattern| !pattern.starts_with('~'))?;
+    let path = path(pattern, config.settings.router.http.has_parameters());
     let service = route.service_id.as_ref().and_then(|id| config.resources.services.get(id.as_str()));
     let own = route.host.as_deref().or_else(|| route.hosts.first().map(String::as_str));
     let host = own.or_else(|| service?.hosts.first().map(String::as_str)).map(host);

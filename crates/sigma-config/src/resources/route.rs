@@ -1,5 +1,6 @@
 //! Routes.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use schemars::{JsonSchema, Schema};
@@ -21,7 +22,8 @@ resource! {
     /// A route: conditions that select requests, and their plugins and upstream.
     #[schemars(transform = conditions)]
     pub struct Route [id name about times] {
-        /// One path pattern, such as `/api/*`; exactly one of `uri` and `uris`.
+        /// One path pattern, such as `/api/*`, or a regular expression after `~` (`~*` ignores case), such as
+        /// `~^/api/(?<id>[0-9]+)$`; exactly one of `uri` and `uris`.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(with = "Option<String>", length(min = 1, max = 4096))]
         pub uri: Option<Box<str>>,
@@ -29,7 +31,7 @@ resource! {
         #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(with = "Vec<String>", length(min = 1), extend("uniqueItems" = true))]
         pub uris: Optional<Vec<String>>,
-        /// Order among routes with the same path key; higher first.
+        /// Order among routes with the same path key, and among all routes with `router.http: ordered`; higher first.
         #[schemars(extend("minimum" = i64::MIN, "maximum" = i64::MAX))]
         pub priority: i64,
         /// Methods; empty for all.
@@ -89,6 +91,15 @@ resource! {
         pub produces: Optional<Vec<String>>,
         /// Respond 405 with `Allow` instead of 404 if only the method does not match.
         pub method_not_allowed: bool,
+        /// Whether clients cannot reach the route: it serves requests of the gateway itself, for error pages and
+        /// fallbacks.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        #[schemars(extend("default" = false))]
+        pub internal: bool,
+        /// Variables of this route by name, texts that are read as `$var_NAME`. They replace the setting `variables`.
+        #[serde(skip_serializing_if = "Optional::is_unset")]
+        #[schemars(with = "BTreeMap<String, String>", extend("maxProperties" = 256))]
+        pub set: Optional<BTreeMap<Box<str>, Box<str>>>,
         /// Names of the listeners of this route; empty for all.
         #[serde(skip_serializing_if = "Optional::is_unset")]
         pub listeners: Optional<Vec<String>>,

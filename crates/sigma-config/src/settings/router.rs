@@ -3,8 +3,6 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::RouterKind;
-
 /// Router settings.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -25,6 +23,36 @@ pub struct Router {
     pub ambiguous_paths: AmbiguousPaths,
     /// The accepted request methods.
     pub methods: Methods,
+}
+
+/// The router.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RouterKind {
+    /// Host tree first, then a path tree per host pattern.
+    #[default]
+    RadixtreeHostUri,
+    /// One path tree; the host is a condition.
+    RadixtreeUri,
+    /// As `radixtree_uri`, with `:name` and `*name` parameters.
+    RadixtreeUriWithParameter,
+    /// All routes compete by `priority`, then by their place in the file; the lengths of paths and hosts do not count.
+    /// With the parameters of `radixtree_uri_with_parameter`.
+    Ordered,
+}
+
+impl RouterKind {
+    /// Returns true if `:name` and `*name` in path patterns are parameters.
+    #[must_use]
+    pub const fn has_parameters(self) -> bool {
+        matches!(self, RouterKind::RadixtreeUriWithParameter | RouterKind::Ordered)
+    }
+
+    /// Returns true if routes are found by host first; otherwise the host is one of their conditions.
+    #[must_use]
+    pub const fn has_host_tree(self) -> bool {
+        matches!(self, RouterKind::RadixtreeHostUri | RouterKind::Ordered)
+    }
 }
 
 /// The path that nodes get.

@@ -110,6 +110,7 @@ fn route_may(last: &Route, written: &Route) -> bool {
         && (&last.vars, &last.filter_func, &last.script)
             == (&written.vars, &written.filter_func, &written.script)
         && (&last.consumes, &last.produces) == (&written.consumes, &written.produces)
+        && (last.internal, &last.set) == (written.internal, &written.set)
         && last.status == written.status;
     let names = |id: &Option<Id>, other: &Option<Id>| other.is_none() || id == other;
     same_place

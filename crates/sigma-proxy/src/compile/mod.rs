@@ -33,7 +33,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use sigma_config::kind::{Kind, ResourceKey};
-use sigma_config::settings::{AccessLog, ListenAddress, Listener, Settings};
+use sigma_config::settings::{AccessLog, ListenAddress, Listener, Settings, variables};
 use sigma_config::{Config, resources};
 use sigma_observe::access::{AccessFormat, FormatError};
 use sigma_observe::field::Field;
@@ -438,6 +438,7 @@ fn empty(
         challenges: None,
         sessions: None,
         geography: None,
+        definitions: variables::definitions(&config.settings.variables),
         residents: Arc::default(),
         bridges: Arc::default(),
         untrusted: Arc::new(Untrusted::new(&config.settings)),

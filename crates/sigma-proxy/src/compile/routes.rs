@@ -8,6 +8,7 @@ use std::sync::Arc;
 use sigma_config::Config;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::resources;
+use sigma_config::settings::variables::definitions_of_set;
 use sigma_config::table::Order;
 use sigma_plugin::context::{RouteFacts, RouteResources};
 use sigma_plugin::scripts::SCRIPT;
@@ -210,6 +211,7 @@ impl State {
                 .as_ref()
                 .or_else(|| service?.cache.as_ref())
                 .map(|cache| Box::new(super::cache::order(cache, &config.settings.cache))),
+            definitions: definitions_of_set(&route.set, snapshot.definitions.clone()),
         };
         let websocket = route.enable_websocket.or(service.and_then(|s| s.enable_websocket));
         let class = route.priority_class.or(service.and_then(|s| s.priority_class));

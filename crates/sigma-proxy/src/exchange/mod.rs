@@ -159,6 +159,8 @@ impl<'x, 'c> Exchange<'x, 'c> {
         worker.counters.add(Counter::Requests, 1);
         scratch.ctx.begin();
         scratch.begin();
+        // Only configurations with such variables pay for the counter that all workers share.
+        scratch.ctx.definitions.clone_from(&view.snapshot.definitions);
         scratch.ctx.record.watch(if worker.is_watched() { Interest::ALWAYS } else { view.interest });
         Exchange { worker, view, down, scratch, stage: Stage::Opened, asks_upgrade: false }
     }
@@ -318,6 +320,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
         let request = RequestView::new(&ctx.request, &path, *self.down.origin()).told(*told).within(tls);
         let request =
             request.located(snapshot.geography.as_ref()).with_body(body, self.down.body_length().is_empty());
+        let request = request.defined(snapshot.definitions.as_deref()).internal(ctx.is_internal);
         let found = snapshot.router.find(&request, params);
         *asks_body = request.asks_body();
         if *asks_body {
@@ -344,6 +347,9 @@ impl<'x, 'c> Exchange<'x, 'c> {
         ctx.uri.extend_from_slice(&path.uri);
         for (name, range) in params.iter() {
             ctx.params.push(name, &path.matched()[range]);
+        }
+        if let Some(definitions) = snapshot.route(number).and_then(Route::definitions) {
+            ctx.definitions = Some(std::sync::Arc::clone(definitions));
         }
         if let Some(rewrite) = snapshot.route(number).and_then(|route| route.rewrite()) {
             target::rewrite(rewrite, &path, ctx.request.query(), &mut ctx.target);

@@ -16,6 +16,7 @@ use sigma_plugin::graphql::{Chosen, NoMessage};
 use sigma_plugin::variables::{
     argument, basic_user, cookie, each_repeated, host_name, joined, of_process, proxied,
 };
+use sigma_schema::defined::{self, Definitions};
 use sigma_schema::expr::{VarName, VarValue, Variables};
 
 use super::client_address::{self, ForwardedAddress};
@@ -61,6 +62,12 @@ pub(crate) struct RequestView<'r> {
     geography: Option<&'r Geography>,
     body: Option<&'r BodyFields>,
     is_bodiless: bool,
+    /// The variables that the settings define.
+    definitions: Option<&'r Definitions>,
+    /// Evaluations of the current read of them.
+    defined_reads: Cell<u8>,
+    /// The gateway itself sent it.
+    is_internal: bool,
     /// A condition read a field of the body, which was not read, or a value that cannot be decided.
     asks_body: Cell<bool>,
     /// The operation of GraphQL of a request without a body, once a condition asked for it.
@@ -80,6 +87,9 @@ impl<'r> RequestView<'r> {
             geography: None,
             body: None,
             is_bodiless: head.method == Method::Get,
+            definitions: None,
+            defined_reads: Cell::new(0),
+            is_internal: false,
             asks_body: Cell::new(false),
             asked_operation: OnceCell::new(),
         }
@@ -146,10 +156,23 @@ impl<'r> RequestView<'r> {
         RequestView { geography, ..self }
     }
 
+    /// Adds the variables that the settings define.
+    pub(super) fn defined(self, definitions: Option<&'r Definitions>) -> RequestView<'r> {
+        RequestView { definitions, ..self }
+    }
+
+    /// Says whether the gateway itself sent it, for an error page or a fallback.
+    pub(super) fn internal(self, is_internal: bool) -> RequestView<'r> {
+        RequestView { is_internal, ..self }
+    }
+
     /// Returns variables that are read too seldom to have a match arm of their own. Variables that are known only
     /// later are absent.
     fn other(&self, name: &str) -> Option<VarValue<'_>> {
         let text = |text: &'r str| Some(VarValue::text(text));
+        if let Some(name) = name.strip_prefix(defined::PREFIX) {
+            return self.definitions?.value(name, self, &self.defined_reads);
+        }
         if let Some(name) = name.strip_prefix("ssl_") {
             return self.tls?.fact(name).and_then(text);
         }
@@ -211,6 +234,10 @@ impl Request for RequestView<'_> {
 
     fn variables(&self) -> &dyn Variables {
         self
+    }
+
+    fn is_internal(&self) -> bool {
+        self.is_internal
     }
 }
 
@@ -279,6 +306,7 @@ pub(crate) struct Viewed<'r> {
     told: Option<ForwardedAddress>,
     tls: Option<&'r Tls>,
     geography: Option<&'r Geography>,
+    definitions: Option<&'r Definitions>,
 }
 
 impl<'r> Viewed<'r> {
@@ -294,13 +322,15 @@ impl<'r> Viewed<'r> {
     ) -> Result<Viewed<'r>, &'static str> {
         let path = target::normal_path(head, snapshot).map_err(|fault| fault.reason)?;
         let told = client_address::told(snapshot, &head.headers, origin.peer.ip()).unwrap_or_default();
-        Ok(Viewed { head, path, origin, told, tls, geography: snapshot.geography.as_ref() })
+        let geography = snapshot.geography.as_ref();
+        let definitions = snapshot.definitions.as_deref();
+        Ok(Viewed { head, path, origin, told, tls, geography, definitions })
     }
 
     /// Returns the input of routes and conditions.
     pub(crate) fn request(&self) -> RequestView<'_> {
         let request = RequestView::new(self.head, &self.path, self.origin).told(self.told);
-        request.within(self.tls).located(self.geography)
+        request.within(self.tls).located(self.geography).defined(self.definitions)
     }
 
     /// Returns the head.
@@ -365,7 +395,8 @@ pub(crate) fn explain(
     let path = target::normal_path(&head, snapshot).map_err(|fault| fault.reason)?;
     let peer = Peer::Ip(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
     let origin = Origin::new(peer, None, 0, &Clock::new(0));
-    Ok(snapshot.explain(config, &RequestView::new(&head, &path, origin)))
+    let request = RequestView::new(&head, &path, origin).defined(snapshot.definitions.as_deref());
+    Ok(snapshot.explain(config, &request))
 }
 
 /// Returns the number of the route for the request with this head.

@@ -408,6 +408,7 @@ fn context(
         ctx.params.push(name, &viewed.matched()[range]);
     }
     ctx.route = route.map(|route| Arc::clone(&route.facts));
+    ctx.definitions = route.and_then(Route::definitions).or(snapshot.definitions.as_ref()).cloned();
     if let Some(rewrite) = route.and_then(Route::rewrite) {
         ctx.target = viewed.rewritten(rewrite).into_bytes();
     }

@@ -12,7 +12,8 @@ use sigma_schema::expr::{Expr, Variables};
 
 use super::host::HostPattern;
 use super::media::{self, MediaType};
-use super::pattern::Template;
+use super::params::Params;
+use super::pattern::{Expression, Template, UNNAMED};
 
 /// The facts about a request that the router reads. All of it is cheap except [`Request::variables`], which is only
 /// asked for routes with `vars`.
@@ -35,6 +36,10 @@ pub trait Request {
     fn accept(&self) -> Option<&[u8]>;
     /// The variables that `vars` are about.
     fn variables(&self) -> &dyn Variables;
+    /// Returns true for a request of the gateway itself, which may reach internal routes.
+    fn is_internal(&self) -> bool {
+        false
+    }
 }
 
 /// A set of methods.
@@ -121,7 +126,7 @@ pub(super) struct Candidate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank {
     pub(super) priority: Reverse<i64>,
-    /// Longer patterns come first.
+    /// Longer patterns come first; all are equal in an ordered router.
     pub(super) pattern_len: Reverse<u32>,
     pub(super) order: u64,
     pub(super) route: u32,
@@ -153,11 +158,38 @@ pub(super) enum PathCheck {
     Named(Arc<String>),
     /// It must fit this template.
     Template(Arc<Template>),
+    /// It must match this expression.
+    Regex(Arc<Expression>),
+    /// No path fits: the expression is invalid.
+    Never,
+}
+
+impl PathCheck {
+    /// Returns true if the path fits. If so its captures are in `params`; if not they are as before.
+    #[inline]
+    pub(super) fn matches(&self, path: &[u8], key_len: usize, params: &mut Params) -> bool {
+        match self {
+            PathCheck::Free => true,
+            PathCheck::Unnamed => {
+                params.push_only(UNNAMED, key_len..path.len());
+                true
+            }
+            PathCheck::Named(name) => {
+                params.push_only(name, key_len..path.len());
+                true
+            }
+            PathCheck::Template(template) => template.matches(path, params),
+            PathCheck::Regex(expression) => expression.matches(path, params),
+            PathCheck::Never => false,
+        }
+    }
 }
 
 /// Conditions that few routes have, kept apart from the candidates so that those stay small.
 #[derive(Debug, Default)]
 pub(super) struct Conditions {
+    /// Clients cannot reach the route.
+    pub(super) internal: bool,
     /// Any of these listeners; empty for all.
     pub(super) listeners: Box<[u16]>,
     /// Any of these networks; empty for all.
@@ -177,6 +209,7 @@ pub(super) struct Conditions {
 /// The condition that a request does not fulfil.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unmet {
+    Internal,
     Listener,
     RemoteAddr,
     Host,
@@ -189,7 +222,8 @@ pub(super) enum Unmet {
 impl Conditions {
     /// Returns true if there is nothing to check.
     pub(super) fn is_empty(&self) -> bool {
-        self.listeners.is_empty()
+        !self.internal
+            && self.listeners.is_empty()
             && self.remote_addrs.is_empty()
             && self.hosts.is_empty()
             && self.vars.is_empty()
@@ -200,6 +234,9 @@ impl Conditions {
 
     /// Checks all conditions but the media types.
     pub(super) fn check<Q: Request + ?Sized>(&self, request: &Q) -> Result<(), Unmet> {
+        if self.internal && !request.is_internal() {
+            return Err(Unmet::Internal);
+        }
         if !self.listeners.is_empty() && !self.listeners.contains(&request.listener()) {
             return Err(Unmet::Listener);
         }

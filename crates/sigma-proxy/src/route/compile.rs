@@ -14,7 +14,7 @@ use sigma_schema::expr::{Expr, Variables};
 use super::candidate::{Candidate, Conditions, MethodSet, PathCheck, Rank};
 use super::host::HostPattern;
 use super::media::MediaType;
-use super::pattern::{Pattern, Rest};
+use super::pattern::{Expression, Pattern, Rest};
 use super::tree::{Direction, Tree};
 use super::{Engine, Router, UriTree};
 
@@ -43,6 +43,8 @@ pub struct RouteInput<'a> {
     pub method_not_allowed: bool,
     /// Numbers of the listener names that the route serves; empty for all.
     pub listeners: Vec<u16>,
+    /// Clients cannot reach the route.
+    pub internal: bool,
     /// A disabled route is left out: it shadows nothing.
     pub enabled: bool,
 }
@@ -88,6 +90,7 @@ impl<'a> RouteInput<'a> {
                 .iter()
                 .map(|name| listener_number(name).unwrap_or(Self::NO_LISTENER))
                 .collect(),
+            internal: route.internal,
             enabled: route.status.is_on(),
         }
     }
@@ -204,7 +207,7 @@ impl Router {
             .collect();
         let put = |tree: &mut UriTree| {
             for (pattern, candidate) in &entries {
-                tree.at(pattern.key.as_bytes()).insert(pattern.kind, candidate.clone());
+                tree.at(&pattern.key).insert(pattern.kind, candidate.clone());
             }
         };
         let hosts = self.tree_hosts(input);
@@ -224,7 +227,7 @@ impl Router {
         let entries: Vec<(Pattern<'_>, Rank)> = input.patterns(self.kind, number, order).collect();
         let remove = |tree: &mut UriTree| {
             for (pattern, rank) in &entries {
-                tree.reduce(pattern.key.as_bytes(), |candidates| candidates.remove(pattern.kind, rank));
+                tree.reduce(&pattern.key, |candidates| candidates.remove(pattern.kind, rank));
             }
         };
         let hosts = self.tree_hosts(input);
@@ -238,7 +241,7 @@ impl Router {
 
     /// Returns the host patterns whose uri trees a route belongs to; none if it belongs to the tree without a host.
     fn tree_hosts(&self, input: &RouteInput<'_>) -> Vec<HostPattern> {
-        if self.kind != RouterKind::RadixtreeHostUri {
+        if !self.kind.has_host_tree() {
             return Vec::new();
         }
         let mut hosts: Vec<HostPattern> = input.hosts.iter().map(|host| HostPattern::parse(host)).collect();
@@ -263,10 +266,11 @@ impl<'a> RouteInput<'a> {
         order: u64,
     ) -> impl Iterator<Item = (Pattern<'a>, Rank)> {
         self.uris.iter().enumerate().map(move |(position, uri)| {
+            // A pattern is part of a configuration, which is far below 4 GiB.
+            let pattern_len = if kind == RouterKind::Ordered { 0 } else { uri.len() as u32 };
             let rank = Rank {
                 priority: Reverse(self.priority),
-                // A pattern is part of a configuration, which is far below 4 GiB.
-                pattern_len: Reverse(uri.len() as u32),
+                pattern_len: Reverse(pattern_len),
                 order,
                 route,
                 uri: position as u32,
@@ -298,12 +302,16 @@ impl Candidate {
 }
 
 impl PathCheck {
-    fn of(rest: Rest) -> PathCheck {
+    fn of(rest: Rest<'_>) -> PathCheck {
         match rest {
             Rest::Free => PathCheck::Free,
             Rest::Unnamed => PathCheck::Unnamed,
             Rest::Named(name) => PathCheck::Named(Arc::new(name)),
             Rest::Whole(template) => PathCheck::Template(Arc::new(template)),
+            Rest::Regex(written) => match Expression::compile(written) {
+                Some(expression) => PathCheck::Regex(Arc::new(expression)),
+                None => PathCheck::Never,
+            },
         }
     }
 }
@@ -311,8 +319,9 @@ impl PathCheck {
 impl Conditions {
     /// Returns the conditions of a route in a router of `kind`, if it has any besides the method.
     pub(super) fn of(kind: RouterKind, input: &RouteInput<'_>, scripts: &Engine) -> Option<Conditions> {
-        let hosts: &[&str] = if kind == RouterKind::RadixtreeHostUri { &[] } else { &input.hosts };
+        let hosts: &[&str] = if kind.has_host_tree() { &[] } else { &input.hosts };
         let conditions = Conditions {
+            internal: input.internal,
             listeners: input.listeners.as_slice().into(),
             remote_addrs: input.remote_addrs.clone(),
             hosts: hosts.iter().map(|host| HostPattern::parse(host)).collect(),

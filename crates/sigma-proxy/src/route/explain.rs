@@ -44,6 +44,16 @@ impl From<Unserved> for String {
     }
 }
 
+/// Returns the reason why a route that matches does not get the request.
+fn shadowed(kind: RouterKind, first: u32) -> String {
+    match kind {
+        RouterKind::Ordered => {
+            format!("shadowed by earlier match: route {first} has a higher priority, or an earlier place")
+        }
+        _ => format!("shadowed by earlier match: route {first} comes first"),
+    }
+}
+
 impl Router {
     /// Explains for every route whether it matches a request, in the order of `routes`, which must be those that this
     /// router holds: see [`Router::compile`]. Time is linear in their number.
@@ -59,9 +69,7 @@ impl Router {
                     Outcome::Route(found) if found == number => Verdict::Matched,
                     _ => Verdict::Rejected(self.unserved(&route, request).map(String::from).unwrap_or_else(
                         || match outcome {
-                            Outcome::Route(found) => {
-                                format!("shadowed by earlier match: route {found} comes first")
-                            }
+                            Outcome::Route(found) => shadowed(self.kind, found),
                             _ => "never a candidate".to_owned(),
                         },
                     )),
@@ -87,6 +95,7 @@ impl Router {
             consumes: &[],
             produces: &[],
             listeners: Vec::new(),
+            internal: false,
             ..route.clone()
         };
         if Router::compile(self.kind, [(0, 0, path_only)]).find(request, &mut Params::new())
@@ -106,7 +115,7 @@ impl Router {
             let method = if method.is_empty() { "(unknown)" } else { method };
             return Some(format!("method {method} not in [{}]", route.methods));
         }
-        let by_tree = self.kind == RouterKind::RadixtreeHostUri;
+        let by_tree = self.kind.has_host_tree();
         if by_tree
             && !route.hosts.is_empty()
             && !route.hosts.iter().any(|host| HostPattern::parse(host).is_met_by(request.host()))
@@ -116,6 +125,7 @@ impl Router {
         let conditions = Conditions::of(self.kind, route, &self.scripts)?;
         let unmet = conditions.check(request).and_then(|()| conditions.check_media(request)).err()?;
         Some(match unmet {
+            Unmet::Internal => "internal: only requests of the gateway itself reach it".to_owned(),
             Unmet::Listener => format!("listener {} not in {:?}", request.listener(), route.listeners),
             Unmet::RemoteAddr => match request.remote_addr() {
                 Some(addr) => format!("client address {addr} not in remote_addrs"),

@@ -38,10 +38,9 @@ use std::sync::Arc;
 
 use sigma_plugin::Scripts;
 
-use candidate::{Candidate, PathCheck, Unmet};
+use candidate::{Candidate, Unmet};
 use candidates::Candidates;
 use host::HostUris;
-use pattern::UNNAMED;
 use tree::Tree;
 
 /// All routes of a configuration, ready for look-up. Immutable and shared by the workers; a clone
@@ -87,6 +86,12 @@ pub enum Outcome {
     NotAcceptable,
 }
 
+/// The first candidate of an ordered router so far.
+struct Best<'r> {
+    candidate: &'r Candidate,
+    key_len: usize,
+}
+
 /// The conditions that the candidates so far failed.
 struct Misses {
     /// Methods of candidates that fit but for the method.
@@ -105,6 +110,12 @@ impl Router {
         params.clear();
         let path = request.path();
         let mut misses = Misses { allow: MethodSet::NONE, method_not_allowed: false, media: None };
+        if self.kind == RouterKind::Ordered {
+            return match self.find_first(request, params, &mut misses) {
+                Some(route) => Outcome::Route(route),
+                None => misses.outcome(),
+            };
+        }
         if !self.hosts.is_empty() {
             for host in self.hosts.walk(request.host()) {
                 let uris = host.content.of(host.kind);
@@ -144,6 +155,51 @@ impl Router {
         None
     }
 
+    /// Finds the first candidate in the order of all. Each key on the way has its own candidates in order, so the first
+    /// one of a key that matches is enough, and candidates behind the best one so far are not tried.
+    fn find_first<'r, Q: Request + ?Sized>(
+        &'r self,
+        request: &'r Q,
+        params: &mut Params,
+        misses: &mut Misses,
+    ) -> Option<u32> {
+        let mut best = None;
+        if !self.hosts.is_empty() {
+            for host in self.hosts.walk(request.host()) {
+                self.find_better(host.content.of(host.kind), request, params, misses, &mut best);
+            }
+        }
+        self.find_better(&self.uris, request, params, misses, &mut best);
+        let Best { candidate, key_len } = best?;
+        // Once more, for the captures of this one.
+        candidate.path.matches(request.path(), key_len, params);
+        Some(candidate.route)
+    }
+
+    /// Replaces the best candidate by one of `uris` that comes before it. `params` stay empty.
+    fn find_better<'r, Q: Request + ?Sized>(
+        &'r self,
+        uris: &'r UriTree,
+        request: &'r Q,
+        params: &mut Params,
+        misses: &mut Misses,
+        best: &mut Option<Best<'r>>,
+    ) {
+        let path = request.path();
+        for met in uris.walk(path) {
+            for candidate in met.content.of(met.kind) {
+                if best.as_ref().is_some_and(|best| best.candidate.rank() < candidate.rank()) {
+                    break;
+                }
+                if self.fits(candidate, path, met.key_len, request, params, misses) {
+                    params.clear();
+                    *best = Some(Best { candidate, key_len: met.key_len });
+                    break;
+                }
+            }
+        }
+    }
+
     /// Returns true if the candidate matches. If so its captures are in `params`; if not they are as before.
     #[inline]
     fn fits<Q: Request + ?Sized>(
@@ -163,19 +219,7 @@ impl Router {
         if conditions.is_some_and(|conditions| conditions.check(request).is_err()) {
             return false;
         }
-        let fits = match &candidate.path {
-            PathCheck::Free => true,
-            PathCheck::Unnamed => {
-                params.push_only(UNNAMED, key_len..path.len());
-                true
-            }
-            PathCheck::Named(name) => {
-                params.push_only(name, key_len..path.len());
-                true
-            }
-            PathCheck::Template(template) => template.matches(path, params),
-        };
-        if !fits {
+        if !candidate.path.matches(path, key_len, params) {
             return false;
         }
         let missed = match conditions.map_or(Ok(()), |conditions| conditions.check_media(request)) {

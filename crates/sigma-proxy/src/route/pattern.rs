@@ -1,6 +1,9 @@
 //! Uri patterns: the key under which one is found, and what remains to be checked (routing.md §3.1, §3.4).
 
+use std::borrow::Cow;
+
 use sigma_config::settings::RouterKind;
+use sigma_schema::path_regex::{PathRegex, Written};
 
 use super::params::{Name, Params};
 use super::tree::KeyKind;
@@ -11,17 +14,18 @@ pub(super) const UNNAMED: &str = ":ext";
 /// A pattern as written, cut into its key and the part that the key does not decide.
 #[derive(Debug)]
 pub(super) struct Pattern<'a> {
-    /// The literal text before the first parameter or wildcard; the whole pattern without any.
-    pub(super) key: &'a str,
+    /// The literal text before the first parameter or wildcard; the whole pattern without any. The literal beginning of
+    /// a regular expression.
+    pub(super) key: Cow<'a, [u8]>,
     /// How the key is compared.
     pub(super) kind: KeyKind,
     /// The check after the key.
-    pub(super) rest: Rest,
+    pub(super) rest: Rest<'a>,
 }
 
 /// The part of a pattern that its key does not decide.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Rest {
+pub(super) enum Rest<'a> {
     /// Nothing: the key decides (`/a`, `/a*`).
     Free,
     /// Anything, captured as [`UNNAMED`] (`/a/*`).
@@ -30,6 +34,37 @@ pub(super) enum Rest {
     Named(String),
     /// The whole path must fit.
     Whole(Template),
+    /// The path must match this expression.
+    Regex(Written<'a>),
+}
+
+/// A compiled path expression, and the names of its captures.
+#[derive(Debug)]
+pub(super) struct Expression {
+    regex: PathRegex,
+    captures: Vec<Name>,
+    /// All names one after the other.
+    names: String,
+}
+
+impl Expression {
+    /// Compiles a path expression. None for an invalid one, which the check of routes refuses.
+    pub(super) fn compile(written: Written<'_>) -> Option<Expression> {
+        let regex = written.compile().ok()?;
+        let mut names = String::new();
+        let captures = regex.names().map(|name| Name::write(name, &mut names)).collect();
+        Some(Expression { regex, captures, names })
+    }
+
+    /// Returns true if `path` fits; captures go to `params`, which are left as they were if not.
+    pub(super) fn matches(&self, path: &[u8], params: &mut Params) -> bool {
+        if !self.regex.is_match(path) {
+            return false;
+        }
+        self.regex.captures(path, |at, range| params.push(self.captures[at], range));
+        params.set_names(&self.names);
+        true
+    }
 }
 
 /// A pattern with parameters or wildcards inside: stretches of pieces with a wildcard between
@@ -57,13 +92,16 @@ enum Piece {
 impl<'a> Pattern<'a> {
     /// Reads `text` as a router of `kind` does.
     pub(super) fn parse(kind: RouterKind, text: &'a str) -> Pattern<'a> {
-        let parameters = kind == RouterKind::RadixtreeUriWithParameter;
+        if let Some(written) = Written::of(text) {
+            return Pattern { key: written.prefix(), kind: KeyKind::Prefix, rest: Rest::Regex(written) };
+        }
+        let parameters = kind.has_parameters();
         let Some(key_len) = text.find(|c| c == '*' || (parameters && c == ':')) else {
-            return Pattern { key: text, kind: KeyKind::Exact, rest: Rest::Free };
+            return Pattern { key: text.as_bytes().into(), kind: KeyKind::Exact, rest: Rest::Free };
         };
         let key = &text[..key_len];
         let rest = Template::parse(text).reduce(key);
-        Pattern { key, kind: KeyKind::Prefix, rest }
+        Pattern { key: key.as_bytes().into(), kind: KeyKind::Prefix, rest }
     }
 }
 
@@ -134,7 +172,7 @@ impl Template {
     }
 
     /// Leaves out the checks that every path with the prefix `key` passes.
-    fn reduce(self, key: &str) -> Rest {
+    fn reduce(self, key: &str) -> Rest<'static> {
         let key_is_first = match self.first.as_slice() {
             [] => key.is_empty(),
             [Piece::Literal(text) | Piece::Dotted(text)] => **text == *key.as_bytes(),

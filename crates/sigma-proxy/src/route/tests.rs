@@ -16,7 +16,9 @@ use super::*;
 const HOST_URI: RouterKind = RouterKind::RadixtreeHostUri;
 const URI: RouterKind = RouterKind::RadixtreeUri;
 const PARAMETERS: RouterKind = RouterKind::RadixtreeUriWithParameter;
+const ORDERED: RouterKind = RouterKind::Ordered;
 const KINDS: [RouterKind; 3] = [HOST_URI, URI, PARAMETERS];
+const ALL_KINDS: [RouterKind; 4] = [HOST_URI, URI, PARAMETERS, ORDERED];
 
 /// A route as the tests write it.
 #[derive(Debug, Clone)]
@@ -31,6 +33,7 @@ struct TestRoute {
     produces: Vec<String>,
     listeners: Vec<u16>,
     method_not_allowed: bool,
+    internal: bool,
     enabled: bool,
 }
 
@@ -50,6 +53,7 @@ fn route(uris: &[&str]) -> TestRoute {
         produces: Vec::new(),
         listeners: Vec::new(),
         method_not_allowed: false,
+        internal: false,
         enabled: true,
     }
 }
@@ -83,6 +87,7 @@ impl TestRoute {
             produces: &self.produces,
             method_not_allowed: self.method_not_allowed,
             listeners: self.listeners.clone(),
+            internal: self.internal,
             enabled: self.enabled,
         }
     }
@@ -99,6 +104,7 @@ struct TestRequest {
     listener: u16,
     content_type: Option<String>,
     accept: Option<String>,
+    is_internal: bool,
 }
 
 fn get(host: &str, path: &str) -> TestRequest {
@@ -111,6 +117,7 @@ fn get(host: &str, path: &str) -> TestRequest {
         listener: 0,
         content_type: None,
         accept: None,
+        is_internal: false,
     }
 }
 
@@ -150,6 +157,9 @@ impl Request for TestRequest {
     }
     fn variables(&self) -> &dyn Variables {
         &NoVariables
+    }
+    fn is_internal(&self) -> bool {
+        self.is_internal
     }
 }
 
@@ -419,6 +429,141 @@ fn addresses_and_variables_are_conditions() {
 }
 
 #[test]
+fn ordered_routes_compete_by_priority_then_place() {
+    let routes = [
+        route(&["/a/b"]),
+        route(&["/*"]).methods(&["DELETE"]).priority(9),
+        route(&["/a/*"]).priority(3),
+        route(&["/*"]).hosts(&["*.foo.com"]).priority(5),
+        route(&["/a/:id"]).hosts(&["x.foo.com"]).priority(4),
+        route(&["~\\.php$"]).priority(4),
+        route(&["*"]),
+        route(&["/a/b/c"]).priority(3),
+    ];
+    let with = |method, path: &str| TestRequest { method, ..get("h", path) };
+    check(
+        &[ORDERED],
+        &routes,
+        &[
+            (get("h", "/a/b"), Some(2)),
+            (get("h", "/a/b/c"), Some(2)),
+            (get("h", "/a"), Some(6)),
+            (get("x.foo.com", "/a/b"), Some(3)),
+            (get("h", "/a/b.php"), Some(5)),
+            (with(Method::Delete, "/a/b"), Some(1)),
+            (get("h", ""), Some(6)),
+        ],
+    );
+    // The captures are those of the chosen route, not of a candidate that was tried before it.
+    let routes = [route(&["/a/*rest"]).priority(2), route(&["/a/b/:id"]), route(&["~^/(x)/(?<n>.)"])];
+    let captures = |path: &str| look_up(ORDERED, &routes, &get("h", path)).1;
+    assert_eq!(captures("/a/b/1"), [("rest".to_owned(), "b/1".to_owned())]);
+    let expected =
+        [("1", "x"), ("2", "y"), ("n", "y")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+    assert_eq!(captures("/x/y"), expected);
+}
+
+#[test]
+fn path_expressions_compete_with_their_literal_beginning() {
+    let routes = [
+        route(&["/api/*"]),
+        route(&["~^/api/v[0-9]+/"]),
+        route(&["~*^/API/X$"]),
+        route(&["~[.]php$"]),
+        route(&["/b", "~^/c$"]),
+    ];
+    check(
+        &KINDS,
+        &routes,
+        &[
+            (get("h", "/api/v1/a"), Some(1)),
+            (get("h", "/api/vx/a"), Some(0)),
+            (get("h", "/api/x"), Some(0)),
+            (get("h", "/Api/x"), Some(2)),
+            (get("h", "/api/v1/a.php"), Some(1)),
+            (get("h", "/d/a.php"), Some(3)),
+            (get("h", "/c"), Some(4)),
+            (get("h", "/b"), Some(4)),
+            (get("h", "/cc"), None),
+        ],
+    );
+}
+
+#[test]
+fn clients_do_not_reach_internal_routes() {
+    let mut internal = route(&["/a"]).priority(1);
+    internal.internal = true;
+    let routes = [internal, route(&["/*"])];
+    let own = TestRequest { is_internal: true, ..get("h", "/a") };
+    check(&ALL_KINDS, &routes, &[(get("h", "/a"), Some(1)), (own, Some(0))]);
+    let reason = compile(ORDERED, &routes).explain(numbered(&routes), &get("h", "/a")).remove(0).verdict;
+    let expected = "internal: only requests of the gateway itself reach it".to_owned();
+    assert_eq!(reason, Verdict::Rejected(expected));
+}
+
+/// A look-up reads the routes of the keys on its way, however many others there are.
+#[test]
+fn ordered_routes_are_not_scanned() {
+    use std::cell::Cell;
+
+    /// A request that counts the conditions that are checked.
+    struct Counted(TestRequest, Cell<usize>);
+
+    impl Request for Counted {
+        fn method(&self) -> Method {
+            self.0.method
+        }
+        fn path(&self) -> &[u8] {
+            self.0.path()
+        }
+        fn host(&self) -> &[u8] {
+            self.0.host()
+        }
+        fn raw_host(&self) -> &[u8] {
+            self.0.raw_host()
+        }
+        fn remote_addr(&self) -> Option<IpAddr> {
+            self.0.remote_addr()
+        }
+        fn listener(&self) -> u16 {
+            self.1.set(self.1.get() + 1);
+            0
+        }
+        fn content_type(&self) -> Option<&[u8]> {
+            None
+        }
+        fn accept(&self) -> Option<&[u8]> {
+            None
+        }
+        fn variables(&self) -> &dyn Variables {
+            &NoVariables
+        }
+    }
+
+    let mut routes: Vec<TestRoute> = (0..10_000)
+        .map(|n| {
+            let path = format!("/service{}/v{n}/*", n % 100);
+            route(&[&path]).hosts(&[&format!("h{}.example.com", n % 50)]).priority(10_000 - n)
+        })
+        .collect();
+    routes.push(route(&["/*"]).priority(-1));
+    for route in &mut routes {
+        route.listeners = vec![0];
+    }
+    let router = compile(ORDERED, &routes);
+    for (path, expected) in [
+        ("/service77/v777/x", 777),
+        ("/service77/v7777/x", 7777),
+        ("/service78/v7777/x", 10_000),
+        ("/none", 10_000),
+    ] {
+        let request = Counted(get("h27.example.com", path), Cell::new(0));
+        assert_eq!(router.find(&request, &mut Params::new()), Outcome::Route(expected), "{path}");
+        assert!(request.1.get() <= 2, "{path}: {} conditions", request.1.get());
+    }
+}
+
+#[test]
 fn inputs_come_from_resources() {
     let service = Service { hosts: strings(&["service.com"]).into(), ..Service::default() };
     let plain = Route {
@@ -464,7 +609,7 @@ fn misses_have_answers_of_their_own() {
         accept: Some(accept.to_owned()),
         ..get("h", "/j")
     };
-    for kind in KINDS {
+    for kind in ALL_KINDS {
         for (request, expected) in [
             (get("h", "/a"), allow(&[Method::Post, Method::Delete])),
             (get("h", "/ab"), Outcome::NotFound),
@@ -597,6 +742,12 @@ mod naive {
         false
     }
 
+    /// For the few forms of expressions that the tests make.
+    fn literal_beginning(expression: &str) -> &str {
+        let Some(rest) = expression.strip_prefix('^') else { return "" };
+        &rest[..rest.find(['(', '[', '$']).unwrap_or(rest.len())]
+    }
+
     fn host_fits(pattern: &str, host: &str) -> bool {
         match pattern.strip_prefix('*') {
             Some(ending) => host.ends_with(ending),
@@ -616,10 +767,24 @@ mod naive {
                 false => route.hosts.iter().filter(|host| host_fits(host, &request.host)).map(Some).collect(),
             };
             for (order, uri) in route.uris.iter().enumerate() {
-                let cut = uri.find(|c| c == '*' || (c == ':' && kind == PARAMETERS));
-                let key = &uri[..cut.unwrap_or(uri.len())];
+                let expression = uri.strip_prefix('~');
+                let cut =
+                    uri.find(|c| c == '*' || (c == ':' && kind.has_parameters())).or(expression.map(|_| 0));
+                let key = match expression {
+                    Some(expression) => literal_beginning(expression),
+                    None => &uri[..cut.unwrap_or(uri.len())],
+                };
                 let mut captures = Captures::new();
                 let fits = match cut {
+                    _ if expression.is_some() => {
+                        let regex = regex::Regex::new(expression.unwrap_or_default()).expect("an expression");
+                        let found = regex.captures(&request.path);
+                        for at in 1..regex.captures_len() {
+                            let group = found.as_ref().and_then(|found| found.get(at));
+                            captures.extend(group.map(|group| (at.to_string(), group.as_str().to_owned())));
+                        }
+                        found.is_some()
+                    }
                     None => *uri == request.path,
                     Some(_) => {
                         request.path.starts_with(key) && fit(&tokens(uri), &request.path, &mut captures)
@@ -641,8 +806,11 @@ mod naive {
                         None => (2, Reverse(0)),
                         Some(host) => (usize::from(host.starts_with('*')), Reverse(host.len())),
                     };
-                    let uri_rank =
-                        (cut.is_some(), Reverse(key.len()), Reverse(route.priority), Reverse(uri.len()));
+                    let priority = Reverse(route.priority);
+                    let uri_rank = match kind {
+                        ORDERED => (false, Reverse(0), priority, Reverse(0)),
+                        _ => (cut.is_some(), Reverse(key.len()), priority, Reverse(uri.len())),
+                    };
                     fitting.push((host_rank, uri_rank, number, order, captures.clone()));
                 }
             }
@@ -661,6 +829,15 @@ fn pattern() -> impl Strategy<Value = String> {
     prop_oneof![
         20 => prop::collection::vec(segment, 1..5).prop_map(|segments| format!("/{}", segments.join("/"))),
         1 => Just("*".to_owned()),
+    ]
+}
+
+/// A pattern that may be an expression. They take long to compile, so few tests have them.
+fn pattern_or_expression() -> impl Strategy<Value = String> {
+    prop_oneof![
+        3 => pattern(),
+        1 => "~\\^/[ab]{0,2}\\([ab]\\+\\)",
+        1 => "~\\(/[ab]\\)(\\$|\\(b\\)\\?x?)",
     ]
 }
 
@@ -705,9 +882,28 @@ proptest! {
         routes in prop::collection::vec(any_route(), 0..10),
         requests in prop::collection::vec(any_request(), 1..10),
     ) {
-        for kind in KINDS {
+        for kind in ALL_KINDS {
             for request in &requests {
                 prop_assert_eq!(look_up(kind, &routes, request), naive::find(kind, &routes, request), "{:?} {:?}", kind, request);
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 30, ..ProptestConfig::default() })]
+
+    #[test]
+    fn expressions_agree_with_the_naive_matcher(
+        patterns in prop::collection::vec((pattern_or_expression(), 0i64..3), 1..8),
+        requests in prop::collection::vec(any_request(), 1..10),
+    ) {
+        let routes: Vec<TestRoute> =
+            patterns.iter().map(|(pattern, priority)| route(&[pattern]).priority(*priority)).collect();
+        for kind in ALL_KINDS {
+            let router = compile(kind, &routes);
+            for request in &requests {
+                prop_assert_eq!(find(&router, request), naive::find(kind, &routes, request), "{:?} {:?}", kind, request);
             }
         }
     }
@@ -750,7 +946,7 @@ proptest! {
         batches in prop::collection::vec(prop::collection::vec(any_edit(), 1..4), 1..10),
         requests in prop::collection::vec(any_request(), 1..6),
     ) {
-        for kind in KINDS {
+        for kind in ALL_KINDS {
             let mut slots = Slots::new();
             let mut router = Router::compile(kind, []);
             let mut generations = Vec::new();

@@ -25,6 +25,7 @@ use sigma_plugin::context::RouteFacts;
 use sigma_plugin::geography::Geography;
 use sigma_plugin::{Bridge, Chain, Consumers, OwnedField, OwnedFields, Residents};
 use sigma_schema::cidr::CidrSet;
+use sigma_schema::defined::Definitions;
 
 use crate::challenges::Challenges;
 use crate::compile::Sessions;
@@ -79,6 +80,8 @@ pub struct Snapshot {
     pub(crate) sessions: Option<Arc<Sessions>>,
     /// Where addresses are, if databases are named.
     pub(crate) geography: Option<Geography>,
+    /// The variables that the settings define.
+    pub(crate) definitions: Option<Arc<Definitions>>,
     /// The parts of plugins that exist once per process.
     pub residents: Arc<Residents>,
     /// The bridges of plugins to nodes that do not speak HTTP.
@@ -141,6 +144,8 @@ pub(crate) struct Rare {
     pub(crate) deadline: Option<TimeLimit>,
     pub(crate) rewrite: Option<Rewrite>,
     pub(crate) cache: Option<Box<CacheOrder>>,
+    /// The variables that the route sets, with those of the settings.
+    pub(crate) definitions: Option<Arc<Definitions>>,
 }
 
 impl Rare {
@@ -151,6 +156,7 @@ impl Rare {
             && self.deadline.is_none()
             && self.rewrite.is_none()
             && self.cache.is_none()
+            && self.definitions.is_none()
     }
 
     /// As a route keeps them.
@@ -178,6 +184,10 @@ impl Route {
 
     pub(crate) fn cache(&self) -> Option<&CacheOrder> {
         self.rare.as_ref()?.cache.as_deref()
+    }
+
+    pub(crate) fn definitions(&self) -> Option<&Arc<Definitions>> {
+        self.rare.as_ref()?.definitions.as_ref()
     }
 
     pub(crate) fn rewrite(&self) -> Option<&Rewrite> {
