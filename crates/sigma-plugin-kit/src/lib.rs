@@ -39,6 +39,7 @@ pub mod log_format;
 pub mod log_throttle;
 pub mod multipart;
 pub mod networks;
+pub mod own_route;
 pub mod pem;
 pub mod redis;
 pub mod registry;

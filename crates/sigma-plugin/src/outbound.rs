@@ -20,6 +20,10 @@ use crate::Context;
 /// the routes and plugins of a request by the client. No upstream has this key.
 pub const GATEWAY: &str = "gateway";
 
+/// The key of a [`Call`] as to [`GATEWAY`] that may reach internal routes. Only the configuration may choose its
+/// target, never a client.
+pub const GATEWAY_INTERNAL: &str = "gateway/internal";
+
 /// The limit of nested subrequests; it allows a composition of compositions. A deeper nesting is a loop.
 pub const MOST_WITHIN: u8 = 4;
 

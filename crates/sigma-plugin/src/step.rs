@@ -264,6 +264,9 @@ impl From<Reply> for Step {
 /// Continues with a response after a wait.
 pub type ResponseResume = Box<dyn FnOnce(&mut Context, &Env<'_>) -> ResponseStep>;
 
+/// Continues with a response once calls have ended, see [`ResponseStep::Ask`].
+pub type ResponseAskResume = Box<dyn FnOnce(&mut Context, &Env<'_>, Vec<Asked>) -> ResponseStep>;
+
 /// The result of a hook for a response whose head is known and not sent.
 pub enum ResponseStep {
     /// Continue with [`Context::response`] in its present form.
@@ -277,6 +280,13 @@ pub enum ResponseStep {
     Retry,
     /// Wait for slow work. The response waits; the future is dropped when the client leaves.
     Wait(Pin<Box<dyn Future<Output = ResponseResume>>>),
+    /// As [`Step::Ask`], while the response waits.
+    Ask {
+        /// The calls.
+        calls: Vec<Call>,
+        /// The rest of the hook, which runs when all have ended. It gets the results in the same order.
+        then: ResponseAskResume,
+    },
 }
 
 impl ResponseStep {

@@ -12,7 +12,8 @@ use std::task::{self, Poll};
 
 use sigma_http::{Fault, HeaderId, Method};
 use sigma_net::Peer;
-use sigma_plugin::outbound::{Answer, Call, CallError, GATEWAY, MOST_WITHIN, Outbound};
+use sigma_plugin::Context;
+use sigma_plugin::outbound::{Answer, Call, CallError, GATEWAY, GATEWAY_INTERNAL, MOST_WITHIN, Outbound};
 use sigma_plugin::step::Asked;
 use sigma_wire::{Downstream, Subrequest};
 
@@ -54,17 +55,52 @@ impl Exchange<'_, '_> {
     /// # Errors
     /// Returns an error if the client leaves meanwhile.
     pub(super) async fn ask(&mut self, calls: Vec<Call>) -> Result<Vec<Asked>, Fault> {
+        let info = info_of_asker(self.down.info(), &self.scratch.ctx, self.stage.is_guided());
+        let asker = Asker::new(self.worker, &info, &self.scratch.ctx);
+        asker.ask(calls, &mut self.down).await
+    }
+}
+
+/// Returns the connection of a subrequest. Its peer is the client that plugins trust: a trusted proxy has not seen the
+/// subrequest, and does not vouch for it.
+pub(super) fn info_of_asker(info: &ConnectionInfo, ctx: &Context, is_guided: bool) -> ConnectionInfo {
+    let mut origin = info.origin;
+    let client = &ctx.client;
+    if let Some(addr) = client.addr.filter(|addr| is_guided && Some(*addr) != origin.peer.ip()) {
+        origin.peer = Peer::Ip(SocketAddr::new(addr, client.port));
+    }
+    ConnectionInfo { origin, session: info.session.clone() }
+}
+
+/// The parent of a subrequest.
+#[derive(Clone, Copy)]
+pub(super) struct Asker<'c> {
+    worker: &'c Worker,
+    info: &'c ConnectionInfo,
+    within: u8,
+}
+
+impl<'c> Asker<'c> {
+    /// Returns the parent with this context; `info` comes from [`info_of_asker`].
+    pub(super) fn new(worker: &'c Worker, info: &'c ConnectionInfo, ctx: &Context) -> Asker<'c> {
+        Asker { worker, info, within: ctx.within.saturating_add(1) }
+    }
+
+    /// Makes concurrent calls, and waits for all of them.
+    ///
+    /// # Errors
+    /// Returns an error if the client leaves meanwhile.
+    pub(super) async fn ask(self, calls: Vec<Call>, down: &mut Downstream<'_>) -> Result<Vec<Asked>, Fault> {
         let abandoned = Rc::new(Cell::new(false));
-        let within = self.scratch.ctx.within.saturating_add(1);
-        let info = self.info_of_asker();
-        let asker = Asker { worker: self.worker, info: &info, within };
         let begin = |call: Call| match &*call.upstream {
-            GATEWAY => CallState::Own(Box::pin(asker.exchange(call, Rc::clone(&abandoned)))),
+            GATEWAY | GATEWAY_INTERNAL => {
+                CallState::Own(Box::pin(self.exchange(call, Rc::clone(&abandoned))))
+            }
             _ => CallState::Out(self.worker.calls.call(call)),
         };
         let mut courses: Vec<CallState<'_>> = calls.into_iter().map(begin).collect();
         poll_fn(|task| {
-            if !abandoned.get() && self.down.poll_departure(task).is_ready() {
+            if !abandoned.get() && down.poll_departure(task).is_ready() {
                 abandoned.set(true);
                 courses.iter_mut().for_each(CallState::abandon);
             }
@@ -84,33 +120,7 @@ impl Exchange<'_, '_> {
         };
         Ok(courses.into_iter().filter_map(ended).collect())
     }
-}
 
-impl Exchange<'_, '_> {
-    /// Returns the connection of a subrequest. Its peer is the client that plugins trust: a trusted proxy has not
-    /// seen the subrequest, and does not vouch for it.
-    fn info_of_asker(&self) -> ConnectionInfo {
-        let info = self.down.info();
-        let mut origin = info.origin;
-        let client = &self.scratch.ctx.client;
-        if let Some(addr) =
-            client.addr.filter(|addr| self.stage.is_guided() && Some(*addr) != origin.peer.ip())
-        {
-            origin.peer = Peer::Ip(SocketAddr::new(addr, client.port));
-        }
-        ConnectionInfo { origin, session: info.session.clone() }
-    }
-}
-
-/// The parent of a subrequest.
-#[derive(Clone, Copy)]
-struct Asker<'c> {
-    worker: &'c Worker,
-    info: &'c ConnectionInfo,
-    within: u8,
-}
-
-impl Asker<'_> {
     async fn exchange(self, call: Call, abandoned: Rc<Cell<bool>>) -> Asked {
         if self.within > MOST_WITHIN {
             return Err(CallError("requests of the gateway to itself go in a circle".to_owned()));
@@ -120,6 +130,7 @@ impl Asker<'_> {
             call.body.as_ref().map(|body| (HeaderId::ContentLength, digits.format(body.len()).as_bytes()));
         let limits = Rc::clone(&self.worker.view().server_limits);
         let head = outbound::head(&call, length.as_slice(), &limits.head)?;
+        let is_internal = *call.upstream == *GATEWAY_INTERNAL;
         let Call { method, body, limit, timeout_ms, .. } = call;
         let body = body.unwrap_or_default();
         let mut client = Subrequest::new(method == Method::Head, body, limit, timeout_ms, abandoned);
@@ -129,6 +140,7 @@ impl Asker<'_> {
         let mut exchange =
             Exchange::open(self.worker, self.info, Downstream::Subrequest(&mut client), &mut scratch);
         exchange.scratch.ctx.within = self.within;
+        exchange.scratch.ctx.is_internal = is_internal;
         exchange.run().await;
         self.worker.give_scratch(scratch);
         let received = client.into_received().map_err(|reason| CallError(reason.to_owned()))?;

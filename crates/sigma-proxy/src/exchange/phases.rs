@@ -324,7 +324,7 @@ impl Exchange<'_, '_> {
                     resume(&mut self.scratch.ctx, &self.worker.env(view))
                 }
                 Step::Ask { calls, then } => {
-                    let asked = self.ask(calls).await?;
+                    let asked = Box::pin(self.ask(calls)).await?;
                     then(&mut self.scratch.ctx, &self.worker.env(view), asked)
                 }
             };

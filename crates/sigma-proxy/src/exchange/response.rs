@@ -7,13 +7,15 @@ use std::task::Poll;
 use std::time::Instant;
 
 use sigma_http::{BodyLength, Fault, HeaderId};
-use sigma_plugin::step::ResponseResume;
+use sigma_plugin::outbound::Call;
+use sigma_plugin::step::{ResponseAskResume, ResponseResume};
 use sigma_plugin::{BodyFilter, Context, Entry, Phase, Reply, ResponseStep};
-use sigma_wire::Downstream;
 
+use super::ask::{Asker, info_of_asker};
 use super::local_reply::{Draft, LocalReply};
 use super::stage::InForce;
 use super::transfer::client_gone;
+use super::websocket::Client;
 use super::{Exchange, local_reply};
 use crate::worker::View;
 
@@ -35,8 +37,11 @@ struct PluginProgress {
     next: usize,
 }
 
-/// The future that a plugin waits for.
-type Waiting = Pin<Box<dyn Future<Output = ResponseResume>>>;
+/// The work that a plugin waits for.
+enum Waiting {
+    Future(Pin<Box<dyn Future<Output = ResponseResume>>>),
+    Calls(Vec<Call>, ResponseAskResume),
+}
 
 impl InForce<'_, '_> {
     /// Runs the header filters on the head in `ctx`. `may_retry` says whether another node can be asked. A body in
@@ -44,7 +49,7 @@ impl InForce<'_, '_> {
     pub(super) async fn respond(
         &self,
         ctx: &mut Context,
-        down: &mut Downstream<'_>,
+        down: &mut Client<'_>,
         may_retry: bool,
     ) -> Result<Verdict, Fault> {
         let mut verdict = self.verdict(ctx, down, may_retry).await?;
@@ -57,7 +62,7 @@ impl InForce<'_, '_> {
     async fn verdict(
         &self,
         ctx: &mut Context,
-        down: &mut Downstream<'_>,
+        down: &mut Client<'_>,
         may_retry: bool,
     ) -> Result<Verdict, Fault> {
         if !self.has_hooks(Phase::HeaderFilter) {
@@ -74,19 +79,29 @@ impl InForce<'_, '_> {
     async fn respond_waiting(
         &self,
         ctx: &mut Context,
-        down: &mut Downstream<'_>,
+        down: &mut Client<'_>,
         mut course: PluginProgress,
         mut wait: Waiting,
     ) -> Result<Verdict, Fault> {
         loop {
             let began = ctx.record.started.map(|_| Instant::now());
-            let waited = poll_fn(|task| {
-                if let Poll::Ready(resume) = wait.as_mut().poll(task) {
-                    return Poll::Ready(Ok(resume));
+            let waited = match wait {
+                Waiting::Future(mut future) => {
+                    poll_fn(|task| {
+                        if let Poll::Ready(resume) = future.as_mut().poll(task) {
+                            return Poll::Ready(Ok(resume));
+                        }
+                        down.poll_departure(task).map(|()| Err(client_gone()))
+                    })
+                    .await
                 }
-                down.poll_departure(task).map(|()| Err(client_gone()))
-            })
-            .await;
+                Waiting::Calls(calls, then) => {
+                    // Plugins take part, so the exchange is guided.
+                    let info = info_of_asker(down.info(), ctx, true);
+                    let asked = Asker::new(self.worker, &info, ctx).ask(calls, down).await;
+                    asked.map(|asked| -> ResponseResume { Box::new(move |ctx, env| then(ctx, env, asked)) })
+                }
+            };
             // The plugin before the next one has waited.
             if let Some(entry) = self.entries().nth(course.next.saturating_sub(1)) {
                 ctx.record.waited(entry.name(), Phase::HeaderFilter, began);
@@ -153,7 +168,8 @@ impl InForce<'_, '_> {
                     course.verdict = Verdict::Retry;
                 }
             }
-            ResponseStep::Wait(future) => return Some(future),
+            ResponseStep::Wait(future) => return Some(Waiting::Future(future)),
+            ResponseStep::Ask { calls, then } => return Some(Waiting::Calls(calls, then)),
         }
         None
     }

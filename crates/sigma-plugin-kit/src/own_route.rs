@@ -1,0 +1,83 @@
+//! Responses from another route of this gateway, for error pages and fallbacks.
+
+use sigma_http::{HeaderId, Headers, Method};
+use sigma_plugin::outbound::{Answer, Call, GATEWAY_INTERNAL};
+use sigma_plugin::{Context, Reply};
+
+use crate::fields::frames;
+
+/// Largest response body in bytes, which is in memory until it is sent. Pages are far smaller.
+pub const MOST_BODY_BYTES: usize = 1 << 20;
+
+/// Largest request body in bytes that another route gets.
+pub const MOST_REQUEST_BYTES: usize = 1 << 20;
+
+/// Time until the other route must have responded, in milliseconds; the default of timeouts of nodes.
+const TIMEOUT_MS: u64 = 60_000;
+
+/// The request fields of conditions and ranges, which are about the first resource.
+const CONDITIONS: [&str; 6] =
+    ["If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "If-Range", "Range"];
+
+/// Returns a GET for a page that replaces the response to the request, with the fields of the request.
+pub fn page(ctx: &Context, target: Vec<u8>) -> Call {
+    let mut headers = fields(ctx);
+    for name in CONDITIONS {
+        headers.remove_name(name.as_bytes());
+    }
+    headers.remove_where(|_, name| name.len() >= 8 && name[..8].eq_ignore_ascii_case(b"content-"));
+    call(ctx, target, Method::Get, headers, None)
+}
+
+/// Returns the same request with another target.
+pub fn request(ctx: &Context, target: Vec<u8>) -> Call {
+    call(ctx, target, ctx.request.method, fields(ctx), ctx.body.clone())
+}
+
+fn call(ctx: &Context, target: Vec<u8>, method: Method, headers: Headers, body: Option<Vec<u8>>) -> Call {
+    Call {
+        upstream: GATEWAY_INTERNAL.into(),
+        method,
+        target,
+        host: String::from_utf8_lossy(ctx.request.authority()).into(),
+        headers,
+        passes: ctx.passes(),
+        body,
+        timeout_ms: TIMEOUT_MS,
+        limit: MOST_BODY_BYTES,
+    }
+}
+
+/// The fields of the request, without those that frame it. The response is not encoded, as its plugins come later.
+fn fields(ctx: &Context) -> Headers {
+    let mut fields = ctx.request.headers.clone();
+    fields.remove_hop_by_hop();
+    fields.remove_where(|id, _| {
+        matches!(
+            id,
+            HeaderId::Host
+                | HeaderId::AcceptEncoding
+                | HeaderId::Expect
+                | HeaderId::CdnLoop
+                | HeaderId::ContentLength
+        )
+    });
+    fields.remove(HeaderId::XRealIp);
+    if let Some(addr) = ctx.client.addr {
+        fields.set(HeaderId::XRealIp, addr.to_canonical().to_string().as_bytes());
+    }
+    fields
+}
+
+/// Returns the response with this status.
+pub fn reply(answer: Answer, status: u16) -> Reply {
+    let Answer { headers, body, .. } = answer;
+    let mut reply = Reply { is_passed_on: true, ..Reply::new(status) }.text(body);
+    for (name, value) in headers.iter() {
+        let name = String::from_utf8_lossy(name).into_owned();
+        if !frames(&name) && !matches!(HeaderId::of(name.as_bytes()), HeaderId::Server | HeaderId::Date) {
+            reply = reply.header(name, value);
+        }
+    }
+    reply
+}
