@@ -21,6 +21,7 @@ mod query_rules;
 mod real_ip;
 mod redirect;
 mod request_id;
+mod respond;
 mod response_rewrite;
 mod response_shaping;
 mod security_headers;
@@ -63,6 +64,7 @@ pub static ROSTER: &[&Descriptor] = &[
     &real_ip::REAL_IP,
     &redirect::REDIRECT,
     &request_id::REQUEST_ID,
+    &respond::RESPOND,
     &response_rewrite::RESPONSE_REWRITE,
     &response_shaping::RESPONSE_SHAPING,
     &security_headers::SECURITY_HEADERS,

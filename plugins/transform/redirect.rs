@@ -163,24 +163,30 @@ impl Redirect {
 
     /// Completes the target of the configuration.
     fn finish<T>(&self, ctx: &Context, mut target: Vec<u8>, written: &Written<T>) -> Step {
-        // Two slashes at the beginning would name a host (RFC 3986 §4.2), and browsers take
-        // backslashes for slashes.
-        let slashes = target.iter().take_while(|byte| matches!(byte, b'/' | b'\\')).count();
-        if slashes > 1 && !written.names_host {
-            target.splice(..slashes, [b'/']);
-        }
+        stay_on_host(&mut target, written.names_host);
         if self.append_query_string
             && let Some(args) = ctx.request.query()
         {
             target.push(if target.contains(&b'?') { b'&' } else { b'?' });
             target.extend_from_slice(args);
         }
-        let target = percent_encoded(&target, |byte| {
-            // Control characters of a decoded path must not get into a field.
-            byte < 0x20 || byte == 0x7f || (byte == b'\\' && !written.keeps_backslash)
-        });
+        let target = without_controls(&target, written.keeps_backslash);
         Reply::new(self.ret_code).header("Location", target).into()
     }
+}
+
+/// Keeps a target on this host, unless the operator's text names another one. Two slashes at the beginning would name a
+/// host (RFC 3986 §4.2), and browsers take backslashes for slashes.
+pub(super) fn stay_on_host(target: &mut Vec<u8>, names_host: bool) {
+    let slashes = target.iter().take_while(|byte| matches!(byte, b'/' | b'\\')).count();
+    if slashes > 1 && !names_host {
+        target.splice(..slashes, [b'/']);
+    }
+}
+
+/// Encodes control characters, which a decoded path may have and a field must not, and backslashes.
+pub(super) fn without_controls(target: &[u8], keeps_backslash: bool) -> Vec<u8> {
+    percent_encoded(target, |byte| byte < 0x20 || byte == 0x7f || (byte == b'\\' && !keeps_backslash))
 }
 
 /// Percent-encodes what nginx's `escape_uri` does for a URI, so that an absolute one stays one.
