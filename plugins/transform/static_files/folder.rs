@@ -36,42 +36,75 @@ pub(super) enum Found {
     },
     /// A folder whose path lacks its final slash.
     Folder,
-    /// Neither a file nor a folder, or a folder without an index.
+    /// A folder without an index.
+    Bare(OwnedFd),
+    /// Neither a file nor a folder.
     Nothing,
+}
+
+/// A path to look up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Wanted {
+    /// Its segments below the root.
+    pub(super) segments: Vec<String>,
+    /// It ends with a slash.
+    pub(super) is_folder: bool,
 }
 
 /// How files are opened. Without NONBLOCK a pipe in the folder would hold the thread.
 const READ: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
-/// Looks a path up; `is_folder` if it ends with a slash. The first of `codings` with a file replaces it.
-/// Blocks.
+/// Opens the root. Blocks.
+pub(super) fn root(conf: &Conf) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open(&conf.root, READ | OFlags::DIRECTORY, Mode::empty())?)
+}
+
+/// Returns true if the error says that there is no such file, as far as clients may know.
+pub(super) fn is_absent(error: &io::Error) -> bool {
+    // XDEV and LOOP: a link leads out, or may not be followed. NXIO: a socket.
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::XDEV | Errno::LOOP | Errno::NXIO)
+    )
+}
+
+/// Looks a path up. The first of `codings` with a file replaces it. Blocks.
 pub(super) fn find(
+    root: &OwnedFd,
     conf: &Conf,
-    segments: &[String],
-    is_folder: bool,
+    Wanted { segments, is_folder }: &Wanted,
     codings: &[Precompressed],
 ) -> io::Result<Found> {
-    let root = rustix::fs::open(&conf.root, READ | OFlags::DIRECTORY, Mode::empty())?;
-    if is_folder {
+    if *is_folder {
         for index in &conf.index {
             let path: Vec<&str> = segments.iter().chain([index]).map(String::as_str).collect();
-            match open(&root, &path, conf.symlinks).and_then(described) {
+            match open(root, &path, conf.symlinks).and_then(described) {
                 Ok(found @ Found::File { .. }) => {
-                    return Ok(encoded(&root, &path, conf, codings).unwrap_or(found));
+                    return Ok(encoded(root, &path, conf, codings).unwrap_or(found));
                 }
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
         }
-        return Ok(Found::Nothing);
+        return bare(root, segments, conf.symlinks);
     }
     let path: Vec<&str> = segments.iter().map(String::as_str).collect();
-    let found = open(&root, &path, conf.symlinks).and_then(described)?;
+    let found = open(root, &path, conf.symlinks).and_then(described)?;
     match found {
-        Found::File { .. } => Ok(encoded(&root, &path, conf, codings).unwrap_or(found)),
-        Found::Folder | Found::Nothing => Ok(found),
+        Found::File { .. } => Ok(encoded(root, &path, conf, codings).unwrap_or(found)),
+        Found::Folder | Found::Bare(_) | Found::Nothing => Ok(found),
     }
+}
+
+/// Returns the folder at a path; nothing for a file.
+fn bare(root: &OwnedFd, segments: &[String], symlinks: Symlinks) -> io::Result<Found> {
+    if segments.is_empty() {
+        return Ok(Found::Bare(rustix::fs::openat(root, ".", READ | OFlags::DIRECTORY, Mode::empty())?));
+    }
+    let path: Vec<&str> = segments.iter().map(String::as_str).collect();
+    let (file, _) = open(root, &path, symlinks)?;
+    Ok(if file.metadata()?.is_dir() { Found::Bare(file.into()) } else { Found::Nothing })
 }
 
 /// Returns the file with the same content in one of these codings, the first that exists. It is opened by the
@@ -86,7 +119,7 @@ fn encoded(root: &OwnedFd, path: &[&str], conf: &Conf, codings: &[Precompressed]
                 let name = (*name).to_owned();
                 Some(Found::File { file, name, coding: Some(*coding), size, modified })
             }
-            Found::Folder | Found::Nothing => None,
+            Found::Folder | Found::Bare(_) | Found::Nothing => None,
         }
     })
 }

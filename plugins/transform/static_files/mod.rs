@@ -4,7 +4,9 @@
 //! client; a worker never waits for a disk, and no file is in memory as a whole.
 
 mod body;
+mod fallback;
 mod folder;
+mod listing;
 mod media_type;
 mod precompressed;
 #[cfg(test)]
@@ -22,14 +24,17 @@ use serde::Deserialize;
 use sigma_http::condition::{Outcome, Validators};
 use sigma_http::range::Ranges;
 use sigma_http::{BodyLength, HeaderId, Method};
+use sigma_plugin::variable_fields::{VariableField, VariableForm};
 use sigma_plugin::variables::percent_encode_path;
 use sigma_plugin::{
     Configuration, Context, Descriptor, Env, FileAccess, FileMember, Phase, PhaseSet, Plugin, Reply, Step,
     StreamBody,
 };
+use sigma_schema::template::Template;
 
 use body::FileBody;
-use folder::{Found, Symlinks};
+use fallback::Fallback;
+use folder::{Found, Symlinks, Wanted};
 use precompressed::Precompressed;
 
 /// The plugin.
@@ -38,6 +43,11 @@ pub(crate) static STATIC_FILES: Descriptor = Descriptor {
     priority: 500,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
+    variables: &[
+        VariableField::shown("try.*", VariableForm::Template),
+        VariableField::shown("fallback.pass", VariableForm::Template),
+        VariableField::shown("fallback.uri", VariableForm::Template),
+    ],
     build: |build| Ok(Arc::new(StaticFiles { conf: Arc::new(build.config()?) })),
     files: &[FileMember { name: "root", access: FileAccess::ReadFolder }],
     ..Descriptor::of::<Conf>()
@@ -52,6 +62,9 @@ routes:
         root: "${{PWD}}/site"
         prefix: /static
         cache_control: max-age=60
+  - uri: /app/*
+    plugins:
+      static-files: { root: "${{PWD}}/site", prefix: /app, fallback: /index.html }
 ```
 
 ```console
@@ -64,6 +77,8 @@ Cache-Control: max-age=60
 Content-Type: text/html; charset=utf-8
 …
 <h1>Hello</h1>
+$ curl http://127.0.0.1:9080/app/any/view
+<h1>Hello</h1>
 ```
 "#;
 
@@ -74,7 +89,7 @@ Content-Type: text/html; charset=utf-8
 /// `page.html.br`, `.zst` or `.gz` instead of `page.html`, with an entity tag and ranges of its own, and only if the
 /// file itself may be served. Update these files together with the original. No path leads out of the folder. The
 /// route needs no upstream; plugins that guard it run earlier.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 struct Conf {
     /// The folder, an absolute path.
@@ -83,6 +98,17 @@ struct Conf {
     /// Prefix to strip from the path, e.g. `/static`; other paths are not found.
     #[schemars(extend("default" = ""))]
     prefix: String,
+    /// Paths to try in order, texts with variables; the first existing one is served. One that ends with `/` is a folder,
+    /// whose index is served; a folder without an index gets 403. Default: the path of the request.
+    #[schemars(with = "Option<Vec<String>>", length(min = 1, max = 16))]
+    r#try: Option<Vec<Template>>,
+    /// The response to paths without a file: a file below the folder (`/index.html` for applications of a single page),
+    /// `{pass: TARGET}` for the upstream of the route, `{uri: TARGET}` for another route, or `{status: STATUS}`.
+    /// Default: 404. Another route gets request bodies up to 1 MiB, and its response is in memory up to 1 MiB.
+    fallback: Option<Fallback>,
+    /// Whether folders without an index get a page with their files and folders.
+    #[schemars(extend("default" = false))]
+    listing: bool,
     /// Index files of a folder; the first existing one is served.
     #[schemars(inner(regex(pattern = "^[^/]+$")), extend("default" = ["index.html"]))]
     index: Vec<String>,
@@ -129,27 +155,110 @@ impl Conf {
         if !rest.is_empty() && rest[0] != b'/' {
             return None;
         }
-        let rest = std::str::from_utf8(rest).ok()?;
-        let segments = rest.split('/').filter(|segment| !segment.is_empty() && *segment != ".");
+        self.segments_of(rest)
+    }
+
+    /// The segments of a path below the folder.
+    fn segments_of(&self, path: &[u8]) -> Option<Vec<String>> {
+        let path = std::str::from_utf8(path).ok()?;
+        let segments = path.split('/').filter(|segment| !segment.is_empty() && *segment != ".");
         let segments: Vec<String> = segments.map(str::to_owned).collect();
         let is_wrong = |segment: &String| {
             segment == ".." || segment.contains('\0') || (!self.hidden && segment.starts_with('.'))
         };
         (!segments.iter().any(is_wrong)).then_some(segments)
     }
+
+    /// The paths to look up, in their order.
+    fn wanted(&self, ctx: &Context) -> Vec<Wanted> {
+        let wanted = |path: &[u8]| {
+            let segments = self.segments(path)?;
+            let is_folder = path.ends_with(b"/") || segments.is_empty();
+            Some(Wanted { segments, is_folder })
+        };
+        match &self.r#try {
+            None => wanted(&ctx.uri).into_iter().collect(),
+            Some(texts) => texts.iter().filter_map(|text| wanted(&text.rendered(ctx))).collect(),
+        }
+    }
+
+    /// Looks the paths up. Blocks.
+    fn look(&self, all: &[Wanted], codings: &[Precompressed], request: &RequestedPath) -> io::Result<Target> {
+        let root = folder::root(self)?;
+        let is_absent = |found: &io::Result<Found>| found.as_ref().is_err_and(folder::is_absent);
+        for wanted in all {
+            let found = folder::find(&root, self, wanted, codings);
+            if is_absent(&found) {
+                continue;
+            }
+            match found? {
+                // An index is served at the path of its folder, so that relative links of it work.
+                Found::File { .. } | Found::Bare(_) if request.lacks_slash_of(wanted) => {
+                    return Ok(Target::Found(Found::Folder));
+                }
+                file @ Found::File { .. } => return Ok(Target::Found(file)),
+                Found::Folder if self.r#try.is_none() => return Ok(Target::Found(Found::Folder)),
+                Found::Bare(folder) if self.listing => {
+                    return listing::page(&folder, &request.path, self.hidden).map(Target::Listing);
+                }
+                Found::Bare(_) if self.r#try.is_some() => return Ok(Target::Forbidden),
+                Found::Folder | Found::Bare(_) | Found::Nothing => {}
+            }
+        }
+        if let Some(Fallback::File(path)) = &self.fallback
+            && let Some(segments) = self.segments_of(path.as_bytes())
+        {
+            let wanted = Wanted { is_folder: path.ends_with('/'), segments };
+            let found = folder::find(&root, self, &wanted, codings);
+            if !is_absent(&found) {
+                return found.map(Target::Found);
+            }
+        }
+        Ok(Target::Nothing)
+    }
+}
+
+/// The path of the request.
+struct RequestedPath {
+    path: Vec<u8>,
+    segments: Option<Vec<String>>,
+}
+
+impl RequestedPath {
+    /// Returns true if the request is for this folder, without its final slash.
+    fn lacks_slash_of(&self, wanted: &Wanted) -> bool {
+        let is_below = wanted.is_folder && !wanted.segments.is_empty();
+        is_below && !self.path.ends_with(b"/") && self.segments.as_ref() == Some(&wanted.segments)
+    }
+}
+
+/// The result of a look-up.
+enum Target {
+    Found(Found),
+    /// A page with the content of a folder.
+    Listing(String),
+    /// A folder without an index.
+    Forbidden,
+    Nothing,
 }
 
 impl Plugin for StaticFiles {
     fn access(&self, ctx: &mut Context, _env: &Env<'_>) -> Step {
         if !matches!(ctx.request.method, Method::Get | Method::Head) {
-            return Reply::new(405).header(HeaderId::Allow.name(), "GET, HEAD").into();
+            return match &self.conf.fallback {
+                Some(fallback) if fallback.takes_all_methods() => fallback.step(ctx),
+                _ => Reply::new(405).header(HeaderId::Allow.name(), "GET, HEAD").into(),
+            };
         }
-        let Some(segments) = self.conf.segments(&ctx.uri) else { return Step::status(404) };
-        let is_folder = ctx.uri.ends_with(b"/") || segments.is_empty();
+        let wanted = self.conf.wanted(ctx);
+        if wanted.is_empty() && !matches!(self.conf.fallback, Some(Fallback::File(_))) {
+            return nothing(&self.conf, ctx);
+        }
+        let request = RequestedPath { path: ctx.uri.clone(), segments: self.conf.segments(&ctx.uri) };
         let conf = Arc::clone(&self.conf);
         let codings = precompressed::accepted(&conf.precompressed, &ctx.request.headers);
         let opening = async move {
-            let find = move || (folder::find(&conf, &segments, is_folder, &codings), conf);
+            let find = move || (conf.look(&wanted, &codings, &request), conf);
             tokio::task::spawn_blocking(find).await
         };
         Step::wait(opening, move |opened, ctx, _env| match opened {
@@ -162,26 +271,33 @@ impl Plugin for StaticFiles {
     }
 }
 
-fn answer(found: io::Result<Found>, conf: &Conf, ctx: &Context) -> Step {
+/// Returns the step for a path without a file.
+fn nothing(conf: &Conf, ctx: &mut Context) -> Step {
+    match &conf.fallback {
+        Some(fallback) => fallback.step(ctx),
+        None => Step::status(404),
+    }
+}
+
+fn answer(found: io::Result<Target>, conf: &Conf, ctx: &mut Context) -> Step {
     match found {
-        Ok(Found::File { file, name, coding, size, modified }) => {
+        Ok(Target::Found(Found::File { file, name, coding, size, modified })) => {
             let media_type = media_type::of(&name, &conf.types, &conf.charset);
             Served { file, media_type, coding: coding.map(Precompressed::token), size, modified, conf }
                 .answer(ctx)
         }
-        Ok(Found::Folder) => to_folder(ctx).into(),
-        Ok(Found::Nothing) => Step::status(404),
-        Err(error) => match Errno::from_io_error(&error) {
-            // XDEV and LOOP: a link leads out, or may not be followed. NXIO: a socket.
-            Some(
-                Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::XDEV | Errno::LOOP | Errno::NXIO,
-            ) => Step::status(404),
-            Some(Errno::ACCESS) => Step::status(403),
-            _ => {
-                tracing::error!(%error, root = %conf.root, "a file cannot be opened");
-                Step::status(500)
-            }
-        },
+        Ok(Target::Found(Found::Folder)) => to_folder(ctx).into(),
+        Ok(Target::Listing(page)) => {
+            Reply::new(200).header(HeaderId::ContentType.name(), "text/html; charset=utf-8").text(page).into()
+        }
+        Ok(Target::Forbidden) => Step::status(403),
+        Ok(Target::Found(Found::Bare(_) | Found::Nothing) | Target::Nothing) => nothing(conf, ctx),
+        Err(error) if folder::is_absent(&error) => nothing(conf, ctx),
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::ACCESS) => Step::status(403),
+        Err(error) => {
+            tracing::error!(%error, root = %conf.root, "a file cannot be opened");
+            Step::status(500)
+        }
     }
 }
 

@@ -77,6 +77,64 @@ fn paths_lead_to_files_and_never_out() {
 }
 
 #[test]
+fn paths_without_a_file_have_a_fallback() {
+    let dir = folder();
+    let check = |conf: Value, line: &str, expected: &str| {
+        assert_eq!(shown(&ask(&dir, &conf, line)), expected, "{conf} {line}");
+    };
+    let single_page = || json!({"fallback": "/d/index.html"});
+    check(single_page(), "GET /any/view", "200 index");
+    check(single_page(), "GET /a.txt", "200 0123456789");
+    check(single_page(), "GET /.secret", "200 index");
+    check(single_page(), "POST /any", "405");
+    check(json!({"fallback": {"file": "/none"}}), "GET /any", "404");
+    check(json!({"fallback": {"file": "/.secret"}}), "GET /any", "404");
+    check(json!({"fallback": "/a.txt", "prefix": "/p"}), "GET /other", "200 0123456789");
+    check(json!({"fallback": {"status": 410}}), "GET /any", "410");
+    check(json!({"try": ["$uri", "$uri.txt"]}), "GET /a", "200 0123456789");
+    check(json!({"try": ["$uri", "/a.txt"]}), "GET /none", "200 0123456789");
+    check(json!({"try": ["$uri", "$uri/"]}), "GET /d/", "200 index");
+    check(json!({"try": ["$uri", "$uri/"]}), "GET /d", "301");
+    check(json!({"try": ["$uri", "$uri/"]}), "GET /d/e", "301");
+    check(json!({"try": ["$uri", "/d/"]}), "GET /none", "200 index");
+    check(json!({"try": ["$uri", "$uri/"]}), "GET /d/e/", "403");
+    check(json!({"try": ["$uri", "$uri/"], "fallback": "/a.txt"}), "GET /d/f/", "200 0123456789");
+    check(json!({"try": ["$arg_f"]}), "GET /?f=/../outside/o.txt", "404");
+    let pass = |target: &str, line: &str| {
+        let mut conf = json!({"fallback": {"pass": target}});
+        conf["root"] = dir.path().join("root").to_str().unwrap().into();
+        let plugin = entry("static-files", conf).unwrap();
+        let mut case = Case::new(&format!("{line} HTTP/1.1\nHost: h"));
+        assert!(case.run(&plugin, Phase::Access).is_none(), "{line}");
+        case.target()
+    };
+    assert_eq!(pass("/index.php$is_args$args", "GET /any?x=%201"), "/index.php?x=%201");
+    assert_eq!(pass("/index.php?q=$uri&$args", "GET /a%20b?x=1"), "/index.php?q=/a%20b&x=1");
+    assert_eq!(pass("", "GET /any?x"), "/any?x");
+    assert_eq!(pass("/i", "POST /a.txt"), "/i");
+}
+
+#[test]
+fn folders_are_listed_if_asked() {
+    let dir = folder();
+    let page = |conf: Value, line: &str| {
+        let reply = ask(&dir, &conf, line);
+        assert_eq!(field(&reply, "content-type").as_deref(), Some("text/html; charset=utf-8"));
+        String::from_utf8(reply.body.unwrap()).unwrap()
+    };
+    let root = page(json!({"listing": true}), "GET /");
+    assert!(root.contains("<a href=\"./a.txt\">a.txt</a>") && root.contains("<td>10</td>"), "{root}");
+    assert!(root.find("./d/").unwrap() < root.find("./a.txt").unwrap(), "{root}");
+    assert!(!root.contains("secret") && !root.contains("../"), "{root}");
+    assert!(page(json!({"listing": true, "hidden": true}), "GET /").contains(".secret"));
+    let empty = page(json!({"listing": true}), "GET /d/e/");
+    assert!(empty.contains("<h1>Index of /d/e/</h1>") && empty.contains("href=\"../\""), "{empty}");
+    assert_eq!(shown(&ask(&dir, &json!({"listing": true}), "GET /d/")), "200 index");
+    assert_eq!(shown(&ask(&dir, &json!({"listing": true}), "GET /none/")), "404");
+    assert_eq!(shown(&ask(&dir, &json!({"listing": true}), "GET /out/")), "404");
+}
+
+#[test]
 fn folders_without_a_slash_are_elsewhere() {
     let dir = folder();
     let check = |line: &str, expected: &str| {

@@ -143,6 +143,36 @@ fn redirects() {
     assert_eq!((answer.status(), answer.head.get("location")), (307, Some("/new/a?b")));
 }
 
+/// Paths without a file go to the upstream of the route, or to another route that clients do not reach.
+#[test]
+fn paths_without_a_file_go_elsewhere() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("a.txt"), "file").unwrap();
+    let origin = Origin::echo("a").unwrap();
+    let (root, port) = (dir.path().display(), origin.port());
+    let gateway = with_routes(&format!(
+        r#"  - uri: "/pass/*"
+    plugins: {{ static-files: {{ root: "{root}", prefix: /pass, fallback: {{ pass: "/index.php?q=$uri&$args" }} }} }}
+    upstream: {{ nodes: {{ "127.0.0.1:{port}": 1 }} }}
+  - uri: "/route/*"
+    plugins: {{ static-files: {{ root: "{root}", prefix: /route, fallback: {{ uri: "/inner$is_args$args" }} }} }}
+  - uri: /inner
+    internal: true
+    upstream: {{ nodes: {{ "127.0.0.1:{port}": 1 }} }}
+"#
+    ));
+    let mut client = gateway.connect().unwrap();
+    assert_eq!(client.get("/pass/a.txt").unwrap().text(), "file");
+    let echoed = client.get("/pass/b%20c?x=1").unwrap().json().unwrap();
+    assert_eq!(echoed["target"], "/index.php?q=/pass/b%20c&x=1", "{echoed}");
+    assert_eq!(client.get("/inner").unwrap().status(), 404);
+    let echoed = client.get("/route/none?x=1").unwrap().json().unwrap();
+    assert_eq!(echoed["target"], "/inner?x=1", "{echoed}");
+    let post = "POST /route/none HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbody";
+    let echoed = client.ask(post).unwrap().json().unwrap();
+    assert_eq!((&echoed["method"], &echoed["body_bytes"]), (&"POST".into(), &4.into()), "{echoed}");
+}
+
 /// Bytes that tell their position.
 fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
