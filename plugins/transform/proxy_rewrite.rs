@@ -268,6 +268,9 @@ fn refuse_dot_segments(path: &[u8]) -> Result<(), DotSegment> {
 
 impl ProxyRewrite {
     fn apply(&self, ctx: &mut Context) -> Step {
+        if let Some(rules) = &self.args {
+            rules.reduce(ctx);
+        }
         let Ok((target, captures)) = self.target(ctx) else {
             return Step::json(400, &json!({"error_msg": "the rewritten path has a dot segment"}));
         };

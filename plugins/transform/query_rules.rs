@@ -16,6 +16,8 @@ use super::percent::encode_component;
 #[serde(deny_unknown_fields)]
 #[schemars(extend("minProperties" = 1))]
 pub(super) struct QueryRules {
+    /// Names of the only arguments of the client that stay. The arguments of `uri` stay always.
+    pass: Option<Vec<String>>,
     /// New names by the old ones.
     rename: Option<Templates>,
     /// Names of arguments to remove.
@@ -60,6 +62,18 @@ impl Templates {
 }
 
 impl QueryRules {
+    /// Removes arguments of the client that are not in `pass` from the query for the node.
+    pub(super) fn reduce(&self, ctx: &mut Context) {
+        let Some(pass) = &self.pass else { return };
+        let Some(query) = ctx.outgoing_query() else { return };
+        let kept: Vec<&[u8]> =
+            query.split(|b| *b == b'&').filter(|pair| pass.iter().any(|name| is_named(pair, name))).collect();
+        let kept = kept.join(&b'&');
+        let path = ctx.outgoing_target().split(|b| *b == b'?').next().unwrap_or_default();
+        let query: &[&[u8]] = if kept.is_empty() { &[] } else { &[b"?", &kept] };
+        ctx.target = [path, &query.concat()].concat();
+    }
+
     /// The target with another query.
     pub(super) fn applied(&self, target: &[u8], ctx: &Context) -> Vec<u8> {
         let (path, query) = match target.iter().position(|b| *b == b'?') {
@@ -129,6 +143,9 @@ mod tests {
         check(json!({"set": {"b": "2"}}), "/a?a=1", "/a?a=1&b=2");
         check(json!({"remove": ["debug", "x"]}), "/a?de%62ug=1&a&x=1", "/a?a");
         check(json!({"remove": ["a"]}), "/a?a=1", "/a");
+        check(json!({"pass": ["a", "b"]}), "/a?c=1&a=1&%62&ab=2", "/a?a=1&%62");
+        check(json!({"pass": []}), "/a?c=1", "/a");
+        check(json!({"pass": ["a"], "set": {"b": 1}}), "/a?b=0&a=1", "/a?a=1&b=1");
         check(
             json!({"rename": {"q": "query text"}}),
             "/a?q=%41&qq=1&q",

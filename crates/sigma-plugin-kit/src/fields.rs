@@ -18,6 +18,8 @@ const FRAMING: [HeaderId; 4] =
 /// The rules of one `headers`, in the order in which they apply; none is about a field that frames messages.
 #[derive(Debug, Default)]
 pub struct FieldRules {
+    /// The only fields that stay, besides those of [`stays`].
+    pass: Option<Vec<Box<str>>>,
     add: Vec<(Box<str>, Template)>,
     set: Vec<(Box<str>, Vec<Template>)>,
     remove: Vec<Box<str>>,
@@ -48,6 +50,10 @@ pub struct Rules<A, const MANY: bool> {
     /// Names of fields to remove.
     #[schemars(length(min = 1), inner(regex(pattern = "^[^:]+$")))]
     remove: Option<Vec<Box<str>>>,
+    /// Names of the only fields that stay; it applies before the others. Host, and fields that frame or describe the
+    /// body, stay always.
+    #[schemars(inner(regex(pattern = "^[^:]+$")))]
+    pass: Option<Vec<Box<str>>>,
 }
 
 /// Fields by their names; with `MANY` one may have several values.
@@ -111,7 +117,8 @@ impl<A: Into<Vec<(Box<str>, Template)>>, const MANY: bool> Notation<A, MANY> {
         };
         let rules = match notation {
             Notation::Fields(fields) => FieldRules { set: fields.templates(), ..FieldRules::default() },
-            Notation::Rules(Rules { add, set, remove }) => FieldRules {
+            Notation::Rules(Rules { add, set, remove, pass }) => FieldRules {
+                pass,
                 add: add.map(Into::into).unwrap_or_default(),
                 set: set.map(|set| set.templates()).unwrap_or_default(),
                 remove: remove.unwrap_or_default(),
@@ -125,11 +132,11 @@ impl<A: Into<Vec<(Box<str>, Template)>>, const MANY: bool> Notation<A, MANY> {
         if is_torn {
             return Err(D::Error::custom("invalid value character in header"));
         }
-        let FieldRules { mut add, mut set, mut remove } = rules;
+        let FieldRules { pass, mut add, mut set, mut remove } = rules;
         add.retain(|(name, _)| !frames(name));
         set.retain(|(name, _)| !frames(name));
         remove.retain(|name| !frames(name));
-        Ok(FieldRules { add, set, remove })
+        Ok(FieldRules { pass, add, set, remove })
     }
 }
 
@@ -142,6 +149,10 @@ impl FieldRules {
     /// Applies the rules to one side's fields. `captures` are the values of `$1` and so on. A field without a value
     /// does not exist, as with nginx: adding it does nothing, setting it removes the field.
     pub fn apply(&self, ctx: &mut Context, captures: &[Vec<u8>], side: Side) {
+        if let Some(pass) = &self.pass {
+            let passes = |name: &[u8]| pass.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()));
+            side(ctx).remove_where(|_, name| !stays(name) && !passes(name));
+        }
         for (name, value) in &self.add {
             let value = render(value, ctx, captures);
             if !value.is_empty() {
@@ -176,6 +187,7 @@ pub fn changed_fields(headers: Option<&Value>) -> Vec<OwnedField> {
     let mut names: Vec<&str> = Vec::new();
     for (name, value) in headers.and_then(Value::as_object).into_iter().flatten() {
         match value {
+            Value::Array(_) if name == "pass" => {}
             Value::Object(fields) => names.extend(fields.keys().map(String::as_str)),
             Value::Array(lines) => names.extend(lines.iter().filter_map(Value::as_str)),
             _ => names.push(name),
@@ -188,6 +200,41 @@ pub fn changed_fields(headers: Option<&Value>) -> Vec<OwnedField> {
 /// Returns true if a field frames its message.
 pub fn frames(name: &str) -> bool {
     FRAMING.contains(&HeaderId::of(name.as_bytes()))
+}
+
+/// The fields that no list of fields to pass has to name: those that frame or describe the body, that change the
+/// protocol, and that the gateway itself needs or writes.
+const ALWAYS: [&str; 25] = [
+    "host",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "transfer-encoding",
+    "trailer",
+    "te",
+    "expect",
+    "upgrade",
+    "sec-websocket-extensions",
+    "sec-websocket-key",
+    "sec-websocket-protocol",
+    "sec-websocket-version",
+    "sec-websocket-accept",
+    "cdn-loop",
+    "via",
+    "date",
+    "server",
+    "forwarded",
+    "x-real-ip",
+    "x-forwarded-for",
+    "x-forwarded-proto",
+    "x-forwarded-host",
+    "x-forwarded-port",
+];
+
+/// Returns true if a list of fields to pass does not remove this one.
+fn stays(name: &[u8]) -> bool {
+    ALWAYS.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
 }
 
 /// Parses the templates of a value or a list of values.
@@ -236,6 +283,8 @@ impl Variables for WithCaptures<'_> {
     fn get(&self, name: &VarName) -> Option<VarValue<'_>> {
         if let VarName::Other(name) = name
             && let Ok(number) = name.parse::<usize>()
+            // Without a match they are groups of the path expression.
+            && !self.captures.is_empty()
         {
             return self.captures.get(number).map(|text| VarValue::Text(Cow::Borrowed(text)));
         }
