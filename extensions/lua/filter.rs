@@ -9,6 +9,7 @@ use sigma_plugin::{BodyFilter, Context, Env, Pieces, Reply, Transform};
 use crate::engine::Engine;
 use crate::engine::exchange::{Exchange, Piece, Surroundings};
 use crate::engine::host::Stage;
+use crate::engine::place::Place;
 use crate::engine::run::{Outcome, Run};
 use crate::hooks;
 
@@ -20,8 +21,9 @@ pub(crate) struct Filter {
     engine: Rc<Engine>,
     exchange: Rc<Exchange>,
     surroundings: Surroundings,
-    place: Rc<str>,
-    function: Function,
+    place: Rc<Place>,
+    /// Each gets what the one before it has left.
+    functions: Vec<Function>,
     arguments: Vec<LuaValue>,
     /// A script ended the body: later pieces are dropped.
     is_complete: bool,
@@ -33,8 +35,20 @@ impl Filter {
         engine: &Rc<Engine>,
         exchange: &Rc<Exchange>,
         env: &Env<'_>,
-        place: &Rc<str>,
+        place: &Rc<Place>,
         function: Function,
+        arguments: Vec<LuaValue>,
+    ) -> Filter {
+        Filter::of_all(engine, exchange, env, place, vec![function], arguments)
+    }
+
+    /// A filter that calls several functions, one after the other.
+    pub(crate) fn of_all(
+        engine: &Rc<Engine>,
+        exchange: &Rc<Exchange>,
+        env: &Env<'_>,
+        place: &Rc<Place>,
+        functions: Vec<Function>,
         arguments: Vec<LuaValue>,
     ) -> Filter {
         Filter {
@@ -42,7 +56,7 @@ impl Filter {
             exchange: Rc::clone(exchange),
             surroundings: Surroundings::of(env),
             place: Rc::clone(place),
-            function,
+            functions,
             arguments,
             is_complete: false,
         }
@@ -66,14 +80,16 @@ impl Filter {
         *self.exchange.piece.borrow_mut() = Piece { bytes, is_last };
         // Pieces that scripts hold back are kept by plugin.
         let _ = self.exchange.api_ctx.raw_set("_plugin_name", self.place.split(' ').next());
-        let arguments: MultiValue = self.arguments.iter().cloned().collect();
-        let function = self.function.clone();
-        let run = Run::new(&self.engine, &self.exchange, Stage::BodyFilter, &self.place, function, arguments);
-        let outcome = run.map(|run| self.surroundings.with(|env| run.at_once(ctx, env)));
-        if !matches!(outcome, Ok(Outcome::Returned(_))) {
-            ctx.instead = Some(Box::new(Reply::silent().because(hooks::FAILED)));
-            out.fail(CUT);
-            return;
+        for function in &self.functions {
+            let arguments: MultiValue = self.arguments.iter().cloned().collect();
+            let (engine, exchange, function) = (&self.engine, &self.exchange, function.clone());
+            let run = Run::new(engine, exchange, Stage::BodyFilter, &self.place, function, arguments);
+            let outcome = run.map(|run| self.surroundings.with(|env| run.at_once(ctx, env)));
+            if !matches!(outcome, Ok(Outcome::Returned(_))) {
+                ctx.instead = Some(Box::new(Reply::silent().because(hooks::FAILED)));
+                out.fail(CUT);
+                return;
+            }
         }
         let piece = std::mem::take(&mut *self.exchange.piece.borrow_mut());
         out.bytes(&piece.bytes);

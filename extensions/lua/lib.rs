@@ -7,17 +7,20 @@
 //! | `ngx` | the table `ngx` |
 //! | `core` | the module `apisix.core` and its relatives |
 //! | `modules` | other modules that scripts require |
+//! | `files` | plugins in Lua files |
 //! | `filter` | scripts that change bodies |
 //! | `hooks` | common parts of hooks |
 //! | `loaded` | compiled texts of instances |
 //! | `reply` | the response that a script makes |
 //! | `scripts` | scripts in resources, besides plugins |
 //! | `state` | the Lua states of a process |
+//! | `trial` | `sigma lua`: a script against one request |
 //! | `serverless` | `serverless-pre-function` and `serverless-post-function` |
 
 mod core;
 mod engine;
 mod exit_transformer;
+mod files;
 mod filter;
 mod hooks;
 mod loaded;
@@ -27,6 +30,7 @@ mod reply;
 mod scripts;
 mod serverless;
 mod state;
+mod trial;
 
 use sigma_plugin::Descriptor;
 

@@ -8,7 +8,7 @@ use mlua::{Function, MultiValue, Table, Value as LuaValue};
 use serde_json::Value;
 use sigma_plugin::credentials::Credentials;
 use sigma_plugin::meta::Meta;
-use sigma_plugin::scripts::{RouteCondition, SCRIPT};
+use sigma_plugin::scripts::{FileKinds, FileSearch, RouteCondition, SCRIPT, ScriptTrial};
 use sigma_plugin::{
     BodyFilter, Build, Context, Entry, Env, Kind, OwnedFields, Phase, PhaseSet, Plugin, ResponseStep,
     Scripts, Step,
@@ -19,6 +19,7 @@ use sigma_schema::plugins::{PluginScope, ScriptForm};
 use crate::engine::arguments::type_name;
 use crate::engine::exchange::Exchange;
 use crate::engine::host::Stage;
+use crate::engine::place::Place;
 use crate::engine::run::{Finish, Outcome, Run};
 use crate::engine::{Engine, message_of};
 use crate::filter::Filter;
@@ -86,6 +87,18 @@ impl Scripts for LuaScripts {
         let before = Before { place, text: text.into(), conf: conf.clone(), token: Token::new() };
         Arc::new(WithBefore { before: Arc::new(before), plugin })
     }
+
+    fn files(&self, search: &FileSearch) -> FileKinds {
+        crate::files::load(search)
+    }
+
+    fn stamp(&self, search: &FileSearch) -> u64 {
+        crate::files::stamp(search)
+    }
+
+    fn try_out(&self, trial: &ScriptTrial) -> Result<String, String> {
+        crate::trial::run(trial)
+    }
 }
 
 /// The function of a `filter_func`.
@@ -106,6 +119,12 @@ fn object_of(engine: &Engine, chunk: &Function) -> Result<Table, String> {
     }
 }
 
+/// A `filter_func` in the state of a worker.
+struct LoadedCondition {
+    function: Function,
+    place: Rc<Place>,
+}
+
 /// A `filter_func`.
 #[derive(Debug)]
 struct Condition {
@@ -117,8 +136,11 @@ struct Condition {
 impl RouteCondition for Condition {
     fn holds(&self, variables: &dyn Variables) -> bool {
         let held = here(|engine| {
-            let function = engine.loaded::<Function>(&self.token, || condition_of(engine, &self.text))?;
-            engine.condition(&function, variables)
+            let loaded = engine.loaded::<LoadedCondition>(&self.token, || {
+                let function = condition_of(engine, &self.text)?;
+                Ok(LoadedCondition { function, place: engine.place(&self.place) })
+            })?;
+            engine.condition(&loaded.place, &loaded.function, variables)
         });
         held.unwrap_or_else(|message| {
             tracing::error!("{}: a Lua function failed: runtime error: {message}", self.place);
@@ -171,7 +193,7 @@ struct Script {
 /// The compiled chunk.
 struct Chunk {
     function: Function,
-    place: Rc<str>,
+    place: Rc<Place>,
 }
 
 /// The table of functions of one exchange.
@@ -180,7 +202,7 @@ struct Object(Table);
 impl Script {
     fn chunk(&self, engine: &Rc<Engine>) -> Result<Rc<Chunk>, String> {
         engine.loaded::<Chunk>(&self.token, || {
-            Ok(Chunk { function: engine.compile(&self.text)?, place: self.place.as_str().into() })
+            Ok(Chunk { function: engine.compile(&self.text)?, place: engine.place(&self.place) })
         })
     }
 
@@ -298,7 +320,7 @@ struct WithBefore {
 struct BeforeFunction {
     function: Function,
     conf: LuaValue,
-    place: Rc<str>,
+    place: Rc<Place>,
 }
 
 impl Before {
@@ -309,7 +331,7 @@ impl Before {
                 return Err("the text returns no function".to_owned());
             };
             let conf = core::to_lua(engine.lua(), &self.conf).map_err(|error| message_of(&error))?;
-            Ok(BeforeFunction { function, conf, place: self.place.as_str().into() })
+            Ok(BeforeFunction { function, conf, place: engine.place(&self.place) })
         })
     }
 

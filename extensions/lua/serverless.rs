@@ -13,6 +13,7 @@ use sigma_plugin::{
 
 use crate::engine::exchange::Exchange;
 use crate::engine::host::Stage;
+use crate::engine::place::Place;
 use crate::engine::run::{Outcome, Run};
 use crate::engine::{Engine, message_of, settings};
 use crate::filter::Filter;
@@ -122,7 +123,7 @@ struct Functions {
     /// Arguments of the prelude's `run_all`.
     functions: Table,
     conf: LuaValue,
-    place: Rc<str>,
+    place: Rc<Place>,
 }
 
 impl Functions {
@@ -149,7 +150,7 @@ impl Serverless {
                 functions.raw_push(function_of(engine, text)?).map_err(|error| message_of(&error))?;
             }
             let conf = core::to_lua(lua, &self.conf).map_err(|error| message_of(&error))?;
-            Ok(Functions { functions, conf, place: self.place.as_str().into() })
+            Ok(Functions { functions, conf, place: engine.place(&self.place) })
         })
     }
 

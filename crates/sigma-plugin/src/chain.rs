@@ -114,7 +114,9 @@ impl Chain {
         let of = |phase: Phase| {
             entries.iter().filter(|entry| entry.kind.phases().contains(phase)).cloned().collect()
         };
-        let phases = Phase::ALL.map(of);
+        let mut phases: [Box<[Arc<Entry>]>; Phase::ALL.len()] = Phase::ALL.map(of);
+        // Stable: the others keep their order.
+        phases[Phase::BodyFilter as usize].sort_by_key(|entry| entry.kind.filters_last());
         let hooks = entries.iter().fold(PhaseSet::default(), |hooks, entry| hooks.and(entry.kind.phases()));
         let interest = entries.iter().fold(Interest::default(), |all, entry| all.and(entry.interest()));
         let owned = OwnedFields::new(entries.iter().flat_map(|entry| entry.owned.iter().cloned()));

@@ -46,6 +46,11 @@ pub trait Kind: Send + Sync {
     /// Returns its hooks.
     fn phases(&self) -> PhaseSet;
 
+    /// Returns true if its body filters run after those of other plugins, whatever their priorities.
+    fn filters_last(&self) -> bool {
+        false
+    }
+
     /// Returns its behaviour next to the same plugin in a global rule.
     fn run_policy(&self) -> RunPolicy {
         RunPolicy::Both

@@ -3,12 +3,13 @@
 mod children;
 mod known;
 mod lookup;
+mod newer;
 mod off;
 mod secrets;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 use sigma_schema::Problem;
@@ -38,7 +39,7 @@ pub struct Roster {
     all: Arc<[Arc<dyn Kind>]>,
     /// Names of plugins that may be missing.
     ignored: Box<[String]>,
-    /// Defaults that replace the schemas' defaults
+    /// Defaults that replace the schemas' defaults.
     defaults: Option<Defaults>,
     /// The plugins allowed for requests, and those for sessions; None for all.
     allowed: [Option<BTreeSet<Box<str>>>; 2],
@@ -46,6 +47,8 @@ pub struct Roster {
     left_out: BTreeMap<Box<str>, Box<str>>,
     /// The engine for scripts in resources.
     scripts: Option<Arc<dyn Scripts>>,
+    /// The roster that has replaced this one.
+    newer: OnceLock<Arc<Roster>>,
 }
 
 impl Roster {
@@ -68,6 +71,7 @@ impl Roster {
             allowed: [None, None],
             left_out,
             scripts,
+            newer: OnceLock::new(),
         }
     }
 
@@ -79,7 +83,7 @@ impl Roster {
 
     /// Adds the defaults of the profile to a configuration.
     fn fill_profile(&self, name: &str, scope: PluginScope, conf: &mut Value) {
-        if let Some(defaults) = self.defaults.as_ref().filter(|_| scope == PluginScope::Http) {
+        if let Some(defaults) = self.newest().defaults.as_ref().filter(|_| scope == PluginScope::Http) {
             defaults(name, conf);
         }
     }
@@ -98,9 +102,10 @@ impl Roster {
 
     /// Returns true if this scope may use a plugin. Metadata are for both.
     fn is_for(&self, name: &str, scope: PluginScope) -> bool {
+        let allowed = &self.newest().allowed;
         let names = match scope {
-            PluginScope::Http | PluginScope::Consumer => &self.allowed[0],
-            PluginScope::Stream => &self.allowed[1],
+            PluginScope::Http | PluginScope::Consumer => &allowed[0],
+            PluginScope::Stream => &allowed[1],
             PluginScope::Metadata => &None,
         };
         names.as_ref().is_none_or(|names| names.contains(name))
@@ -129,6 +134,7 @@ impl Roster {
             allowed,
             left_out: self.left_out.clone(),
             scripts: self.scripts.clone(),
+            newer: OnceLock::new(),
         }
     }
 
@@ -141,22 +147,22 @@ impl Roster {
 
     /// Returns the engine for scripts in resources; None if the build has no engine.
     pub fn scripts(&self) -> Option<&Arc<dyn Scripts>> {
-        self.scripts.as_ref()
+        self.newest().scripts.as_ref()
     }
 
     /// Returns an enabled plugin.
     pub fn get(&self, name: &str) -> Option<&Arc<dyn Kind>> {
-        self.plugins.get(name).map(|known| &known.kind)
+        self.newest().plugins.get(name).map(|known| &known.kind)
     }
 
     /// Returns the enabled plugins, in the order of their names.
     pub fn kinds(&self) -> impl Iterator<Item = &Arc<dyn Kind>> {
-        self.plugins.values().map(|known| &known.kind)
+        self.newest().plugins.values().map(|known| &known.kind)
     }
 
     /// Returns true if this plugin exists, enabled or not.
     pub fn is_built_in(&self, name: &str) -> bool {
-        self.all.iter().any(|kind| kind.name() == name)
+        self.newest().all.iter().any(|kind| kind.name() == name)
     }
 
     /// Makes an instance for a route.
@@ -186,7 +192,7 @@ impl Roster {
         let Some(text) = build.written.pointer("/_meta/pre_function").and_then(Value::as_str) else {
             return Ok(plugin);
         };
-        let scripts = self.scripts.as_ref().ok_or(NO_SCRIPTS)?;
+        let scripts = self.scripts().ok_or(NO_SCRIPTS)?;
         scripts.check(ScriptForm::PreFunction, text)?;
         Ok(scripts.before(plugin, &format!("{} of {}", build.plugin, build.resource), text, build.conf))
     }
@@ -219,7 +225,7 @@ impl Roster {
         off: fn() -> Arc<P>,
     ) -> Result<Entry<P>, String> {
         let metadata = lookup.metadata(name);
-        let known = self.plugins.get(name).filter(|_| self.is_for(name, scope));
+        let known = self.newest().plugins.get(name).filter(|_| self.is_for(name, scope));
         let known = known.ok_or_else(|| format!("unknown plugin [{name}]"))?;
         if is_off(conf) {
             return Ok(switched_off(&known.kind, conf, metadata, off()));
@@ -300,7 +306,7 @@ impl Roster {
     /// # Errors
     /// Returns an error message if the configuration is invalid or lacks its attribute.
     pub fn identity(&self, name: &str, conf: &Value) -> Option<Result<(String, Data), String>> {
-        let known = self.plugins.get(name)?;
+        let known = self.newest().plugins.get(name)?;
         let field = known.kind.identifying_field()?;
         let schema = self.checked(name, PluginScope::Consumer)?;
         let mut own = conf.clone();
@@ -348,7 +354,7 @@ impl Roster {
     }
 
     fn checked(&self, name: &str, scope: PluginScope) -> Option<&Checked> {
-        self.plugins.get(name).filter(|_| self.is_for(name, scope))?.checked(scope)
+        self.newest().plugins.get(name).filter(|_| self.is_for(name, scope))?.checked(scope)
     }
 }
 
@@ -405,7 +411,7 @@ impl Roster {
 
 impl PluginSchemas for Roster {
     fn names(&self) -> Vec<&str> {
-        self.plugins.keys().map(|name| &**name).collect()
+        self.newest().plugins.keys().map(|name| &**name).collect()
     }
 
     fn schema(&self, name: &str, scope: PluginScope) -> Option<&Value> {
@@ -413,11 +419,11 @@ impl PluginSchemas for Roster {
     }
 
     fn left_out(&self, name: &str) -> Option<&str> {
-        self.left_out.get(name).map(|group| &**group)
+        self.newest().left_out.get(name).map(|group| &**group)
     }
 
     fn check_script(&self, form: ScriptForm, text: &str) -> Result<(), String> {
-        match &self.scripts {
+        match self.scripts() {
             Some(scripts) => scripts.check(form, text),
             None => Err(NO_SCRIPTS.to_owned()),
         }
@@ -449,7 +455,7 @@ impl PluginSchemas for Roster {
     }
 
     fn check(&self, name: &str, scope: PluginScope, conf: &Value) -> Result<(), PluginRefusal> {
-        let Some(known) = self.plugins.get(name) else { return Err(PluginRefusal::Unknown) };
+        let Some(known) = self.newest().plugins.get(name) else { return Err(PluginRefusal::Unknown) };
         let Some(schema) = self.checked(name, scope) else {
             // Metadata of a plugin without a schema for them may be any object.
             return if scope == PluginScope::Metadata { Ok(()) } else { Err(PluginRefusal::Unknown) };
@@ -509,7 +515,7 @@ impl PluginSchemas for Roster {
             unread.extend(self.unread_of_children(name, scope, &conf));
             return unread;
         }
-        if scope != PluginScope::Metadata || !self.plugins.contains_key(name) {
+        if scope != PluginScope::Metadata || !self.newest().plugins.contains_key(name) {
             return Vec::new();
         }
         // It has no metadata at all.
@@ -555,7 +561,7 @@ impl PluginSchemas for Roster {
 
     fn attributes(&self, name: &str) -> Option<Value> {
         // Enabled or not: a plugin may be configured before it is used.
-        self.all.iter().find(|kind| kind.name() == name)?.attributes()
+        self.newest().all.iter().find(|kind| kind.name() == name)?.attributes()
     }
 
     fn standing(&self, name: &str) -> Option<Standing<'_>> {
@@ -564,7 +570,7 @@ impl PluginSchemas for Roster {
     }
 
     fn is_ignored(&self, name: &str) -> bool {
-        self.ignored.iter().any(|ignored| ignored == name)
+        self.newest().ignored.iter().any(|ignored| ignored == name)
     }
 }
 
@@ -586,10 +592,4 @@ fn also_known(scope: PluginScope) -> &'static [&'static str] {
 /// contains it.
 fn take_meta(conf: &mut Value) -> Option<Value> {
     conf.as_object_mut()?.remove("_meta")
-}
-
-impl std::fmt::Debug for Roster {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.plugins.keys()).finish()
-    }
 }

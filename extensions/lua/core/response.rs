@@ -52,7 +52,7 @@ pub(crate) fn through_callbacks(
     }
     let exchange = Exchange::known(ctx)?;
     let exit: Function = engine.lua().named_registry_value(EXIT).ok()?;
-    let place = "core.response.exit".into();
+    let place = engine.place("core.response.exit");
     let run = Run::new(engine, &exchange, Stage::Access, &place, exit, values.clone());
     Some(match run {
         Ok(run) => {

@@ -7,7 +7,6 @@ use mlua::{AnyUserData, Lua, Table, Value};
 use serde_json::{Map, Number, Value as Json, json};
 use sigma_schema::validation::Schema;
 
-use super::json_reader::DEPTH;
 use crate::engine::arguments::{Results, failed, one, several, type_name};
 use crate::engine::host::Host;
 use crate::engine::message_of;
@@ -115,8 +114,7 @@ impl Compiled {
         if let Value::UserData(known) = self.by_table.raw_get(table).map_err(text)? {
             return known.borrow::<Rc<Schema>>().map(|schema| Rc::clone(&schema)).map_err(text);
         }
-        let document = to_json(&Value::Table(table.clone()))?;
-        let schema = Rc::new(Schema::compile(&with_lists(document))?);
+        let schema = Rc::new(Schema::compile(&schema_of(&Value::Table(table.clone()))?)?);
         if self.count.replace(self.count.get() + 1) >= MOST_SCHEMAS {
             self.by_table.clear().map_err(text)?;
             self.count.set(1);
@@ -125,6 +123,17 @@ impl Compiled {
         self.by_table.raw_set(table, kept).map_err(text)?;
         Ok(schema)
     }
+}
+
+/// The most levels of a schema or a value: each takes room on the stack of the thread, which has no other limit.
+const MOST_LEVELS: usize = 100;
+
+/// A schema as a document.
+///
+/// # Errors
+/// Returns a message for values that JSON does not have, and for too many levels.
+pub(crate) fn schema_of(value: &Value) -> Result<Json, String> {
+    to_json(value).map(with_lists)
 }
 
 /// A schema whose empty lists are arrays: an empty table of Lua does not say which it is.
@@ -165,7 +174,7 @@ struct Reading {
 
 impl Reading {
     fn value(&mut self, value: &Value, depth: usize) -> Result<Json, String> {
-        if depth > DEPTH {
+        if depth > MOST_LEVELS {
             return Err("the tables are nested too deeply".to_owned());
         }
         self.left = self

@@ -1,6 +1,6 @@
 //! The run time of scripts: a hook in the interpreter ends those that take too long.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ const INSTRUCTIONS: u32 = 10_000;
 
 /// The time that the scripts of one state have used.
 pub(crate) struct Budget {
-    /// The most time of one run without a wait.
-    run: Duration,
+    /// The most time of the run without a wait.
+    run: Cell<Duration>,
+    /// The time of the thread when the run began.
+    began: Cell<Duration>,
     /// The time of the thread when the run ends at the latest.
     until: Cell<Duration>,
     /// The run has no time left. The hook fails at each instruction then: so `pcall` cannot go on.
     is_spent: Cell<bool>,
     /// A function outside the interpreter has seen the end of the time.
     is_late: Cell<bool>,
-    /// The text of the error.
-    message: RefCell<String>,
 }
 
 /// The processor time of this thread: other threads and a busy machine do not count.
@@ -32,15 +32,19 @@ fn thread_time() -> Duration {
 }
 
 impl Budget {
-    pub(crate) fn new(run: Duration) -> Budget {
-        let message = format!("the script ran longer than {} ms without a wait", run.as_millis());
+    pub(crate) fn new() -> Budget {
         Budget {
-            run,
+            run: Cell::new(Duration::ZERO),
+            began: Cell::new(Duration::ZERO),
             until: Cell::new(Duration::MAX),
             is_spent: Cell::new(false),
             is_late: Cell::new(false),
-            message: RefCell::new(message),
         }
+    }
+
+    /// The text of the error.
+    fn message(&self) -> String {
+        format!("the script ran longer than {} ms without a wait", self.run.get().as_millis())
     }
 
     /// Installs the hook.
@@ -58,17 +62,20 @@ impl Budget {
             if !budget.is_spent.replace(true) {
                 budget.hook(lua, 1)?;
             }
-            Err(mlua::Error::runtime(budget.message.borrow().as_str()))
+            Err(mlua::Error::runtime(budget.message()))
         })
     }
 
-    /// Begins a run.
-    pub(super) fn begin(self: &Rc<Self>, lua: &Lua) -> mlua::Result<()> {
+    /// Begins a run that may take so long.
+    pub(super) fn begin(self: &Rc<Self>, lua: &Lua, run: Duration) -> mlua::Result<()> {
         if self.is_spent.replace(false) {
             self.hook(lua, INSTRUCTIONS)?;
         }
         self.is_late.set(false);
-        self.until.set(thread_time() + self.run);
+        let now = thread_time();
+        self.run.set(run);
+        self.began.set(now);
+        self.until.set(now + run);
         Ok(())
     }
 
@@ -83,7 +90,7 @@ impl Budget {
     /// As `check`, without a look at the clock: fails once another check has failed.
     pub(super) fn check_late(&self) -> Result<(), String> {
         if self.is_spent.get() || self.is_late.get() {
-            return Err(self.message.borrow().clone());
+            return Err(self.message());
         }
         Ok(())
     }
@@ -97,5 +104,10 @@ impl Budget {
     pub(super) fn end(&self) -> bool {
         self.until.set(Duration::MAX);
         self.is_spent.get()
+    }
+
+    /// The processor time since the run began.
+    pub(super) fn used(&self) -> Duration {
+        thread_time().saturating_sub(self.began.get())
     }
 }

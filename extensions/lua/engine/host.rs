@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mlua::{Function, Lua, MultiValue, Table, Thread, Value};
-use sigma_plugin::{Context, Env, Local, Node};
+use sigma_plugin::{Consumers, Context, Env, Local, Node};
 
 use super::Engine;
 use super::arguments::{Arguments, Results, nothing};
 use super::budget::Budget;
 use super::exchange::Exchange;
 use super::lifetime::{Alone, Lifetime};
+use super::place::Place;
 
 /// Where a script runs, in nginx's terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,6 +89,8 @@ pub(crate) struct Seat {
     pub(crate) now: Duration,
     /// The state of the exchange for scripts.
     pub(crate) exchange: Rc<Exchange>,
+    /// The consumers, for scripts of a plugin that authenticates them.
+    pub(crate) consumers: Option<Consumers>,
 }
 
 /// The worker of a Lua state.
@@ -118,6 +121,8 @@ pub(crate) struct Host {
     /// The run without an exchange: a timer's.
     alone: RefCell<Option<Rc<Alone>>>,
     stage: Cell<Stage>,
+    /// The place of the script that runs.
+    place: RefCell<Option<Rc<Place>>>,
     wish: RefCell<Option<Wish>>,
     /// Unset in states that only check texts.
     worker: OnceCell<WorkerFacts>,
@@ -135,6 +140,7 @@ impl Host {
             budget,
             seat: RefCell::new(None),
             alone: RefCell::new(None),
+            place: RefCell::new(None),
             stage: Cell::new(Stage::Load),
             wish: RefCell::new(None),
             worker: OnceCell::new(),
@@ -198,10 +204,20 @@ impl Host {
     }
 
     /// Begins a run of an exchange: it is moved here until [`Host::leave`].
-    pub(super) fn enter(&self, stage: Stage, ctx: &mut Context, env: &Env<'_>, exchange: Rc<Exchange>) {
+    pub(super) fn enter(
+        &self,
+        stage: Stage,
+        ctx: &mut Context,
+        env: &Env<'_>,
+        exchange: Rc<Exchange>,
+        place: &Rc<Place>,
+    ) {
         self.stage.set(stage);
         self.wish.borrow_mut().take();
-        let seat = Seat { ctx: std::mem::take(ctx), now: env.unix_time(), exchange };
+        *self.place.borrow_mut() = Some(Rc::clone(place));
+        let authenticates = place.plugin.as_ref().is_some_and(|plugin| plugin.identifying.is_some());
+        let consumers = authenticates.then(|| env.consumers.clone());
+        let seat = Seat { ctx: std::mem::take(ctx), now: env.unix_time(), exchange, consumers };
         *self.seat.borrow_mut() = Some(seat);
     }
 
@@ -210,7 +226,24 @@ impl Host {
         if let Some(seat) = self.seat.borrow_mut().take() {
             *ctx = seat.ctx;
         }
+        self.leave_place();
+    }
+
+    /// Begins a call without an exchange, until [`Host::leave_place`].
+    pub(super) fn enter_at(&self, place: &Rc<Place>) {
+        self.enter_stage(Stage::Load);
+        *self.place.borrow_mut() = Some(Rc::clone(place));
+    }
+
+    /// Ends such a call.
+    pub(super) fn leave_place(&self) {
+        self.place.borrow_mut().take();
         self.stage.set(Stage::Load);
+    }
+
+    /// The place of the script that runs; None while a text is loaded, and in conditions of routes.
+    pub(crate) fn place(&self) -> Option<Rc<Place>> {
+        self.place.borrow().clone()
     }
 
     /// Begins a run without an exchange.
@@ -220,15 +253,16 @@ impl Host {
     }
 
     /// Begins a run of a timer, until [`Host::leave_alone`].
-    pub(super) fn enter_alone(&self, alone: &Rc<Alone>) {
+    pub(super) fn enter_alone(&self, alone: &Rc<Alone>, place: &Rc<Place>) {
         self.enter_stage(Stage::Timer);
+        *self.place.borrow_mut() = Some(Rc::clone(place));
         *self.alone.borrow_mut() = Some(Rc::clone(alone));
     }
 
     /// Ends a run of a timer.
     pub(super) fn leave_alone(&self) {
         self.alone.borrow_mut().take();
-        self.stage.set(Stage::Load);
+        self.leave_place();
     }
 
     /// The lifetime of the exchange or timer that runs; None while a text is loaded.

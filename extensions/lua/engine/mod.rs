@@ -8,22 +8,27 @@ pub(crate) mod host;
 pub(crate) mod lifetime;
 pub(crate) mod modules;
 pub(crate) mod outbound;
+pub(crate) mod place;
 pub(crate) mod run;
 mod sandbox;
 pub(crate) mod settings;
 
+use std::cell::RefCell;
 use std::ffi::c_void;
 use std::rc::Rc;
 
 use mlua::chunk::ChunkMode;
-use mlua::{Function, LightUserData, Lua, LuaOptions, StdLib, Table, Value};
+use mlua::{Function, IntoLuaMulti, LightUserData, Lua, LuaOptions, MultiValue, StdLib, Table, Value};
+use sigma_plugin::script_counts::EngineSeat;
 use sigma_schema::expr::{VarName, VarValue, Variables};
 
 use budget::Budget;
 use host::Host;
+use place::Place;
 use sandbox::Parts;
 use settings::Settings;
 
+use crate::files::Library;
 use crate::loaded::{Loaded, Token};
 
 /// The first value that a coroutine yields when its script waits. Scripts cannot make it.
@@ -50,6 +55,10 @@ pub(crate) struct Engine {
     new_ctx: fn(&Lua) -> mlua::Result<Table>,
     /// The compiled texts of plugin instances.
     instances: Loaded,
+    /// The counters of its scripts.
+    seat: EngineSeat,
+    /// The newest library of plugins in files.
+    library: RefCell<Option<Rc<Library>>>,
 }
 
 /// A state in the making, for those who register functions.
@@ -79,7 +88,7 @@ impl Engine {
         // The hook that ends scripts does not run in compiled code.
         lua.load("jit.off()").exec()?;
         lua.set_app_data(settings.clone());
-        let budget = Rc::new(Budget::new(settings.run_time));
+        let budget = Rc::new(Budget::new());
         let host = Rc::new(Host::new(Rc::clone(&budget)));
         let libraries = sandbox::libraries(&lua)?;
         let prelude = lua.load(include_str!("prelude.lua")).set_name("=gateway");
@@ -116,6 +125,8 @@ impl Engine {
             environment: parts.environment,
             new_ctx: functions.new_ctx,
             instances: Loaded::default(),
+            seat: settings.board.enter(),
+            library: RefCell::new(None),
             lua,
             host,
             budget,
@@ -146,27 +157,106 @@ impl Engine {
         compiled().map_err(|error| message_of(&error))
     }
 
+    /// Makes the globals of a script.
+    pub(crate) fn new_environment(&self) -> mlua::Result<Table> {
+        self.environment.call(())
+    }
+
+    /// Compiles a file. Its environment has these members as well.
+    ///
+    /// # Errors
+    /// Returns Lua's message, which begins with `name` and the line.
+    pub(crate) fn compile_file(&self, text: &str, name: &str, additions: &Table) -> Result<Function, String> {
+        let compiled = || {
+            let environment: Table = self.environment.call(())?;
+            for member in additions.pairs::<Value, Value>() {
+                let (member, value) = member?;
+                environment.raw_set(member, value)?;
+            }
+            // A first line with `#!` is for other interpreters.
+            let text = if text.starts_with('#') { format!("--{text}") } else { text.to_owned() };
+            let chunk = self.lua.load(text).set_name(format!("@{name}"));
+            chunk.set_mode(ChunkMode::Text).set_environment(environment).into_function()
+        };
+        compiled().map_err(|error| message_of(&error))
+    }
+
     /// Runs a chunk that only defines things, and returns its first result.
     ///
     /// # Errors
     /// Returns the message of an error that the chunk raises.
     pub(crate) fn define(&self, chunk: &Function) -> Result<Value, String> {
+        self.define_with(chunk, ())
+    }
+
+    /// As [`Engine::define`], with arguments.
+    ///
+    /// # Errors
+    /// As [`Engine::define`].
+    pub(crate) fn define_with(
+        &self,
+        chunk: &Function,
+        arguments: impl IntoLuaMulti,
+    ) -> Result<Value, String> {
         self.host.enter_stage(host::Stage::Load);
-        self.budget.begin(&self.lua).map_err(|error| message_of(&error))?;
-        let result = chunk.call::<Value>(());
+        self.budget.begin(&self.lua, self.settings.run_time).map_err(|error| message_of(&error))?;
+        let result = chunk.call::<Value>(arguments);
         self.end_budget();
         result.map_err(|error| message_of(&error))
     }
 
-    /// Ends a run. If it had no time left, the prelude resets its count.
-    fn end_budget(&self) {
-        if self.budget.end() {
+    /// Calls a function without an exchange, such as a check of a configuration.
+    ///
+    /// # Errors
+    /// Returns the message of an error that it raises.
+    pub(crate) fn call_at(
+        &self,
+        place: &Rc<Place>,
+        function: &Function,
+        arguments: MultiValue,
+    ) -> Result<MultiValue, String> {
+        self.host.enter_at(place);
+        let called = self.budget.begin(&self.lua, place.run_time).and_then(|()| function.call(arguments));
+        self.end_budget_at(place);
+        self.host.leave_place();
+        called.map_err(|error| {
+            place.counts.failed();
+            message_of(&error)
+        })
+    }
+
+    /// Ends a run, and counts it.
+    fn end_budget_at(&self, place: &Place) {
+        let used = self.budget.used();
+        place.counts.ran(used, self.end_budget());
+        self.seat.set_memory(self.lua.used_memory());
+    }
+
+    /// Ends a run; whether it had no time left. The prelude resets its count then.
+    fn end_budget(&self) -> bool {
+        let is_spent = self.budget.end();
+        if is_spent {
             // It only sets a number. Without the hook of a spent budget it cannot fail.
-            let reset = self.budget.begin(&self.lua).and_then(|()| self.reset.call::<()>(()));
+            let begun = self.budget.begin(&self.lua, self.settings.run_time);
+            let reset = begun.and_then(|()| self.reset.call::<()>(()));
             if let Err(error) = reset {
                 tracing::error!("the Lua state cannot be reset: {}", message_of(&error));
             }
             self.budget.end();
+        }
+        is_spent
+    }
+
+    /// Replaces the library of plugins in files. The plugins of an older one end.
+    pub(crate) fn succeed(&self, library: &Rc<Library>) {
+        let mut current = self.library.borrow_mut();
+        if current.as_ref().is_some_and(|known| known.number() > library.number()) {
+            return;
+        }
+        let former = current.replace(Rc::clone(library));
+        drop(current);
+        if let Some(former) = former {
+            former.end(self);
         }
     }
 
@@ -174,9 +264,46 @@ impl Engine {
     ///
     /// # Errors
     /// Returns the message of an error that it raises.
-    pub(crate) fn condition(&self, function: &Function, variables: &dyn Variables) -> Result<bool, String> {
+    pub(crate) fn condition(
+        &self,
+        place: &Place,
+        function: &Function,
+        variables: &dyn Variables,
+    ) -> Result<bool, String> {
         self.host.enter_stage(host::Stage::Match);
-        let held = self.budget.begin(&self.lua).and_then(|()| {
+        let value = self.scoped(place, variables, |variables| function.call(variables))?;
+        Ok(!matches!(value, Value::Nil | Value::Boolean(false)))
+    }
+
+    /// Calls a function of a plugin for sessions with its configuration and `ctx`, whose variables are the session's.
+    ///
+    /// # Errors
+    /// Returns the message of an error that it raises.
+    pub(crate) fn with_variables(
+        &self,
+        place: &Rc<Place>,
+        function: &Function,
+        conf: &Value,
+        variables: &dyn Variables,
+    ) -> Result<Value, String> {
+        self.host.enter_at(place);
+        let result = self.scoped(place, variables, |variables| {
+            let ctx = self.lua.create_table()?;
+            ctx.raw_set("var", variables)?;
+            function.call((conf.clone(), ctx))
+        });
+        self.host.leave_place();
+        result
+    }
+
+    /// Runs something with a table of variables, within the budget of a place.
+    fn scoped(
+        &self,
+        place: &Place,
+        variables: &dyn Variables,
+        run: impl FnOnce(Table) -> mlua::Result<Value>,
+    ) -> Result<Value, String> {
+        let result = self.budget.begin(&self.lua, place.run_time).and_then(|()| {
             self.lua.scope(|scope| {
                 let get = scope.create_function(|lua, name: mlua::LuaString| {
                     let name = VarName::parse(&name.to_string_lossy());
@@ -191,14 +318,16 @@ impl Engine {
                     };
                     Ok((Value::Nil, value))
                 })?;
-                let set = scope.create_function(|_, ()| Ok("the variables of a condition are read only"))?;
+                let set = scope.create_function(|_, ()| Ok("these variables are read only"))?;
                 let variables: Table = self.proxy.call((get, set))?;
-                let value: Value = function.call(variables)?;
-                Ok(!matches!(value, Value::Nil | Value::Boolean(false)))
+                run(variables)
             })
         });
-        self.end_budget();
-        held.map_err(|error| message_of(&error))
+        self.end_budget_at(place);
+        result.map_err(|error| {
+            place.counts.failed();
+            message_of(&error)
+        })
     }
 
     /// `run_all` of the prelude: runs functions in order, until one returns something.

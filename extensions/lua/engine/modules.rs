@@ -51,6 +51,7 @@ impl Modules {
 
     /// Registers `require`.
     pub(crate) fn register(&self, lua: &Lua, host: &Rc<Host>, base: &Table) -> mlua::Result<()> {
+        lua.set_app_data(Known(Rc::clone(&self.known)));
         for name in ["bit", "coroutine", "math", "os", "string", "table"] {
             self.add_value(name, base.raw_get::<Value>(name)?);
         }
@@ -63,4 +64,12 @@ impl Modules {
             }
         })
     }
+}
+
+/// The modules of a state, for files of plugins.
+struct Known(Rc<RefCell<HashMap<String, Value>>>);
+
+/// A module of the gateway in a state; None if there is no such module.
+pub(crate) fn known_module(lua: &Lua, name: &str) -> Option<Value> {
+    lua.app_data_ref::<Known>()?.0.borrow().get(name).cloned()
 }

@@ -12,6 +12,7 @@ use super::arguments::failed;
 use super::exchange::Exchange;
 use super::host::{Ready, Stage, Wish, Work};
 use super::lifetime::Alone;
+use super::place::Place;
 use super::{Engine, message_of, wish};
 
 /// How a run ended.
@@ -80,7 +81,7 @@ pub(crate) struct Run {
     /// The first is the main coroutine.
     tasks: Vec<Task>,
     /// Where the log says that it ran.
-    place: Rc<str>,
+    place: Rc<Place>,
 }
 
 impl Run {
@@ -92,7 +93,7 @@ impl Run {
         engine: &Rc<Engine>,
         exchange: &Rc<Exchange>,
         stage: Stage,
-        place: &Rc<str>,
+        place: &Rc<Place>,
         function: Function,
         arguments: MultiValue,
     ) -> Result<Run, String> {
@@ -107,7 +108,7 @@ impl Run {
     /// Returns a message if there is no memory for it.
     pub(crate) fn alone(
         engine: &Rc<Engine>,
-        place: &Rc<str>,
+        place: &Rc<Place>,
         function: Function,
         arguments: MultiValue,
     ) -> Result<Run, String> {
@@ -221,7 +222,7 @@ impl Run {
     fn advanced(&mut self, ctx: &mut Context, env: &Env<'_>) -> Progress {
         let Scope::Exchange(exchange) = &self.scope else { return Progress::Ended(Outcome::Failed) };
         let engine = Rc::clone(&self.engine);
-        engine.host.enter(self.stage, ctx, env, Rc::clone(exchange));
+        engine.host.enter(self.stage, ctx, env, Rc::clone(exchange), &self.place);
         let progress = self.budgeted(&engine);
         engine.host.leave(ctx);
         progress
@@ -231,18 +232,18 @@ impl Run {
     fn advanced_alone(&mut self) -> Progress {
         let Scope::Alone(alone) = &self.scope else { return Progress::Ended(Outcome::Failed) };
         let engine = Rc::clone(&self.engine);
-        engine.host.enter_alone(alone);
+        engine.host.enter_alone(alone, &self.place);
         let progress = self.budgeted(&engine);
         engine.host.leave_alone();
         progress
     }
 
     fn budgeted(&mut self, engine: &Rc<Engine>) -> Progress {
-        let progress = match engine.budget.begin(&engine.lua) {
+        let progress = match engine.budget.begin(&engine.lua, self.place.run_time) {
             Ok(()) => self.progress(),
             Err(error) => self.failed(&message_of(&error)),
         };
-        engine.end_budget();
+        engine.end_budget_at(&self.place);
         progress
     }
 
@@ -421,6 +422,7 @@ impl Run {
 
     /// Logs an error that a script did not handle.
     fn complain(&self, message: &str) {
+        self.place.counts.failed();
         // The first line names the place; the stack follows it.
         let (first, stack) = message.split_once('\n').unwrap_or((message, ""));
         tracing::error!("{}: a Lua function failed: runtime error: {first}", self.place);

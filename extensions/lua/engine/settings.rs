@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 use sigma_plugin::Node;
+use sigma_plugin::script_counts::ScriptBoard;
 use sigma_schema::cidr::{Cidr, CidrSet};
 
 use super::dictionaries::Dictionaries;
@@ -44,6 +45,17 @@ pub(crate) struct Attributes {
     sockets: usize,
     /// The most bytes that one read of a socket returns, and the largest response body of `resty.http`.
     socket_bytes: usize,
+    /// Limits of the scripts of single plugins, by the plugin's name.
+    plugin_limits: BTreeMap<String, PluginLimits>,
+}
+
+/// Limits of the scripts of one plugin.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct PluginLimits {
+    /// As `run_ms` of all plugins.
+    #[schemars(range(min = 1, max = 10000))]
+    run_ms: u64,
 }
 
 /// A network in CIDR notation, or an address.
@@ -65,6 +77,7 @@ impl Default for Attributes {
             allowed_networks: Vec::new(),
             sockets: 256,
             socket_bytes: 8 << 20,
+            plugin_limits: BTreeMap::new(),
         }
     }
 }
@@ -84,6 +97,10 @@ pub(crate) struct Settings {
     pub(crate) allowed_networks: CidrSet,
     pub(crate) sockets: usize,
     pub(crate) socket_bytes: usize,
+    /// `run_time` of single plugins.
+    run_times: Rc<BTreeMap<String, Duration>>,
+    /// Where scripts are counted.
+    pub(crate) board: Arc<ScriptBoard>,
     /// The setting `plugin_attr`.
     pub(crate) attributes: Rc<Value>,
     pub(crate) hostname: String,
@@ -109,6 +126,7 @@ impl Settings {
             allowed_networks,
             sockets,
             socket_bytes,
+            plugin_limits,
         } = told.unwrap_or_default();
         let made = Dictionaries::new(&custom_lua_shared_dict)
             .map_err(|error| format!("plugin_attr.serverless-pre-function.{error}"))?;
@@ -124,8 +142,20 @@ impl Settings {
             allowed_networks: allowed_networks.into_iter().map(|network| network.0).collect(),
             sockets,
             socket_bytes,
+            run_times: Rc::new(
+                plugin_limits
+                    .into_iter()
+                    .map(|(plugin, limits)| (plugin, Duration::from_millis(limits.run_ms)))
+                    .collect(),
+            ),
+            board: node.part(ScriptBoard::default),
             attributes: Rc::new(node.attributes().clone()),
             hostname: node.hostname().to_owned(),
         })
+    }
+
+    /// The longest run of a plugin's scripts without a wait.
+    pub(crate) fn run_time_of(&self, plugin: &str) -> Duration {
+        self.run_times.get(plugin).copied().unwrap_or(self.run_time)
     }
 }

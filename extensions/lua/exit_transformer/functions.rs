@@ -12,6 +12,7 @@ use crate::core::json;
 use crate::engine::arguments::type_name;
 use crate::engine::exchange::Exchange;
 use crate::engine::host::Stage;
+use crate::engine::place::Place;
 use crate::engine::run::{Outcome, Run};
 use crate::engine::{Engine, message_of};
 use crate::loaded::Token;
@@ -54,7 +55,7 @@ struct Compiled {
     chain: Function,
     /// Logs the error of a function.
     failed: Function,
-    place: Rc<str>,
+    place: Rc<Place>,
 }
 
 /// A response as the functions have made it.
@@ -86,7 +87,7 @@ impl Functions {
                 functions,
                 chain: engine.compile(CHAIN)?,
                 failed: failed.map_err(text)?,
-                place: self.place.as_str().into(),
+                place: engine.place(&self.place),
             })
         })
     }

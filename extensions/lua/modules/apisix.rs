@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use mlua::{Lua, Value};
 
+use super::consumer;
 use crate::core::config::attribute;
 use crate::engine::arguments::one;
 use crate::engine::host::Host;
@@ -15,22 +16,9 @@ use crate::engine::modules::Modules;
 const REFUSED: &[(&str, &[&str], &str)] = &[
     ("apisix.plugin", &["get", "get_all", "load"], "scripts may not call other plugins"),
     (
-        "apisix.plugin",
-        &["plugin_metadata"],
-        "scripts cannot read plugin metadata; write the values into the configuration of the plugin",
-    ),
-    (
         "apisix.consumer",
-        &[
-            "attach_consumer",
-            "consumers",
-            "consumers_conf",
-            "consumers_kv",
-            "find_consumer",
-            "get_anonymous_consumer",
-            "plugin",
-        ],
-        "scripts cannot authenticate consumers; use a plugin for authentication, and read `ctx.consumer_name`",
+        &["consumers", "consumers_conf"],
+        "scripts cannot read all consumers; ask for those of the plugin with `plugin` or `find_consumer`",
     ),
     (
         "apisix.upstream",
@@ -46,6 +34,21 @@ pub(crate) fn register(lua: &Lua, host: &Rc<Host>, modules: &Modules) -> mlua::R
         let name = arguments.text(1)?.to_string_lossy();
         one(arguments.lua(), attribute(arguments.lua(), &name).map_err(|error| message_of(&error))?)
     })?;
+    host.function(lua, &plugin, "plugin_metadata", |host, arguments| {
+        let name = arguments.text(1)?.to_string_lossy();
+        let own = host.place().and_then(|place| place.plugin.clone());
+        let Some(own) = own.filter(|own| *own.name == *name) else {
+            return Err(format!(
+                "apisix.plugin.plugin_metadata: only a plugin in a file reads its own metadata, not {name}'s; write the values into the configuration"
+            ));
+        };
+        if own.metadata.is_nil() {
+            return one(arguments.lua(), Value::Nil);
+        }
+        let shown = arguments.lua().create_table().map_err(|error| error.to_string())?;
+        shown.raw_set("value", &own.metadata).map_err(|error| error.to_string())?;
+        one(arguments.lua(), shown)
+    })?;
     let version = Cell::new(0_i64);
     host.function(lua, &plugin, "conf_version", move |_, arguments| {
         let conf = arguments.table(1)?;
@@ -58,7 +61,11 @@ pub(crate) fn register(lua: &Lua, host: &Rc<Host>, modules: &Modules) -> mlua::R
         one(arguments.lua(), version.get())
     })?;
     for module in ["apisix.plugin", "apisix.consumer", "apisix.upstream", "apisix.balancer"] {
-        let table = if module == "apisix.plugin" { plugin.clone() } else { lua.create_table()? };
+        let table = match module {
+            "apisix.plugin" => plugin.clone(),
+            "apisix.consumer" => consumer::module(lua, host)?,
+            _ => lua.create_table()?,
+        };
         for (_, members, reason) in REFUSED.iter().filter(|(name, ..)| *name == module) {
             for member in *members {
                 host.function(lua, &table, member, move |_, _| Err(format!("{module}.{member}: {reason}")))?;
@@ -83,15 +90,15 @@ mod tests {
             ),
             (
                 "select(2, pcall(require('apisix.plugin').plugin_metadata, 'x'))",
-                "apisix.plugin.plugin_metadata: scripts cannot read plugin metadata; write the values into the configuration of the plugin",
+                "apisix.plugin.plugin_metadata: only a plugin in a file reads its own metadata, not x's; write the values into the configuration",
             ),
             (
                 "select(2, pcall(require('apisix.upstream').set, {}))",
                 "apisix.upstream.set: scripts cannot make upstreams; declare them, and choose with traffic-split or rules of routes",
             ),
             (
-                "select(2, pcall(require('apisix.consumer').attach_consumer))",
-                "apisix.consumer.attach_consumer: scripts cannot authenticate consumers; use a plugin for authentication, and read `ctx.consumer_name`",
+                "select(2, pcall(require('apisix.consumer').attach_consumer, {}, {}))",
+                "apisix.consumer: scripts cannot authenticate consumers; use a plugin for authentication, or a plugin in a file with a `consumer_schema`, and read `ctx.consumer_name`",
             ),
         ] {
             assert_eq!(output_of(&format!("ngx.print({value})")), expected, "{value}");

@@ -1,6 +1,7 @@
 //! Modules that scripts require.
 
 pub(crate) mod cjson;
+mod consumer;
 pub(crate) mod digest;
 mod jwt;
 pub(crate) mod tables;

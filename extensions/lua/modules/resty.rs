@@ -1,4 +1,4 @@
-//! Modules of `resty` that talk to other services: Lua texts of this gateway, over `ngx.socket`.
+//! Modules of `resty` that are Lua texts of this gateway: over `ngx.socket`, `ngx.shared`, or alone.
 
 use std::rc::Rc;
 
@@ -10,8 +10,12 @@ use crate::engine::modules::Modules;
 use crate::engine::settings::Settings;
 
 /// The texts, by the names of their modules.
-const TEXTS: &[(&str, &str)] =
-    &[("resty.http", include_str!("resty/http.lua")), ("resty.redis", include_str!("resty/redis.lua"))];
+const TEXTS: &[(&str, &str)] = &[
+    ("resty.http", include_str!("resty/http.lua")),
+    ("resty.lock", include_str!("resty/lock.lua")),
+    ("resty.redis", include_str!("resty/redis.lua")),
+    ("resty.template", include_str!("resty/template.lua")),
+];
 
 /// Registers the modules. `environment` makes the globals of a text, and `ngx` is among them.
 pub(crate) fn register(
@@ -52,3 +56,7 @@ pub(crate) fn register(
 #[cfg(test)]
 #[path = "resty_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "resty/tests.rs"]
+mod text_tests;

@@ -14,6 +14,7 @@ use super::sleep::duration_of;
 use crate::engine::Engine;
 use crate::engine::arguments::{Arguments, Results, failed, one};
 use crate::engine::host::Host;
+use crate::engine::place::Place;
 use crate::engine::run::Run;
 use crate::engine::settings::Settings;
 
@@ -108,6 +109,7 @@ fn start(timers: &Rc<Timers>, host: &Host, arguments: &Arguments<'_>, is_repeate
         local: Rc::downgrade(&local),
         function,
         arguments: arguments.rest(3),
+        starter: host.place(),
         delay: delay.max(LEAST),
         is_repeated,
     };
@@ -151,6 +153,8 @@ struct Timer {
     ending: watch::Receiver<bool>,
     function: Function,
     arguments: MultiValue,
+    /// The place of the script that made it.
+    starter: Option<Rc<Place>>,
     delay: Duration,
     is_repeated: bool,
 }
@@ -183,7 +187,8 @@ impl Timer {
     fn expired(&self, engine: Rc<Engine>, is_premature: bool) -> impl Future<Output = ()> + use<> {
         let info = self.function.info();
         let source = info.short_src.unwrap_or_default();
-        let place: Rc<str> = format!("timer at {source}:{}", info.line_defined.unwrap_or_default()).into();
+        let place = format!("timer at {source}:{}", info.line_defined.unwrap_or_default());
+        let place = engine.place_below(&place, self.starter.as_deref());
         let most = self.timers.most_running;
         let is_full = self.timers.running.get() >= most;
         let running = self.timers.running.one();

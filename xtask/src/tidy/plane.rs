@@ -321,7 +321,13 @@ const BANS: &[Ban] = &[
         remedy: "a worker that waits for a disk, a terminal or a process keeps all its connections waiting: do it on \
                  the control thread, or in spawn_blocking and say so in this list",
         harmless: &[
+            ("extensions/lua/files/bundle.rs", "on the control thread, or in spawn_blocking"),
+            (
+                "extensions/lua/files/reading.rs",
+                "in spawn_blocking; for `init` and modules on the worker, once for each version of a plugin",
+            ),
             ("extensions/lua/snippets.rs", "only in tests"),
+            ("extensions/lua/trial.rs", "in a command, which has no worker"),
             ("extensions/runner/process.rs", "on the control thread"),
             ("crates/sigma-net/src/descriptors.rs", "on the control thread, and in spawn_blocking"),
             ("crates/sigma-net/src/exec.rs", "it prepares a command, which the control thread starts"),

@@ -364,7 +364,7 @@ impl Building<'_, '_> {
                 && known.children.iter().all(|child| stays(child))
                 && !self.task.sources.secrets.has_changed(conf)
         };
-        if let Some(same) = known.filter(is_same) {
+        if let Some(same) = known.filter(is_same).filter(|_| !self.task.is_renewed) {
             return Some(Arc::clone(same));
         }
         let mut revealed = Value::clone(conf);

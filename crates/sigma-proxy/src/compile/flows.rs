@@ -138,7 +138,7 @@ impl Building<'_, '_> {
                 && known.metadata == self.metadata(name)
                 && !self.task.sources.secrets.has_changed(conf)
         };
-        if let Some(same) = known.filter(is_same) {
+        if let Some(same) = known.filter(is_same).filter(|_| !self.task.is_renewed) {
             return Some(Arc::clone(same));
         }
         let mut revealed = Value::clone(conf);

@@ -76,6 +76,8 @@ pub struct Compiler {
     node: Arc<Node>,
     sessions: Option<Arc<Sessions>>,
     state: State,
+    /// The plugins have changed since the last snapshot, so its instances are not reused.
+    is_renewed: bool,
 }
 
 /// The identity of a consumer: the plugin, and the key there.
@@ -120,17 +122,25 @@ struct Task<'a> {
     sessions: Arc<Sessions>,
     sources: Sources<'a>,
     failures: Vec<Failure>,
+    /// Instances of the last snapshot are not reused.
+    is_renewed: bool,
 }
 
 impl Compiler {
     /// Returns a compiler with these plugins.
     pub fn new(roster: Arc<Roster>, node: Arc<Node>) -> Compiler {
-        Compiler { roster, node, sessions: None, state: State::default() }
+        Compiler { roster, node, sessions: None, state: State::default(), is_renewed: false }
     }
 
     /// Sets the sessions that clients can resume.
     pub(crate) fn resuming(self, sessions: Option<Arc<Sessions>>) -> Compiler {
         Compiler { sessions, ..self }
+    }
+
+    /// Returns a compiler with other plugins. It makes all instances of plugins again, and keeps the rest.
+    #[must_use]
+    pub fn with_roster(&self, roster: Arc<Roster>) -> Compiler {
+        Compiler { roster, is_renewed: true, ..self.clone() }
     }
 
     /// Returns the plugins.
@@ -179,7 +189,7 @@ impl Compiler {
         let snapshot = Arc::new(snapshot);
         state.snapshot = Some(Arc::clone(&snapshot));
         let (roster, node) = (Arc::clone(&self.roster), Arc::clone(&self.node));
-        let next = Compiler { roster, node, sessions: Some(sessions), state };
+        let next = Compiler { roster, node, sessions: Some(sessions), state, is_renewed: false };
         Ok((next, snapshot))
     }
 
@@ -226,7 +236,8 @@ impl Compiler {
 
     fn task<'a>(&'a self, config: &'a Config, sessions: &Arc<Sessions>, sources: Sources<'a>) -> Task<'a> {
         let sessions = Arc::clone(sessions);
-        Task { config, roster: &self.roster, node: &self.node, sessions, sources, failures: Vec::new() }
+        let (roster, node, is_renewed) = (&self.roster, &self.node, self.is_renewed);
+        Task { config, roster, node, sessions, sources, failures: Vec::new(), is_renewed }
     }
 }
 

@@ -39,7 +39,8 @@ pub fn try_out(
     config.resources.put(resource, 0);
     let node = Arc::<Node>::default();
     let sources = sources.reborrow();
-    let mut task = Task { config: &config, roster, node: &node, sessions, sources, failures: Vec::new() };
+    let (failures, is_renewed) = (Vec::new(), false);
+    let mut task = Task { config: &config, roster, node: &node, sessions, sources, failures, is_renewed };
     task.compile_one(&key, &State::default());
     if task.failures.is_empty() {
         return Ok(());
