@@ -22,7 +22,7 @@ pub(crate) struct Filter {
     exchange: Rc<Exchange>,
     surroundings: Surroundings,
     place: Rc<Place>,
-    /// Each gets what the one before it has left.
+    /// Each gets the piece that the one before it has changed.
     functions: Vec<Function>,
     arguments: Vec<LuaValue>,
     /// A script ended the body: later pieces are dropped.

@@ -46,7 +46,7 @@ pub trait Kind: Send + Sync {
     /// Returns its hooks.
     fn phases(&self) -> PhaseSet;
 
-    /// Returns true if its body filters run after those of other plugins, whatever their priorities.
+    /// Returns true if its body filters run after the body filters of other plugins, at any priority.
     fn filters_last(&self) -> bool {
         false
     }

@@ -76,7 +76,7 @@ pub struct ScriptBoard {
     ended: Mutex<BTreeMap<Box<str>, ScriptTotals>>,
 }
 
-/// The place of one engine on the board; its counts stay when it is dropped.
+/// The entry of one engine on the board; its counts stay when it is dropped.
 #[derive(Debug)]
 pub struct EngineSeat {
     board: Arc<ScriptBoard>,

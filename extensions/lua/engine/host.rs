@@ -121,7 +121,7 @@ pub(crate) struct Host {
     /// The run without an exchange: a timer's.
     alone: RefCell<Option<Rc<Alone>>>,
     stage: Cell<Stage>,
-    /// The place of the script that runs.
+    /// The position of the script that runs.
     place: RefCell<Option<Rc<Place>>>,
     wish: RefCell<Option<Wish>>,
     /// Unset in states that only check texts.
@@ -241,7 +241,7 @@ impl Host {
         self.stage.set(Stage::Load);
     }
 
-    /// The place of the script that runs; None while a text is loaded, and in conditions of routes.
+    /// The position of the script that runs; None while a text is loaded, and in conditions of routes.
     pub(crate) fn place(&self) -> Option<Rc<Place>> {
         self.place.borrow().clone()
     }

@@ -11,7 +11,7 @@ use sigma_plugin::script_counts::ScriptCounts;
 
 use super::Engine;
 
-/// The place of scripts in the configuration, such as `serverless-pre-function of /apisix/routes/1`.
+/// A position of scripts in the configuration, such as `serverless-pre-function of /apisix/routes/1`.
 #[derive(Debug)]
 pub(crate) struct Place {
     text: Box<str>,
@@ -22,7 +22,7 @@ pub(crate) struct Place {
     pub(crate) plugin: Option<Rc<OwnPlugin>>,
 }
 
-/// What the scripts of a plugin in a file may read of their plugin.
+/// Facts of a plugin in a file that its scripts may read.
 #[derive(Debug)]
 pub(crate) struct OwnPlugin {
     pub(crate) name: Box<str>,
@@ -43,7 +43,7 @@ impl Engine {
         self.place_of(text, &plugin.name, Some(plugin))
     }
 
-    /// A place of work that scripts at another place have started.
+    /// The position of work that scripts elsewhere have started.
     pub(crate) fn place_below(&self, text: &str, starter: Option<&Place>) -> Rc<Place> {
         match starter {
             Some(Place { counts, run_time, plugin, .. }) => Rc::new(Place {

@@ -1,4 +1,4 @@
-//! What a file says of its plugin.
+//! The description of a plugin in its file.
 
 use mlua::{Table, Value as LuaValue};
 use serde_json::{Value, json};
@@ -139,7 +139,7 @@ pub(super) fn whole_number(value: &LuaValue) -> Option<i32> {
     }
 }
 
-/// A schema of a plugin; None if the file has none.
+/// A schema of a plugin; None if it is missing.
 fn schema(module: &Table, name: &str) -> Result<Option<Value>, String> {
     let value = match member(module, name)? {
         LuaValue::Nil => return Ok(None),

@@ -26,7 +26,7 @@ pub(super) fn of(engine: &Engine, name: &str, module: &Table) -> Result<&'static
     Ok(interned(served.into_iter().map(|one| (one.path, one.method)).collect()))
 }
 
-/// What `api` of a plugin returns.
+/// Returns the paths that `api` of a plugin lists.
 ///
 /// # Errors
 /// Returns an error message if `api` is wrong.

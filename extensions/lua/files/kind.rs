@@ -101,7 +101,7 @@ impl FileKind {
     }
 }
 
-/// What `check_schema` returned: true, or false and a reason.
+/// The result of `check_schema`: true, or false and a reason.
 fn verdict(result: &MultiValue) -> Result<(), String> {
     match result.front() {
         Some(LuaValue::Nil | LuaValue::Boolean(false)) | None => {

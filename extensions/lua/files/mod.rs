@@ -3,7 +3,7 @@
 //! | module | subject |
 //! |---|---|
 //! | `bundle` | the files of a search path |
-//! | `description` | what a file says of its plugin |
+//! | `description` | the description of a plugin in its file |
 //! | `endpoints` | paths that plugins serve themselves |
 //! | `instance` | a plugin with one configuration |
 //! | `kind` | a file as a kind of plugin |
@@ -34,7 +34,7 @@ pub(crate) use library::Library;
 /// The modules of plugins for requests, and for sessions.
 const FOLDERS: [&str; 2] = ["apisix.plugins.", "apisix.stream.plugins."];
 
-/// The place of problems of files in the configuration.
+/// The setting that problems of files name.
 const PLACE: &str = "lua.path";
 
 /// Reads the plugins of a search path.
@@ -64,7 +64,7 @@ pub(crate) fn load(search: &FileSearch) -> FileKinds {
     loaded
 }
 
-/// Reads one file as a plugin, with the modules of a search path beside it.
+/// Reads one file as a plugin, with the modules of a search path.
 ///
 /// # Errors
 /// Returns an error message if the file cannot be loaded.

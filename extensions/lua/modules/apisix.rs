@@ -18,7 +18,7 @@ const REFUSED: &[(&str, &[&str], &str)] = &[
     (
         "apisix.consumer",
         &["consumers", "consumers_conf"],
-        "scripts cannot read all consumers; ask for those of the plugin with `plugin` or `find_consumer`",
+        "scripts cannot read all consumers; use `plugin` or `find_consumer`",
     ),
     (
         "apisix.upstream",

@@ -153,7 +153,7 @@ struct Timer {
     ending: watch::Receiver<bool>,
     function: Function,
     arguments: MultiValue,
-    /// The place of the script that made it.
+    /// The position of the script that made it.
     starter: Option<Rc<Place>>,
     delay: Duration,
     is_repeated: bool,
