@@ -47,7 +47,13 @@ pub trait Family: Send + Sync {
     /// Returns the help text.
     fn help(&self) -> &'static str;
 
-    /// Returns all numbers that are not 0, each with its labels, the first of which is the resource.
+    /// Returns the type of the metric, as Prometheus calls it.
+    fn kind(&self) -> &'static str {
+        "counter"
+    }
+
+    /// Returns all numbers, each with its labels. Those of events lack numbers that are 0, and their first label is the
+    /// resource.
     fn all(&self) -> Vec<(Labels, u64)>;
 }
 
@@ -59,6 +65,15 @@ impl Families {
     /// Returns all of them, in the order of their names.
     pub fn all(&self) -> Vec<(&'static str, Arc<dyn Family>)> {
         lock(&self.0).iter().map(|(name, family)| (*name, Arc::clone(family))).collect()
+    }
+}
+
+/// Adds metrics with these names, unless they are known.
+pub fn register(node: &Node, families: impl IntoIterator<Item = (&'static str, Arc<dyn Family>)>) {
+    let known = node.part(Families::default);
+    let mut known = lock(&known.0);
+    for (name, family) in families {
+        known.entry(name).or_insert(family);
     }
 }
 

@@ -272,7 +272,7 @@ fn tallied(page: &mut Page, families: &Families) {
     for (name, family) in families.all() {
         let all = family.all();
         if !all.is_empty() {
-            page.begin(name, "counter", family.help());
+            page.begin(name, family.kind(), family.help());
         }
         for (labels, count) in all {
             let labels: Vec<(&str, &str)> = labels.iter().map(|(name, value)| (*name, &**value)).collect();
