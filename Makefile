@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := run
-.PHONY: run install test checks features advisories conformance test-servers bench fuzz docs build-tools tools
+.PHONY: run install test checks features advisories conformance test-wasm test-servers bench fuzz docs build-tools tools
 
 # Builds the gateway for a first look and starts it on the smallest configuration, with an origin that responds.
 run: build-tools
@@ -14,7 +14,7 @@ run: build-tools
 # The optimised program, into $(DESTDIR)$(PREFIX)/bin.
 PREFIX ?= /usr/local
 install: build-tools
-	cargo build --profile dist --locked -p sigma
+	cargo build --profile dist --locked -p sigma --features wasm
 	install -D -m 0755 target/dist/sigma $(DESTDIR)$(PREFIX)/bin/sigma
 
 # Must pass before a change goes in.
@@ -29,7 +29,7 @@ checks: build-tools tools advisories
 
 # The program without any group of plugins, and with each group alone.
 features: build-tools
-	for group in '' auth ext-proc log lua observe runner security traffic transform; do \
+	for group in '' auth ext-proc log lua observe runner security traffic transform wasm; do \
 	  cargo check --locked -p sigma --no-default-features --features "$$group"; \
 	done
 
@@ -49,10 +49,17 @@ advisories:
 conformance: build-tools tools
 	cargo test --workspace --locked --test feature -- go::
 
+# The tests of WebAssembly, with a module that Go builds. The engine takes minutes to compile, so `make test` leaves them
+# out.
+test-wasm: build-tools tools
+	cargo clippy -p sigma-wasm --features tests --all-targets --locked -- -D warnings
+	cargo test -p sigma-wasm --features tests --locked
+	cargo test -p sigma --features wasm --locked --test feature -- plugins_wasm::
+
 # Tests with real servers, in crates/sigma/tests/feature/servers: registries, identity providers, databases, brokers, PHP,
 # log and trace servers, name servers, systemd (as root), the public cache test suite, and the dashboard in Chromium. The
 # first time, Go, Maven and npm fetch and build them, which takes half an hour. The tests need three GiB of memory.
-test-servers: build-tools tools features
+test-servers: build-tools tools features test-wasm
 	@missing=(); \
 	command -v javac >/dev/null || missing+=(default-jdk-headless); \
 	command -v mvn >/dev/null || missing+=(maven); \

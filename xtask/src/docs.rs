@@ -6,8 +6,10 @@ mod troubleshooting;
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::Context;
+use sigma_plugin::{Descriptor, Kind};
 
 /// A document that a generator writes from the code.
 pub(crate) struct Generated {
@@ -19,7 +21,11 @@ pub(crate) struct Generated {
 
 /// All generated documents. `docs/benchmarks.md` is not among them: its figures come from a run.
 pub(crate) fn generated() -> Vec<Generated> {
-    let kinds = sigma_plugins::kinds();
+    let mut kinds = sigma_plugins::kinds();
+    // The build of the tools lacks its engine, which takes minutes to compile.
+    let wasm = sigma_wasm::ROSTER.iter().map(|plugin| Descriptor { group: "wasm", ..**plugin });
+    kinds.extend(wasm.map(|plugin| Arc::new(plugin) as Arc<dyn Kind>));
+    kinds.sort_by(|one, other| one.name().cmp(other.name()));
     let document = |path: &str, text: String| Generated { path: path.to_owned(), text };
     let mut all = vec![
         document("docs/configuration.md", sigma_config::docs::reference_markdown()),

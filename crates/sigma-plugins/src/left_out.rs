@@ -181,12 +181,13 @@ pub(crate) const GROUPS: &[Group] = &[
             "zstd",
         ],
     },
+    Group { name: "wasm", is_built: cfg!(feature = "wasm"), plugins: &["wasm"] },
 ];
 
 /// A plugin without code.
-struct LeftOut {
-    name: &'static str,
-    group: &'static str,
+pub(crate) struct LeftOut {
+    pub(crate) name: Cow<'static, str>,
+    pub(crate) group: &'static str,
 }
 
 /// The name of the group of a plugin; empty if no group has it.
@@ -199,13 +200,15 @@ pub(crate) fn group_of(plugin: &str) -> &'static str {
 #[must_use]
 pub fn left_out() -> Vec<Arc<dyn Kind>> {
     let groups = GROUPS.iter().filter(|group| !group.is_built);
-    let all = groups.flat_map(|group| group.plugins.iter().map(|name| LeftOut { name, group: group.name }));
+    let all = groups.flat_map(|group| {
+        group.plugins.iter().map(|name| LeftOut { name: Cow::Borrowed(*name), group: group.name })
+    });
     all.map(|plugin| Arc::new(plugin) as Arc<dyn Kind>).collect()
 }
 
 impl Kind for LeftOut {
     fn name(&self) -> &str {
-        self.name
+        &self.name
     }
 
     fn left_out(&self) -> Option<&str> {
@@ -244,7 +247,7 @@ mod tests {
     /// A route whose guard is not part of the build is refused, with the reason; it is never served without the guard.
     #[test]
     fn configurations_with_plugins_that_were_left_out_are_refused() {
-        let absent: Arc<dyn Kind> = Arc::new(LeftOut { name: "key-auth", group: "auth" });
+        let absent: Arc<dyn Kind> = Arc::new(LeftOut { name: "key-auth".into(), group: "auth" });
         let roster = Roster::new([absent], None);
         let check = |config: Value, expected: &str| {
             let options = ParseOptions { plugins: &roster, ..ParseOptions::default() };

@@ -26,6 +26,23 @@ pub fn kinds() -> Vec<Arc<dyn Kind>> {
     ROSTER.iter().map(|descriptor| Arc::new(grouped(descriptor)) as Arc<dyn Kind>).collect()
 }
 
+/// The plugins that a configuration adds in its section `wasm`.
+///
+/// # Errors
+/// Returns an error message if the section is invalid.
+pub fn declared(section: &serde_json::Value) -> Result<Vec<Arc<dyn Kind>>, String> {
+    #[cfg(feature = "wasm")]
+    let kinds = sigma_wasm::kinds(section)?;
+    #[cfg(not(feature = "wasm"))]
+    let kinds = {
+        let names = section.pointer("/plugins").and_then(serde_json::Value::as_array).into_iter().flatten();
+        let names = names.filter_map(|plugin| plugin.get("name")?.as_str());
+        let absent = |name: &str| left_out::LeftOut { name: name.to_owned().into(), group: "wasm" };
+        names.map(|name| Arc::new(absent(name)) as Arc<dyn Kind>).collect()
+    };
+    Ok(kinds)
+}
+
 /// The plugins of all groups, in the order of their names.
 static ROSTER: LazyLock<Vec<&Descriptor>> = LazyLock::new(|| {
     let groups: &[&[&Descriptor]] = &[
@@ -47,6 +64,8 @@ static ROSTER: LazyLock<Vec<&Descriptor>> = LazyLock::new(|| {
         sigma_plugins_traffic::ROSTER,
         #[cfg(feature = "transform")]
         sigma_plugins_transform::ROSTER,
+        #[cfg(feature = "wasm")]
+        sigma_wasm::ROSTER,
     ];
     let mut all = groups.concat();
     all.sort_by_key(|descriptor| descriptor.name);

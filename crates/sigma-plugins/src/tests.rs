@@ -281,12 +281,14 @@ fn groups_name_all_of_their_plugins() {
         sigma_plugins_traffic::ROSTER,
         sigma_plugins_transform::ROSTER,
     ];
-    assert_eq!(left_out::GROUPS.len(), rosters.len());
-    for (group, roster) in left_out::GROUPS.iter().zip(rosters) {
+    // The default features lack the last group, whose engine takes minutes to compile.
+    let (wasm, groups) = left_out::GROUPS.split_last().unwrap();
+    assert_eq!((wasm.name, wasm.plugins, groups.len()), ("wasm", &["wasm"][..], rosters.len()));
+    for (group, roster) in groups.iter().zip(rosters) {
         let names: Vec<&str> = roster.iter().map(|plugin| plugin.name).collect();
         assert_eq!((group.is_built, group.plugins), (true, &names[..]), "{}", group.name);
     }
-    assert!(left_out().is_empty());
+    assert_eq!(left_out().len(), usize::from(!wasm.is_built));
     let groupless: Vec<String> =
         kinds().iter().filter(|kind| kind.group().is_empty()).map(|kind| kind.name().to_owned()).collect();
     assert_eq!(groupless, [""; 0]);

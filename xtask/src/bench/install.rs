@@ -121,6 +121,8 @@ fn build_sigma(folders: &Folders) -> anyhow::Result<PathBuf> {
         "dist",
         "--package",
         "sigma",
+        "--features",
+        "wasm",
     ]))?;
     let target = folders.work.parent().context("the work folder lies in the target folder")?;
     Ok(target.join("dist/sigma"))

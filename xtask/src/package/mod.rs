@@ -197,7 +197,10 @@ fn build(root: &Path, release: &Release, how: &Build<'_>) -> anyhow::Result<Path
     ensure!(Path::new(&libraries).exists(), no_library(target));
     let mut command = cargo();
     command.args(["rustc", "--profile", how.profile, "--locked", "-p", how.package]);
-    command.args(if how.package == "sigma" { &["--bin", "sigma"][..] } else { &["--lib"] });
+    // WebAssembly is not in the default features: its engine takes minutes to compile.
+    let parts =
+        if how.package == "sigma" { &["--bin", "sigma", "--features", "wasm"][..] } else { &["--lib"] };
+    command.args(parts);
     command.args(["--target", target]);
     // Names of functions stay, for profiles; the lines of the source, most of the file, go. Said to the last step: the
     // `strip` of a profile does not reach a package that has settings of its own in it.

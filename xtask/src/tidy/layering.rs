@@ -168,6 +168,13 @@ const MEMBERS: &[Member] = &[
         forbids: "it forbids a plugin to reach past its contract, and to name another one",
     },
     Member {
+        name: "sigma-wasm",
+        layer: 4,
+        without: &["sigma-upstream", "sigma-proxy"],
+        unnamed: &["thread::sleep"],
+        forbids: "it forbids modules of users to reach past a plugin's contract",
+    },
+    Member {
         name: "sigma-plugins",
         layer: 5,
         without: &["sigma-upstream", "sigma-proxy", "sigma-control"],
@@ -191,7 +198,14 @@ const MEMBERS: &[Member] = &[
     Member {
         name: "sigma-proxy",
         layer: 4,
-        without: &["sigma-plugins", "sigma-ext-proc", "sigma-lua", "sigma-runner", "sigma-discovery"],
+        without: &[
+            "sigma-plugins",
+            "sigma-ext-proc",
+            "sigma-lua",
+            "sigma-runner",
+            "sigma-wasm",
+            "sigma-discovery",
+        ],
         unnamed: &["std::fs"],
         forbids: "it forbids the data plane to read files or name a built-in extension",
     },

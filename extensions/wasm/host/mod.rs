@@ -1,0 +1,180 @@
+//! The functions that the host gives to modules.
+//!
+//! | module | functions |
+//! |---|---|
+//! | `guest` | the memory of the module |
+//! | `fields` | `proxy_…_header_map_…` |
+//! | `buffers` | `proxy_…_buffer_…`, the configurations |
+//! | `streams` | continuing, closing, responding, contexts |
+//! | `calls` | `proxy_http_call` |
+//! | `shared` | shared data and queues |
+//! | `metrics` | metrics |
+//! | `properties` | properties |
+//! | `system` | logs, time, ticks |
+//! | `wasi` | functions of WASI |
+
+mod buffers;
+mod calls;
+mod fields;
+pub(crate) mod guest;
+mod metrics;
+mod pairs;
+mod properties;
+mod shared;
+mod streams;
+mod system;
+mod wasi;
+
+use wasmtime::{Caller, Engine, Linker, Module};
+
+use crate::outline::Abi;
+use crate::state::State;
+pub(crate) use fields::is_sound;
+pub(crate) use guest::Guest;
+pub(crate) use metrics::{Metric, Metrics, pages};
+#[cfg(all(test, feature = "tests"))]
+pub(crate) use pairs::encode;
+pub(crate) use shared::{Listener, Queues, SharedData, Table};
+
+/// The result of a function of the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Status {
+    NotFound = 1,
+    BadArgument = 2,
+    InvalidMemoryAccess = 6,
+    Empty = 7,
+    CasMismatch = 8,
+    InternalFailure = 10,
+    Unimplemented = 12,
+}
+
+/// A failure of a function of the host.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The module gets this status.
+    Status(Status),
+    /// The module is aborted.
+    Trap(wasmtime::Error),
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Failure {
+        Failure::Status(status)
+    }
+}
+
+/// The result of a function that has written its values to the module.
+pub(crate) type Outcome<T = ()> = Result<T, Failure>;
+
+/// Converts a result to the number that the module gets.
+fn number(outcome: Outcome) -> wasmtime::Result<u32> {
+    match outcome {
+        Ok(()) => Ok(0),
+        Err(Failure::Status(status)) => Ok(status as u32),
+        Err(Failure::Trap(error)) => Err(error),
+    }
+}
+
+/// Runs a function of the host. A module that allocates memory for a value may not call one.
+fn run(caller: Caller<'_, State>, body: impl FnOnce(&mut Guest<'_>) -> Outcome) -> wasmtime::Result<u32> {
+    if caller.data().is_allocating {
+        return Err(wasmtime::Error::msg("the module calls the host while it allocates memory for it"));
+    }
+    number(body(&mut Guest::new(caller)))
+}
+
+/// Registers a function with the arguments that follow its name.
+macro_rules! function {
+    ($linker:expr, $name:literal, |$guest:ident $(, $argument:ident: $type:ty)* $(,)?| $body:expr) => {
+        $linker.func_wrap(
+            "env",
+            $name,
+            |caller: wasmtime::Caller<'_, $crate::state::State> $(, $argument: $type)*| -> wasmtime::Result<u32> {
+                $crate::host::run(caller, |$guest| $body)
+            },
+        )?;
+    };
+}
+use function;
+
+/// Functions of `env` by version of the ABI; all versions have the others.
+const OF_VERSIONS: &[(&str, &[Abi])] = &[
+    ("proxy_get_configuration", &[Abi::V010]),
+    ("proxy_continue_request", &[Abi::V010]),
+    ("proxy_continue_response", &[Abi::V010]),
+    ("proxy_clear_route_cache", &[Abi::V010]),
+    ("proxy_get_log_level", &[Abi::V021]),
+];
+
+/// Functions of `env` that all versions have.
+const ALWAYS: &[&str] = &[
+    "proxy_log",
+    "proxy_get_current_time_nanoseconds",
+    "proxy_set_tick_period_milliseconds",
+    "proxy_get_buffer_bytes",
+    "proxy_get_buffer_status",
+    "proxy_set_buffer_bytes",
+    "proxy_get_header_map_pairs",
+    "proxy_get_header_map_value",
+    "proxy_get_header_map_size",
+    "proxy_set_header_map_pairs",
+    "proxy_add_header_map_value",
+    "proxy_replace_header_map_value",
+    "proxy_remove_header_map_value",
+    "proxy_continue_stream",
+    "proxy_close_stream",
+    "proxy_send_local_response",
+    "proxy_set_effective_context",
+    "proxy_done",
+    "proxy_http_call",
+    "proxy_grpc_call",
+    "proxy_grpc_stream",
+    "proxy_grpc_send",
+    "proxy_grpc_cancel",
+    "proxy_grpc_close",
+    "proxy_get_status",
+    "proxy_get_shared_data",
+    "proxy_set_shared_data",
+    "proxy_register_shared_queue",
+    "proxy_resolve_shared_queue",
+    "proxy_enqueue_shared_queue",
+    "proxy_dequeue_shared_queue",
+    "proxy_define_metric",
+    "proxy_record_metric",
+    "proxy_increment_metric",
+    "proxy_get_metric",
+    "proxy_get_property",
+    "proxy_set_property",
+    "proxy_call_foreign_function",
+];
+
+/// Returns true if the host has a function that a module of this ABI imports.
+pub(crate) fn provides(module: &str, name: &str, abi: Abi) -> bool {
+    match module {
+        "env" => {
+            let of_version = OF_VERSIONS.iter().find(|(known, _)| *known == name);
+            of_version.map_or(ALWAYS.contains(&name), |(_, versions)| versions.contains(&abi))
+        }
+        // Functions without an effect are stubs.
+        "wasi_snapshot_preview1" | "wasi_unstable" => true,
+        _ => false,
+    }
+}
+
+/// Returns the functions for a module.
+///
+/// # Errors
+/// Returns an error if the module imports something that is not a function.
+pub(crate) fn linker(engine: &Engine, module: &Module, abi: Abi) -> wasmtime::Result<Linker<State>> {
+    let mut linker = Linker::new(engine);
+    system::register(&mut linker)?;
+    fields::register(&mut linker, abi)?;
+    buffers::register(&mut linker)?;
+    streams::register(&mut linker)?;
+    calls::register(&mut linker)?;
+    shared::register(&mut linker)?;
+    metrics::register(&mut linker)?;
+    properties::register(&mut linker)?;
+    wasi::register(&mut linker, module)?;
+    Ok(linker)
+}

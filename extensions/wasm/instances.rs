@@ -1,0 +1,121 @@
+//! The instances of a worker.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+use crate::events::Event;
+use crate::instance::{Instance, Worker};
+use crate::vm::{Started, Vm, start};
+
+/// The time after which an instance that did not start is started again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The instances of one worker, by the ids of their modules; a part of the worker.
+#[derive(Default)]
+pub(crate) struct Instances(RefCell<HashMap<u64, Entry>>);
+
+enum Entry {
+    /// It starts; the channel closes when it has
+    Starting(watch::Receiver<()>),
+    Ready(Rc<Instance>),
+    /// It did not start
+    Failed(Instant),
+}
+
+/// There is no instance. The reason is in the error log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NotStarted;
+
+/// The present state of an instance.
+enum Found {
+    Ready(Rc<Instance>),
+    Starting(watch::Receiver<()>),
+    Failed,
+}
+
+impl Instances {
+    #[cfg(all(test, feature = "tests"))]
+    pub(crate) fn len(&self) -> usize {
+        self.0.borrow().len()
+    }
+
+    /// Returns the instance of a module, if it is ready.
+    pub(crate) fn ready(&self, vm: &Vm) -> Option<Rc<Instance>> {
+        match self.0.borrow().get(&vm.id) {
+            Some(Entry::Ready(instance)) if !instance.is_broken() => Some(Rc::clone(instance)),
+            _ => None,
+        }
+    }
+
+    /// Removes an instance that is broken or has no user.
+    pub(crate) fn forget(&self, id: u64, instance: &Rc<Instance>) {
+        let mut entries = self.0.borrow_mut();
+        if matches!(entries.get(&id), Some(Entry::Ready(known)) if Rc::ptr_eq(known, instance)) {
+            entries.remove(&id);
+        }
+    }
+
+    /// Returns the state of an instance; starts it if it is missing or broken.
+    fn find(&self, vm: &Arc<Vm>, worker: &Worker) -> Found {
+        match self.0.borrow().get(&vm.id) {
+            Some(Entry::Ready(instance)) if !instance.is_broken() => {
+                return Found::Ready(Rc::clone(instance));
+            }
+            Some(Entry::Starting(started)) => return Found::Starting(started.clone()),
+            Some(Entry::Failed(until)) if Instant::now() < *until => return Found::Failed,
+            _ => {}
+        }
+        let (sender, started) = watch::channel(());
+        self.0.borrow_mut().insert(vm.id, Entry::Starting(started.clone()));
+        let (vm, worker) = (Arc::clone(vm), worker.clone());
+        tokio::task::spawn_local(async move {
+            let entry = match begin(&vm).await {
+                Ok(begun) => Entry::Ready(Instance::new(&vm, begun, &worker)),
+                Err(reason) => {
+                    tracing::error!("wasm {}: the module does not start: {reason}", vm.name);
+                    worker.tally.count(Event::NotStarted);
+                    Entry::Failed(Instant::now() + RETRY)
+                }
+            };
+            let mut entries = worker.instances.0.borrow_mut();
+            // The last user may have gone meanwhile.
+            match vm.gone.has_changed() {
+                Ok(_) => drop(entries.insert(vm.id, entry)),
+                Err(_) => drop(entries.remove(&vm.id)),
+            }
+            drop(sender);
+        });
+        Found::Starting(started)
+    }
+}
+
+/// Returns the instance of a module, once it has started.
+///
+/// # Errors
+/// Returns an error if it does not start.
+pub(crate) async fn obtain(vm: Arc<Vm>, worker: Worker) -> Result<Rc<Instance>, NotStarted> {
+    /// More rounds mean that each instance breaks before it is used.
+    const ROUNDS: usize = 8;
+    for _ in 0..ROUNDS {
+        match worker.instances.find(&vm, &worker) {
+            Found::Ready(instance) => return Ok(instance),
+            Found::Failed => return Err(NotStarted),
+            // It closes.
+            Found::Starting(mut started) => drop(started.changed().await),
+        }
+    }
+    Err(NotStarted)
+}
+
+/// Starts an instance on a thread of its own.
+async fn begin(vm: &Arc<Vm>) -> Result<Started, String> {
+    let compiled = vm.code.compiled().await.map_err(|reason| reason.to_string())?;
+    let vm = Arc::clone(vm);
+    let started = tokio::task::spawn_blocking(move || start(&vm, &compiled)).await;
+    started.unwrap_or_else(|_| Err("the start has failed".to_owned()))
+}

@@ -1,0 +1,153 @@
+//! Calls, ticks, shared data and metrics.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use sigma_http::Headers;
+use sigma_plugin::outbound::Answer;
+use sigma_plugin_kit::tallies::Families;
+
+use super::{World, sent, status, text_at};
+
+/// The fields of a call: `:method` GET, `:path` /check, `:authority` auth.
+fn call_fields() -> (String, usize) {
+    let pairs = [(":method", "GET"), (":path", "/check"), (":authority", "auth")];
+    let bytes = crate::host::encode(pairs.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())));
+    (text_at(2048, std::str::from_utf8(&bytes).unwrap()), bytes.len())
+}
+
+/// Calls `service` and pauses; responds 403 unless the service's status is 200, else sets `x-user` to its body.
+fn asking(service: &str) -> String {
+    let (fields, length) = call_fields();
+    format!(
+        r#"{fields} {} (data (i32.const 1200) ":statusx-user200")
+        (global $stream (mut i32) (i32.const 0))
+        (func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32)
+            (global.set $stream (local.get 0))
+            (if (call $call (i32.const 1024) (i32.const {}) (i32.const 2048) (i32.const {length}) (i32.const 0)
+                    (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 500) (i32.const 16))
+                (then unreachable))
+            (i32.const 1))
+        (func $deny
+            (drop (call $respond (i32.const 403) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0)
+                (i32.const 0) (i32.const 0) (i32.const -1))))
+        (func (export "proxy_on_http_call_response") (param i32 i32 i32 i32 i32)
+            (drop (call $effective (global.get $stream)))
+            (if (i32.eqz (local.get 2)) (then (call $deny) (return)))
+            (drop (call $get_field (i32.const 6) (i32.const 1200) (i32.const 7) (i32.const 8) (i32.const 12)))
+            (if (i32.ne (i32.load8_u (call $value)) (i32.const 50)) (then (call $deny) (return)))
+            (drop (call $get_buffer (i32.const 4) (i32.const 0) (i32.const 100) (i32.const 8) (i32.const 12)))
+            (drop (call $set_field (i32.const 0) (i32.const 1207) (i32.const 6) (call $value) (call $length)))
+            (drop (call $continue (i32.const 0))))"#,
+        text_at(1024, service),
+        service.len()
+    )
+}
+
+fn answer(status: u16, body: &str) -> Answer {
+    Answer { status, headers: Headers::default(), body: body.into(), trailers: Headers::default() }
+}
+
+#[test]
+fn a_request_waits_for_a_call() {
+    let world = World::new(&json!({}));
+    let entry = world.plugin(&asking("auth"), json!({"upstreams": {"auth": {"uri": "http://127.0.0.1:1"}}}));
+    let run = || {
+        let mut ctx = world.request("GET / HTTP/1.1\nHost: x\nX-User: forged");
+        let reply = world.access(&entry, &mut ctx, b"");
+        (status(reply.as_ref()), sent(&ctx, "x-user"))
+    };
+    world.services.0.answers.borrow_mut().push_back(Ok(answer(200, "jack")));
+    assert_eq!(run(), (0, Some("jack".to_owned())));
+    world.services.0.answers.borrow_mut().push_back(Ok(answer(401, "")));
+    assert_eq!(run().0, 403);
+    // The service cannot be reached.
+    assert_eq!(run().0, 403);
+    assert_eq!(world.events("call_failed"), 1);
+    let calls = world.services.0.calls.borrow();
+    let first = &calls[0];
+    assert_eq!((&first.target[..], &*first.host, first.timeout_ms), (&b"/check"[..], "auth", 500));
+    assert!(first.upstream.contains("auth"), "{}", first.upstream);
+}
+
+#[test]
+fn only_services_of_the_configuration_are_called() {
+    let world = World::new(&json!({}));
+    let entry = world.plugin(&asking("other"), json!({"upstreams": {"auth": {"uri": "http://127.0.0.1:1"}}}));
+    let mut ctx = world.request("GET / HTTP/1.1\nHost: x");
+    // The module is aborted by its own check of the status.
+    assert_eq!(status(world.access(&entry, &mut ctx, b"").as_ref()), 503);
+    assert!(world.services.0.calls.borrow().is_empty());
+}
+
+#[test]
+fn modules_of_apisix_wait_for_calls_and_not_for_pauses() {
+    let world = World::new(&json!({}));
+    let module = super::module(&asking("auth"));
+    let path = world.folder.path().join("a.wasm");
+    std::fs::write(&path, module).unwrap();
+    let kind =
+        crate::apisix::kinds(&json!({"plugins": [{"name": "asks", "priority": 7, "file": path}]})).unwrap();
+    let roster = crate::testing::roster().with(kind);
+    let conf = json!({"conf": "x", "upstreams": {"auth": {"uri": "http://127.0.0.1:1"}}});
+    let entry = roster
+        .build("asks", &Arc::new(conf.clone()), conf, "/apisix/routes/1", &|_: &str| None, &world.node)
+        .unwrap();
+    world.services.0.answers.borrow_mut().push_back(Ok(answer(200, "jack")));
+    let mut ctx = world.request("GET / HTTP/1.1\nHost: x");
+    assert_eq!(status(world.access(&entry, &mut ctx, b"").as_ref()), 0);
+    assert_eq!(sent(&ctx, "x-user").as_deref(), Some("jack"));
+}
+
+#[test]
+fn ticks_continue_paused_requests() {
+    let world = World::new(&json!({}));
+    let module = r#"
+        (global $stream (mut i32) (i32.const 0))
+        (func (export "proxy_on_configure") (param i32 i32) (result i32)
+            (drop (call $set_tick (i32.const 1))) (i32.const 1))
+        (func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32)
+            (global.set $stream (local.get 0)) (i32.const 1))
+        (func (export "proxy_on_tick") (param i32)
+            (if (global.get $stream) (then
+                (drop (call $effective (global.get $stream)))
+                (drop (call $continue (i32.const 0))))))"#;
+    let entry = world.plugin(module, json!({}));
+    for _ in 0..3 {
+        let mut ctx = world.request("GET / HTTP/1.1\nHost: x");
+        assert_eq!(status(world.access(&entry, &mut ctx, b"").as_ref()), 0);
+        world.log(&entry, &mut ctx);
+    }
+}
+
+#[test]
+fn instances_share_data_and_metrics() {
+    let world = World::new(&json!({}));
+    // Responds with the number of the shared value, which each request replaces by its own.
+    let module = r#"
+        (data (i32.const 1024) "keyhits")
+        (func (export "proxy_on_vm_start") (param i32 i32) (result i32)
+            (drop (call $define (i32.const 0) (i32.const 1027) (i32.const 4) (i32.const 20))) (i32.const 1))
+        (func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32)
+            (drop (call $increment (i32.load (i32.const 20)) (i64.const 2)))
+            (drop (call $get_shared (i32.const 1024) (i32.const 3) (i32.const 8) (i32.const 12) (i32.const 16)))
+            (drop (call $set_shared (i32.const 1024) (i32.const 3) (i32.const 1024) (i32.const 3) (i32.load (i32.const 16))))
+            (drop (call $respond (i32.add (i32.const 200) (i32.load (i32.const 16))) (i32.const 0) (i32.const 0)
+                (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const -1)))
+            (i32.const 1))"#;
+    let entries =
+        [json!({"conf": "a", "vm_id": "v"}), json!({"conf": "b", "vm_id": "v"}), json!({"vm_id": "w"})]
+            .map(|conf| world.plugin(module, conf));
+    let run = |entry| {
+        let mut ctx = world.request("GET / HTTP/1.1\nHost: x");
+        status(world.access(entry, &mut ctx, b"").as_ref())
+    };
+    assert_eq!(
+        [run(&entries[0]), run(&entries[0]), run(&entries[1]), run(&entries[2])],
+        [200, 201, 202, 200]
+    );
+    let families = world.node.part(Families::default).all();
+    let counter = families.iter().find(|(name, _)| *name == "wasm_counter").unwrap();
+    let expected = (vec![("module", "filter".into()), ("name", "hits".into())], 8);
+    assert_eq!(counter.1.all(), [expected]);
+}

@@ -1,0 +1,241 @@
+//! The data of an instance that functions of the host use.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+use tokio::task::AbortHandle;
+use wasmtime::{Memory, StoreLimits, StoreLimitsBuilder, TypedFunc};
+
+use crate::host::{Listener, Metric};
+use crate::vm::Vm;
+
+/// The id of the plugin's context in each instance.
+pub(crate) const ROOT: u32 = 1;
+
+/// The most contexts that have ended and wait for `proxy_done`: a module that forgets it must not grow.
+const ENDING_MAX: usize = 1000;
+
+/// Names and values, as a call has them.
+pub(crate) type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// The data of one instance.
+pub(crate) struct State {
+    pub(crate) vm: Arc<Vm>,
+    pub(crate) limits: StoreLimits,
+    pub(crate) memory: Option<Memory>,
+    pub(crate) allocate: Option<TypedFunc<u32, u32>>,
+    /// The module allocates memory for a value of the host. It may not call the host then.
+    pub(crate) is_allocating: bool,
+    /// The context that functions of the host are about.
+    pub(crate) effective: u32,
+    pub(crate) last_context: u32,
+    pub(crate) streams: HashMap<u32, Stream>,
+    /// Calls of the plugin's context that wait.
+    pub(crate) root_calls: usize,
+    pub(crate) calls: Calls,
+    /// The response to a call, during its callback.
+    pub(crate) answer: Option<CallAnswer>,
+    /// The period of ticks; zero: none.
+    pub(crate) tick: Duration,
+    pub(crate) budget: Budget,
+    /// Metrics that the instance has defined, in the order of their ids.
+    pub(crate) metrics: Vec<Arc<Metric>>,
+    /// Receives notices of shared queues.
+    pub(crate) listener: Arc<Listener>,
+    /// Lines that this callback has logged.
+    pub(crate) lines: usize,
+    /// Bytes of a line that the module has written to its standard output.
+    pub(crate) output: Vec<u8>,
+    /// Contexts that have ended later than their exchanges.
+    pub(crate) done: Vec<u32>,
+    ending: usize,
+}
+
+/// Calls to services.
+#[derive(Default)]
+pub(crate) struct Calls {
+    pub(crate) last: u32,
+    /// Calls that the callback has begun.
+    pub(crate) begun: Vec<Outgoing>,
+}
+
+/// A call to a service.
+pub(crate) struct Outgoing {
+    pub(crate) id: u32,
+    pub(crate) context: u32,
+    /// The key of the upstream.
+    pub(crate) upstream: Box<str>,
+    pub(crate) method: Vec<u8>,
+    pub(crate) target: Vec<u8>,
+    pub(crate) host: String,
+    pub(crate) headers: Pairs,
+    pub(crate) body: Vec<u8>,
+    pub(crate) passes: Vec<u8>,
+    pub(crate) timeout_ms: u64,
+}
+
+/// The response to a call; empty after a failure.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct CallAnswer {
+    pub(crate) headers: Pairs,
+    pub(crate) body: Vec<u8>,
+    pub(crate) trailers: Pairs,
+}
+
+/// A response by the module.
+#[derive(Debug, Clone)]
+pub(crate) struct LocalReply {
+    pub(crate) status: u16,
+    pub(crate) headers: Pairs,
+    pub(crate) body: Vec<u8>,
+    pub(crate) grpc_status: Option<u32>,
+}
+
+/// The data of an exchange in its instance.
+#[derive(Default)]
+pub(crate) struct Stream {
+    pub(crate) reply: Option<LocalReply>,
+    /// The module has closed the exchange.
+    pub(crate) is_closed: bool,
+    pub(crate) is_request_resumed: bool,
+    pub(crate) is_response_resumed: bool,
+    /// Calls that wait.
+    pub(crate) calls: usize,
+    /// Responses to calls that no callback has seen.
+    pub(crate) arrived: VecDeque<(u32, CallAnswer)>,
+    pub(crate) aborts: Vec<AbortHandle>,
+    /// The task that waits for one of these events.
+    pub(crate) waker: Option<Waker>,
+    /// The exchange waits: its task delivers responses to calls.
+    pub(crate) is_waiting: bool,
+    pub(crate) properties: HashMap<Vec<u8>, Vec<u8>>,
+    /// Request fields that the module has set.
+    pub(crate) claims: Vec<Box<str>>,
+    /// Changes that were not permitted.
+    pub(crate) rejected: u64,
+    pub(crate) is_ending: bool,
+}
+
+impl Stream {
+    /// Wakes the task that waits.
+    pub(crate) fn wake(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.aborts.drain(..).for_each(|call| call.abort());
+    }
+}
+
+impl State {
+    pub(crate) fn new(vm: &Arc<Vm>) -> State {
+        let limits = StoreLimitsBuilder::new()
+            .memory_size(vm.settings.memory_mib << 20)
+            .instances(1)
+            .memories(1)
+            .tables(1)
+            .build();
+        State {
+            vm: Arc::clone(vm),
+            limits,
+            memory: None,
+            allocate: None,
+            is_allocating: false,
+            effective: ROOT,
+            last_context: ROOT,
+            streams: HashMap::new(),
+            root_calls: 0,
+            calls: Calls::default(),
+            answer: None,
+            tick: Duration::ZERO,
+            budget: Budget::default(),
+            metrics: Vec::new(),
+            listener: Arc::default(),
+            lines: 0,
+            output: Vec::new(),
+            done: Vec::new(),
+            ending: 0,
+        }
+    }
+
+    /// Adds the context of an exchange; returns its id. Ids are not used twice until all were used.
+    pub(crate) fn add_stream(&mut self) -> u32 {
+        loop {
+            self.last_context = self.last_context.checked_add(1).unwrap_or(ROOT + 1);
+            let id = self.last_context;
+            if let std::collections::hash_map::Entry::Vacant(vacant) = self.streams.entry(id) {
+                vacant.insert(Stream::default());
+                return id;
+            }
+        }
+    }
+
+    /// Notes that a context waits for `proxy_done`. Returns false if too many do.
+    pub(crate) fn begin_ending(&mut self, id: u32) -> bool {
+        if self.ending >= ENDING_MAX {
+            return false;
+        }
+        let Some(stream) = self.streams.get_mut(&id) else { return false };
+        stream.is_ending = true;
+        self.ending += 1;
+        true
+    }
+
+    /// Ends a context; returns false if it does not wait for that.
+    pub(crate) fn end(&mut self, id: u32) -> bool {
+        let Some(stream) = self.streams.get_mut(&id).filter(|stream| stream.is_ending) else { return false };
+        stream.is_ending = false;
+        self.ending -= 1;
+        self.done.push(id);
+        true
+    }
+
+    /// Returns the number of calls of a context that wait.
+    pub(crate) fn waiting_calls(&mut self, context: u32) -> Option<&mut usize> {
+        match context {
+            ROOT => Some(&mut self.root_calls),
+            id => self.streams.get_mut(&id).map(|stream| &mut stream.calls),
+        }
+    }
+}
+
+/// The processor time of a callback.
+#[derive(Debug, Default)]
+pub(crate) struct Budget {
+    limit: Duration,
+    /// The time of the thread at the first look; None before.
+    began: Option<Duration>,
+}
+
+impl Budget {
+    /// Begins a callback. The clock of the thread is read at the first tick of the engine's clock only: most callbacks
+    /// end before it, and reading it is a system call.
+    pub(crate) fn begin(&mut self, limit: Duration) {
+        *self = Budget { limit, began: None };
+    }
+
+    /// Returns true if the callback has used its time.
+    pub(crate) fn is_spent(&mut self) -> bool {
+        let now = thread_time();
+        now - *self.began.get_or_insert(now) >= self.limit.saturating_sub(crate::engine::CLOCK)
+            && self.began != Some(now)
+    }
+
+    pub(crate) fn limit(&self) -> Duration {
+        self.limit
+    }
+}
+
+/// The processor time of this thread: other threads and a busy machine do not count.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+    Duration::from_secs(seconds) + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or_default())
+}
