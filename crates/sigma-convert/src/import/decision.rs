@@ -25,6 +25,8 @@ pub struct Plan {
     pub global_plugins: Map<String, Value>,
     /// Plugin metadata by the plugin's name.
     pub plugin_metadata: Map<String, Value>,
+    /// Resources in Sigma's own syntax, by their kind: for formats that have it.
+    pub resources: Map<String, Value>,
 }
 
 /// An address to listen on.

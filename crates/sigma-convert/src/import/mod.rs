@@ -92,9 +92,9 @@ impl Format {
 /// The result of a format's converter.
 #[derive(Debug, Default)]
 pub struct Translated {
-    /// The decisions and everything beside them.
+    /// The decisions, the settings and the other resources.
     pub plan: Plan,
-    /// What became of each line.
+    /// A remark for each line.
     pub report: Report,
     /// Requests for a comparison with the original.
     pub probes: Vec<Probe>,
@@ -105,7 +105,7 @@ pub struct Translated {
 pub struct Import {
     /// The configuration as in a file.
     pub document: Value,
-    /// What became of each line.
+    /// A remark for each line.
     pub report: Report,
     /// Requests for a comparison with the original.
     pub probes: Vec<Probe>,

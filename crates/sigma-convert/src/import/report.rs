@@ -9,7 +9,7 @@ use super::source::{Place, Sources};
 /// Maximum length in characters of a source line in the report.
 const SOURCE_LENGTH: usize = 160;
 
-/// What became of a source line.
+/// The result of a source line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     /// It has the same effect.
@@ -42,7 +42,7 @@ pub struct Remark {
     pub place: Place,
     /// The line, trimmed.
     pub source: String,
-    /// What became of it.
+    /// Its result.
     pub verdict: Verdict,
     /// One sentence; empty for `Done`.
     pub text: String,

@@ -38,7 +38,7 @@ fn insert_listeners(route: &mut Map<String, Value>, ports: &[u16], names: &[(u16
     route.insert("listeners".to_owned(), json!(listeners));
 }
 
-/// Path patterns, and a condition for what they cannot say.
+/// Path patterns, and a condition for paths that have no pattern.
 fn paths(paths: &[Path]) -> (Vec<String>, Option<Value>) {
     let mut patterns = Vec::new();
     for path in paths {
@@ -82,7 +82,7 @@ fn path_condition(path: &Path) -> Value {
     }
 }
 
-/// Host patterns, and a condition for what they cannot say.
+/// Host patterns, and a condition for hosts that have no pattern.
 fn hosts(hosts: &[Host]) -> (Vec<String>, Option<Value>) {
     let mut patterns = Vec::new();
     for host in hosts {

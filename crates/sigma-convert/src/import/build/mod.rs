@@ -81,8 +81,10 @@ impl Plan {
             document.insert("listeners".to_owned(), listeners(&self.listeners, &names));
         }
         document.extend(self.settings);
-        let router = document.entry("router").or_insert_with(|| json!({}));
-        router["http"] = "ordered".into();
+        if !self.decisions.is_empty() {
+            let router = document.entry("router").or_insert_with(|| json!({}));
+            router["http"] = "ordered".into();
+        }
         let ssls: Vec<Value> =
             self.certificates.iter().enumerate().map(|(at, ssl)| certificate(at, ssl)).collect();
         let upstreams: Vec<Value> =
@@ -107,6 +109,7 @@ impl Plan {
                 document.insert(key.to_owned(), Value::Array(list));
             }
         }
+        document.extend(self.resources);
         Value::Object(document)
     }
 }

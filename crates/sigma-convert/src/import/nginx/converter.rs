@@ -74,7 +74,7 @@ impl<'a> Converter<'a> {
         text
     }
 
-    /// Adds a decision, unless its server is closed: then the closed route stands for it.
+    /// Adds a decision; the one of a closed server is closed.
     pub(super) fn emit(&mut self, state: &State<'a>, _level: &Level<'a>, mut decision: Decision) {
         if let Some(reason) = &state.server.closed {
             decision.target = Target::Closed(reason.clone());

@@ -234,7 +234,7 @@ impl<'a> Converter<'a> {
         let Some(line) = place else { return };
         if let Some(code) = last.strip_prefix('=').and_then(|code| code.parse::<u16>().ok()) {
             if let Some(handler) = handler {
-                // A file that exists is passed to the handler; what is missing has the status.
+                // nginx passes existing files to the handler, and answers the status for missing ones.
                 let text = "The handler answers for missing files too.";
                 self.remark(line, Verdict::Differs, text);
                 return self.handled(handler, level, state, guarded, None);
@@ -373,7 +373,7 @@ impl<'a> Converter<'a> {
     }
 }
 
-/// What the last argument of `try_files` needs.
+/// The parts that the last argument of `try_files` decides about.
 struct End<'a> {
     files: Map<String, Value>,
     last: String,

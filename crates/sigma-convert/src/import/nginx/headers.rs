@@ -78,7 +78,7 @@ impl<'a> Converter<'a> {
         config
     }
 
-    /// A value that is empty for other statuses than those of success.
+    /// A value that is empty for statuses of errors.
     fn by_status(&mut self, value: &str) -> String {
         let codes: Vec<String> = STATUSES.iter().map(u16::to_string).collect();
         let pattern = format!("^(?:{})$", codes.join("|"));
@@ -141,7 +141,7 @@ impl<'a> Converter<'a> {
         ))
     }
 
-    /// Returns the rules for the fields of requests to nodes, and whether an upgrade may pass.
+    /// Returns the rules for the fields of requests to nodes, and whether upgrades are allowed.
     pub(super) fn request_fields(
         &mut self,
         level: &Level<'a>,

@@ -78,7 +78,7 @@ impl<'a> Level<'a> {
 }
 
 /// Parses a size such as `8k`, `1m` or `512`.
-pub(super) fn size(text: &str) -> Option<u64> {
+pub(in crate::import) fn size(text: &str) -> Option<u64> {
     let (number, unit) = match text.as_bytes().last()?.to_ascii_lowercase() {
         b'k' => (&text[..text.len() - 1], 1 << 10),
         b'm' => (&text[..text.len() - 1], 1 << 20),
@@ -89,7 +89,7 @@ pub(super) fn size(text: &str) -> Option<u64> {
 }
 
 /// Parses a time such as `60`, `1m30s` or `500ms`, in milliseconds.
-pub(super) fn milliseconds(text: &str) -> Option<u64> {
+pub(in crate::import) fn milliseconds(text: &str) -> Option<u64> {
     let mut total = 0u64;
     let mut rest = text.trim();
     if rest.is_empty() {

@@ -37,6 +37,7 @@ use super::report::Report;
 use super::source::Input;
 use converter::Converter;
 use level::Level;
+pub(super) use level::{milliseconds, size};
 use parse::{Directive, Parsed};
 use texts::Variables;
 

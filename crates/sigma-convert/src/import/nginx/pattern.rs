@@ -3,7 +3,7 @@
 use regex::Regex;
 use serde_json::{Value, json};
 
-/// A regular expression with what is known of it.
+/// A regular expression.
 #[derive(Debug, Clone)]
 pub(super) struct Pattern {
     /// In the syntax of the crate `regex`.
@@ -90,7 +90,7 @@ impl Pattern {
     }
 }
 
-/// What is known about a match of a text with variables.
+/// Whether an expression matches a text with variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Known {
     Yes,

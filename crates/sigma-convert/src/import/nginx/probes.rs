@@ -22,7 +22,7 @@ pub(super) fn probes(http: &Level<'_>) -> Vec<Probe> {
         };
         push("the first name", main, "/");
         for host in others {
-            push("another name, or a name beside it", host, "/");
+            push("another name, or a similar one", host, "/");
         }
         for (name, target) in targets(server.children()) {
             push(&name, main, &target);

@@ -27,7 +27,7 @@ const MOST_SEARCHES: usize = 10;
 /// Maximum number of decisions of one configuration.
 const MOST_DECISIONS: usize = 50_000;
 
-/// What follows the rewrite directives.
+/// The phase after the rewrite directives.
 #[derive(Clone)]
 pub(super) enum Phase {
     /// The search for a location.
@@ -279,7 +279,7 @@ impl<'a> Converter<'a> {
         }
     }
 
-    /// A condition without a counterpart: requests could get what it withholds, so they are refused.
+    /// A condition without a counterpart: where it refuses requests, all of them are refused.
     fn unknown_condition(
         &mut self,
         directive: &'a Directive,
@@ -571,7 +571,7 @@ impl<'a> Converter<'a> {
     }
 }
 
-/// What to do after a `rewrite`.
+/// The next step after a `rewrite`.
 enum Step {
     Next,
     /// No further rewrite directives.

@@ -1,4 +1,4 @@
-//! The state of a request while its rewrite directives are read: its URI, its variables, and what is known of it.
+//! The state of a request while its rewrite directives are read: its URI, its variables and its conditions.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! The directives and what becomes of them, where no other part says more.
+//! The verdicts of directives for which no other part has one.
 
 use super::super::report::Verdict;
 use super::access::GUARDS;

@@ -117,7 +117,7 @@ pub(super) struct Variables {
     pub(super) answers: BTreeMap<String, String>,
     /// The setting `variables`.
     pub(super) setting: Map<String, Value>,
-    /// Names of made variables by what they mean.
+    /// Names of made variables by their meaning.
     made: BTreeMap<String, String>,
     /// Names that global texts read: routes set them.
     pub(super) read_globally: Vec<String>,

@@ -122,7 +122,7 @@ impl<'a> Converter<'a> {
                 }
                 "sticky" if first == "cookie" => {
                     let text =
-                        "Sigma's cookie has another value than nginx's: sessions begin anew after the move.";
+                        "Sigma's cookie has another value than nginx's: sessions begin again after the move.";
                     self.remark(child, Verdict::Differs, text);
                     let affinity = json!({"cookie": {"name": child.arg(1)}, "secret": "change this secret"});
                     group.fields.insert("session_affinity".to_owned(), affinity);

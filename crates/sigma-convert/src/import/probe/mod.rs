@@ -58,7 +58,7 @@ pub fn json(probes: &[Probe]) -> Value {
     json!({"probes": probes.iter().map(Probe::json).collect::<Vec<_>>()})
 }
 
-/// Returns targets at the borders of a path prefix: itself, below it, and beside it.
+/// Returns targets at the borders of a path prefix: itself, paths below it, and similar ones.
 #[must_use]
 pub fn borders(path: &str) -> Vec<String> {
     let base = path.trim_end_matches('/');
