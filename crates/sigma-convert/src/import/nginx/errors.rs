@@ -42,13 +42,7 @@ impl<'a> Converter<'a> {
         let mut codes: Vec<u16> = Vec::new();
         for arg in rest {
             match arg.strip_prefix('=') {
-                Some("") => {
-                    if !target.starts_with('@') {
-                        let text = "The status of the error stays; nginx sends the status of the page.";
-                        self.remark(directive, Verdict::Differs, text);
-                    }
-                    status = Some(0);
-                }
+                Some("") => status = Some(0),
                 Some(code) => status = code.parse::<u16>().ok(),
                 None => codes.extend(arg.parse::<u16>().ok()),
             }
@@ -79,6 +73,9 @@ impl<'a> Converter<'a> {
             });
         }
         page["uri"] = text.into();
+        if status == Some(0) {
+            page["use_page_status"] = true.into();
+        }
         Some(page)
     }
 

@@ -178,7 +178,8 @@ impl<'a> Converter<'a> {
 
     fn request_field(&mut self, directive: &Directive, value: String, set: &mut Map<String, Value>) {
         // A value of the service of authorization is set after its call.
-        let is_answer = self.variables.answers.keys().any(|name| value == format!("${{var_{name}}}"));
+        let is_answer =
+            directive.arg(1).strip_prefix('$').is_some_and(|name| self.variables.answers.contains_key(name));
         let value = if is_answer { String::new() } else { value };
         set.insert(directive.arg(0).to_owned(), value.into());
     }

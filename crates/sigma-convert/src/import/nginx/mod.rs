@@ -28,7 +28,7 @@ mod upstreams;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use sigma_schema::problem::Problem;
 
 use super::Translated;
@@ -87,6 +87,12 @@ impl<'a> Converter<'a> {
             true => vec![directives],
             false => main.own_all(&["http"]).into_iter().map(Directive::children).collect(),
         };
+        for name in self.variables.read_globally.clone() {
+            if self.variables.written.contains(&name) && !self.variables.defined.contains_key(&name) {
+                // Routes that set it have precedence.
+                self.variables.setting.insert(name, json!({"value": ""}));
+            }
+        }
         let mut probes = Vec::new();
         for block in blocks {
             let http = Level::of(block, None, false);

@@ -13,6 +13,7 @@ use super::locations::{Entry, Kind};
 use super::parse::Directive;
 use super::pattern::{Known, Pattern, known_match};
 use super::state::{Captures, State};
+use super::texts::{Piece, pieces};
 
 /// Directives of the rewrite module.
 pub(super) const REWRITES: &[&str] = &["set", "if", "rewrite", "return", "break"];
@@ -157,17 +158,50 @@ impl<'a> Converter<'a> {
             return;
         }
         if !matches!(pattern.text.as_str(), "^" | "^/") {
-            let name = self.variables.name_of(subject);
+            let name = self.condition_name(subject, state);
             state.conditions.push(pattern.condition(&name));
         }
         self.captured(pattern, subject, state);
+    }
+
+    /// Returns the name of a variable with this text for a condition of a route.
+    fn condition_name(&mut self, text: &str, state: &State<'a>) -> String {
+        let text = self.without_route_groups(text, state);
+        self.variables.name_of(&text)
+    }
+
+    /// Replaces groups of the route's path, which its own conditions cannot read, by variables.
+    fn without_route_groups(&mut self, text: &str, state: &State<'a>) -> String {
+        let Some(Path::Regex { pattern, ignore_case }) = &state.path else { return text.to_owned() };
+        let mut made = String::new();
+        for piece in pieces(text) {
+            match piece {
+                Piece::Text(text) => made.push_str(text),
+                Piece::Variable(name) => {
+                    let group = name.strip_prefix("uri_param_").unwrap_or(name);
+                    let is_group = group != name || name.bytes().all(|byte| byte.is_ascii_digit());
+                    let pattern = is_group.then(|| Pattern::new(pattern, *ignore_case).ok()).flatten();
+                    match pattern {
+                        Some(pattern) => {
+                            let number = group.parse().ok().or_else(|| pattern.group(group)).unwrap_or(0);
+                            let captures = Captures::Of { subject: "${uri}".to_owned(), pattern };
+                            made.push_str(&self.variables.group(&captures, number));
+                        }
+                        None => made.push_str(&format!("${{{name}}}")),
+                    }
+                }
+            }
+        }
+        made
     }
 
     /// Sets the groups of a match.
     fn captured(&mut self, pattern: &Pattern, subject: &str, state: &mut State<'a>) {
         let captures = match subject.contains('$') {
             false => Captures::Fixed(pattern.groups(subject).unwrap_or_default()),
-            true => Captures::Of { subject: subject.to_owned(), pattern: pattern.clone() },
+            true => {
+                Captures::Of { subject: self.without_route_groups(subject, state), pattern: pattern.clone() }
+            }
         };
         let named = self.variables.named(&captures, pattern);
         state.named.extend(named);
@@ -370,7 +404,7 @@ impl<'a> Converter<'a> {
                 if !text.contains('$') {
                     return Condition::Known(!text.is_empty() && text != "0");
                 }
-                Condition::Holds(json!([self.variables.name_of(&text), "~~", TRUE]), None)
+                Condition::Holds(json!([self.condition_name(&text, state), "~~", TRUE]), None)
             }
             [variable, operator, value] if variable.starts_with('$') => {
                 let text = self.text(directive, variable, state, level);
@@ -378,6 +412,7 @@ impl<'a> Converter<'a> {
                     true => (*value).to_owned(),
                     false => self.text(directive, value, state, level),
                 };
+                let text = self.without_route_groups(&text, state);
                 self.comparison(&text, operator, &value)
             }
             [test, path] if test.trim_start_matches('!').starts_with('-') => {
@@ -545,7 +580,7 @@ impl<'a> Converter<'a> {
         if known == Known::Yes && !around.contains(&Known::Maybe) {
             return Known::Yes;
         }
-        let name = self.variables.name_of(text);
+        let name = self.condition_name(text, inner);
         match &entry.kind {
             Kind::Exact(path) => inner.conditions.push(json!([name, "==", path])),
             Kind::Prefix(path) if path != "/" => {

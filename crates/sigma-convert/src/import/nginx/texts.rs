@@ -141,7 +141,7 @@ impl Variables {
     }
 
     /// Returns the text of a group of a match.
-    fn group(&mut self, captures: &Captures, number: usize) -> String {
+    pub(super) fn group(&mut self, captures: &Captures, number: usize) -> String {
         match captures {
             Captures::None => String::new(),
             Captures::Route if number == 0 => String::new(),
@@ -279,8 +279,12 @@ fn variable(variables: &mut Variables, name: &str, state: &State<'_>, level: &Le
 
 /// Returns Sigma's text of a variable that does not depend on the state of a request's rewriting.
 pub(super) fn global(variables: &Variables, name: &str) -> Option<String> {
-    if variables.defined.contains_key(name) || variables.answers.contains_key(name) {
+    if variables.defined.contains_key(name) {
         return Some(format!("${{var_{name}}}"));
+    }
+    if let Some(field) = variables.answers.get(name) {
+        // The request has the field since the service has answered.
+        return Some(format!("${{http_{}}}", field.to_ascii_lowercase().replace('-', "_")));
     }
     match name {
         "request_uri" => Some("${real_request_uri}".to_owned()),
