@@ -102,7 +102,7 @@ struct Config {
     /// The method of the call; `POST` includes the client's body.
     #[schemars(extend("default" = "GET"))]
     request_method: CallMethod,
-    /// Fields of the client that the service gets.
+    /// Fields of the client that the service gets; `*` for all but those that frame the message, and `Host`.
     #[schemars(extend("default" = []))]
     request_headers: Vec<FieldName>,
     /// Additional fields for the service; values may contain variables.
@@ -112,7 +112,7 @@ struct Config {
     /// Fields of the service's response for the node. It never gets these fields from the client.
     #[schemars(extend("default" = []))]
     upstream_headers: Vec<FieldName>,
-    /// Fields of the service's response for a refused client.
+    /// Fields of the service's response for a refused client; `*` for all but those that frame the message.
     #[schemars(extend("default" = []))]
     client_headers: Vec<FieldName>,
     /// Timeout of the call in milliseconds.
@@ -194,6 +194,24 @@ fn extra_fields_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object", "minProperties": 1, "patternProperties": {"^[^:]+$": {"type": "string"}}})
 }
 
+/// The word for all fields.
+const ALL: &str = "*";
+
+/// Whether a field belongs to one connection, so that it is not among all fields.
+fn is_of_connection(name: &str) -> bool {
+    const NAMES: [&str; 8] = [
+        "expect",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "upgrade",
+    ];
+    is_reserved(name) || NAMES.iter().any(|other| name.eq_ignore_ascii_case(other))
+}
+
 /// Whether a field is not a matter of the service: it frames a message or says whom it is for.
 fn is_reserved(name: &str) -> bool {
     frames(name) || HeaderId::of(name.as_bytes()) == HeaderId::Host
@@ -201,7 +219,9 @@ fn is_reserved(name: &str) -> bool {
 
 /// The fields that the service grants. One that the service is shown as well stays until it has answered.
 fn owned_fields(conf: &Value) -> Vec<OwnedField> {
-    let is_shown = |name: &str| texts(conf, "request_headers").any(|shown| shown.eq_ignore_ascii_case(name));
+    let is_shown = |name: &str| {
+        texts(conf, "request_headers").any(|shown| shown == ALL || shown.eq_ignore_ascii_case(name))
+    };
     let owned = |name| if is_shown(name) { OwnedField::judged(name) } else { OwnedField::sole(name) };
     texts(conf, "upstream_headers").map(owned).collect()
 }
@@ -300,7 +320,18 @@ impl Verifier {
             fields.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
             fields.push((name, template.rendered(ctx)));
         }
-        for FieldName(name) in &self.config.request_headers {
+        if self.config.request_headers.iter().any(|FieldName(name)| name == ALL) {
+            let own = fields.len();
+            for (name, value) in request.headers.iter() {
+                let Ok(name) = str::from_utf8(name) else { continue };
+                let is_set = fields[..own].iter().any(|(known, _)| known.eq_ignore_ascii_case(name));
+                if !is_set && !is_of_connection(name) {
+                    fields.push((name, value.to_vec()));
+                }
+            }
+        }
+        let named = self.config.request_headers.iter().filter(|FieldName(name)| name != ALL);
+        for FieldName(name) in named {
             let is_set = fields.iter().any(|(known, _)| known.eq_ignore_ascii_case(name));
             // All of them: the node may take another one than the first.
             let values =
@@ -348,7 +379,16 @@ impl Inquiry for Verifier {
         match answer {
             Ok(answer) if answer.status >= 300 => {
                 let mut fields = Vec::new();
-                for FieldName(name) in &self.config.client_headers {
+                if self.config.client_headers.iter().any(|FieldName(name)| name == ALL) {
+                    let all = answer
+                        .headers
+                        .iter()
+                        .filter_map(|(name, value)| Some((str::from_utf8(name).ok()?, value)));
+                    let all = all.filter(|(name, _)| !is_of_connection(name));
+                    fields.extend(all.map(|(name, value)| (name.to_owned(), value.to_vec())));
+                }
+                let named = self.config.client_headers.iter().filter(|FieldName(name)| name != ALL);
+                for FieldName(name) in named {
                     let of_name = answer.headers.iter();
                     let of_name = of_name.filter(|(known, _)| known.eq_ignore_ascii_case(name.as_bytes()));
                     fields.extend(of_name.map(|(_, value)| (name.clone(), value.to_vec())));
@@ -526,6 +566,19 @@ mod tests {
         let torn = Case::new("GET /?a=%0d%0aX-User:root HTTP/1.1\nHost: h");
         let fields = plugin.0.fields(&torn.ctx);
         assert_eq!(fields.find(b"X-User"), None);
+    }
+
+    #[test]
+    fn a_star_stands_for_all_fields_of_the_client() {
+        let plugin = plugin(json!({"request_headers": ["*"]}));
+        let case = Case::new(
+            "POST /a HTTP/1.1\nHost: h\nX-A: 1\nX-A: 2\nTE: trailers\nContent-Length: 0\nX-Forwarded-Uri: /b\nCookie: c",
+        );
+        let fields = plugin.0.fields(&case.ctx);
+        let names: Vec<&str> =
+            fields.iter().skip(6).map(|(name, _)| str::from_utf8(name).unwrap_or_default()).collect();
+        assert_eq!(names, ["X-A", "X-A", "Cookie"]);
+        assert_eq!(fields.find(b"X-Forwarded-Uri"), Some(&b"/a"[..]));
     }
 
     /// Without a service every request is denied, and claims of clients are removed.
