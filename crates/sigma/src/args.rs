@@ -28,6 +28,8 @@ pub(crate) enum Command {
     /// Make a configuration of another gateway's, or of what describes an API
     #[command(subcommand)]
     Import(Import),
+    /// Send the same requests to two servers, such as an original and its conversion, and compare the responses
+    Probe(Compare),
     /// Start the gateway
     Run(Run),
     /// Check a configuration and list all its problems
@@ -116,6 +118,32 @@ pub(crate) struct ImportFiles {
     /// Write requests that compare the original with the result, as JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) probe: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0 all responses are alike; 1 some differ, or a server cannot be reached.\n\
+Compared are the status, Location, cookies by their attributes, the body of successes, and all fields that do not frame the message."
+)]
+pub(crate) struct Compare {
+    /// The original: http://HOST:PORT, or PORT=http://HOST:PORT for the probes of one listener
+    #[arg(long, value_name = "URL", required = true)]
+    pub(crate) left: Vec<String>,
+    /// The other server, in the same form
+    #[arg(long, value_name = "URL", required = true)]
+    pub(crate) right: Vec<String>,
+    /// The requests, as `sigma import --probe` writes them
+    #[arg(short = 'f', long, value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// A field whose differences do not count, such as x-served-by
+    #[arg(long, value_name = "FIELD")]
+    pub(crate) allow: Vec<String>,
+    /// Milliseconds for each request
+    #[arg(long, value_name = "MS", default_value_t = 10_000)]
+    pub(crate) timeout_ms: u64,
+    /// The form of the report
+    #[arg(long, value_enum, default_value_t = ReportForm::Text)]
+    pub(crate) report: ReportForm,
 }
 
 /// The form of a report.

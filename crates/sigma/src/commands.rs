@@ -36,6 +36,7 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Command::Init(args) => crate::init::execute(args),
         Command::Import(args) => crate::import::execute(&args),
+        Command::Probe(args) => crate::probe::execute(&args),
         Command::Run(args) => run(args),
         Command::Check(args) => check(args),
         Command::Reload(args) => orders::reload(&args),

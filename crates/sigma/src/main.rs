@@ -14,6 +14,7 @@ mod man;
 mod orders;
 mod outcome;
 mod output;
+mod probe;
 mod roster;
 
 use std::process::ExitCode;

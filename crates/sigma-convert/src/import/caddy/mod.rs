@@ -43,6 +43,8 @@ pub(super) fn translate(input: &Input<'_>) -> Result<Translated, Vec<Problem>> {
     let mut settings = Map::new();
     // Paths are matched cleaned and sent as they came.
     settings.insert("router".to_owned(), json!({"ambiguous_paths": "allow"}));
+    let forwarded = ["Proxy", "X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host"];
+    settings.insert("untrusted_fields".to_owned(), json!(forwarded));
     let mut runner = Runner::new(&mut remarks, input.access, std::mem::take(&mut parsed.routes), folder);
     let options = options::read(&mut runner, &parsed.options, &mut settings);
     let mut known: Vec<sites::Known> =

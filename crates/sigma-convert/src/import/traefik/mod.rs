@@ -51,6 +51,23 @@ const STATIC: [&str; 17] = [
     "ocsp",
 ];
 
+/// Fields that Traefik removes from requests of peers that it does not trust.
+const FORWARDED: [&str; 13] = [
+    "Proxy",
+    "X-Forwarded-For",
+    "X-Forwarded-Proto",
+    "X-Forwarded-Host",
+    "X-Forwarded-Port",
+    "X-Forwarded-Server",
+    "X-Forwarded-Uri",
+    "X-Forwarded-Method",
+    "X-Forwarded-Prefix",
+    "X-Forwarded-Tls-Client-Cert",
+    "X-Forwarded-Tls-Client-Cert-Info",
+    "X-Replaced-Path",
+    "X-Real-Ip",
+];
+
 /// Converts files of Traefik.
 pub(super) fn translate(input: &Input<'_>) -> Result<Translated, Vec<Problem>> {
     let mut model = Model::new(input.access);
@@ -85,6 +102,7 @@ fn plan(mut model: Model<'_>) -> Translated {
     // Traefik cleans paths and sends them on cleaned; an encoded slash is no separator.
     settings
         .insert("router".to_owned(), json!({"forward_path": "canonical", "match_uri_encoded_slash": true}));
+    settings.insert("untrusted_fields".to_owned(), json!(FORWARDED));
     let mut points = entries::entry_points(&mut model, &mut settings);
     entries::process(&mut model, &mut settings);
     plan.settings = settings;
