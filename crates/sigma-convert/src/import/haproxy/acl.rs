@@ -303,9 +303,16 @@ fn compare(
         }
     });
     let flags = if ignores_case { "joi" } else { "jo" };
-    let value =
-        if sample.kind == Kind::Number { format!("tostring({})", sample.lua) } else { sample.lua.clone() };
+    let value = if sample.kind == Kind::Number { format!("tostring({})", sample.lua) } else { whole(sample) };
     Ok(atom(vars, format!("matches({value}, {}, {})", lua::text(&regex), lua::text(flags)), subject))
+}
+
+/// The value of all occurrences of a field, of which one must fit.
+fn whole(sample: &Sample) -> String {
+    match &sample.variable {
+        Some(variable) if sample.lua == format!("last(ngx.var.{variable})") => format!("ngx.var.{variable}"),
+        _ => sample.lua.clone(),
+    }
 }
 
 /// Paths and hosts that the router can find by tree.
@@ -369,7 +376,7 @@ fn found(sample: &Sample) -> Expr {
     }
     let vars = sample.variable.as_ref().map(|variable| json!([variable, "~=", null]));
     let subject = if sample.lua.contains("header(") { Subject::Response } else { Subject::Other };
-    atom(vars, format!("({} ~= nil)", sample.lua), subject)
+    atom(vars, format!("({} ~= nil)", whole(sample)), subject)
 }
 
 fn boolean(sample: &Sample, patterns: &[String]) -> Result<Expr, String> {

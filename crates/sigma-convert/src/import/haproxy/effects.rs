@@ -62,6 +62,8 @@ pub(super) struct Effects {
     pub auth: Option<Auth>,
     pub plugins: Map<String, Value>,
     pub fields: Map<String, Value>,
+    /// Statuses of limits, with the media type of their bodies.
+    pub refusals: Vec<(u16, String)>,
     /// Conditions under which no further rule runs.
     pub skipped: Vec<Expr>,
     /// Why everything after is closed.
@@ -126,15 +128,20 @@ impl Effects {
     }
 
     fn response_plugins(&self, plugins: &mut Map<String, Value>) {
-        match native_response(&self.response) {
+        match native_response(&self.response).filter(|_| self.refusals.is_empty()) {
             Some(rules) if !rules.is_empty() => {
                 let fields = json!({"headers": rules, "vars": [["upstream_status", "~=", null]]});
                 plugins.insert("response-rewrite".to_owned(), fields);
             }
             Some(_) => {}
             None => {
+                let refusal = |(status, kind): &(u16, String)| {
+                    let kind = lua::text(kind);
+                    format!("    if ngx.status == {status} then ngx.header[\"Content-Type\"] = {kind} end\n")
+                };
+                let refusals: String = self.refusals.iter().map(refusal).collect();
                 let code = format!(
-                    "  if not ngx.var.upstream_status then return end\n{}",
+                    "  if not ngx.var.upstream_status then\n{refusals}    return\n  end\n{}",
                     code(&self.response, "response")
                 );
                 let fields = json!({"phase": "header_filter", "functions": [lua::function(&code)]});

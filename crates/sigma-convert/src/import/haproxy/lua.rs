@@ -3,7 +3,7 @@
 pub(super) use super::super::words::lua_text as text;
 
 /// Helpers by name: a function is written only if the code uses it.
-const HELPERS: [(&str, &str); 17] = [
+const HELPERS: [(&str, &str); 18] = [
     ("header", "local function header(name)
   local value = ngx.header[name]
   if type(value) == \"table\" then value = table.concat(value, \", \") end
@@ -17,6 +17,14 @@ end
   return value
 end
 "),
+    (
+        "last",
+        "local function last(text)
+  if not text then return nil end
+  return (string.match(text, \"([^,]-)%s*$\"):gsub(\"^%s+\", \"\"))
+end
+",
+    ),
     ("lower", "local function lower(text) return text and string.lower(text) end\n"),
     ("upper", "local function upper(text) return text and string.upper(text) end\n"),
     ("length", "local function length(text) return text and #text end\n"),

@@ -252,7 +252,13 @@ impl Translation<'_, '_> {
             _ => action::respond(words, 403, &scope.variables, self.input.access),
         };
         let (status, body) = match response {
-            Ok(Target::Respond { status, body, .. }) => (status, body),
+            Ok(Target::Respond { status, body, headers }) => {
+                let kind = headers.into_iter().find(|(name, _)| name == "Content-Type");
+                if let Some((_, kind)) = kind.filter(|_| body.is_some()) {
+                    scope.effects.refusals.push((status, kind));
+                }
+                (status, body)
+            }
             _ => (429, None),
         };
         let rates = self.rates.get(&table).or_else(|| self.rates.get(&scope.name));
@@ -357,7 +363,8 @@ impl Translation<'_, '_> {
             let types: Vec<&String> =
                 proxy.all(&["compression", "type"]).flat_map(|line| line.from(2)).collect();
             let types = if types.is_empty() { json!("*") } else { json!(types) };
-            let gzip = json!({"types": types, "min_length": 1, "vary": true});
+            let gzip = json!({"types": types, "min_length": 1, "vary": true,
+                "_meta": {"filter": [["http_accept_encoding", "~*", "gzip|\\*"]]}});
             scope.effects.plugins.insert("gzip".to_owned(), gzip);
         }
         let pages = self.error_pages(proxy);

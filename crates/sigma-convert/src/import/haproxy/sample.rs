@@ -162,6 +162,11 @@ fn fetch(call: &Call, variables: &Variables) -> Result<Sample, String> {
     Ok(match name {
         "hdr" | "req.hdr" | "req.fhdr" | "hdr_ip" | "req.hdr_ip" | "hdr_val" | "req.hdr_val" | "shdr" => {
             let mut sample = request(arg(0))?;
+            // The value is the last one of a list, unless the whole field is asked for.
+            if name != "req.fhdr" && sample.kind != Kind::Host {
+                sample.lua = format!("last({})", sample.lua);
+                sample.text = None;
+            }
             if name.ends_with("_ip") {
                 sample.kind = Kind::Address;
             } else if name.ends_with("_val") {

@@ -221,7 +221,8 @@ fn balance(proxy: &Proxy, made: &mut Made) {
     let key = match name.as_str() {
         "roundrobin" | "static-rr" => return,
         "leastconn" => {
-            made.fields.insert("type".to_owned(), "least_conn".into());
+            // Of two random nodes the one with fewer requests: ties do not all go to the first.
+            made.fields.insert("type".to_owned(), "least_request".into());
             return;
         }
         "random" => {
@@ -372,7 +373,7 @@ fn connections(proxy: &Proxy, servers: &[Server], made: &mut Made, files: &dyn F
         );
     }
     if let Some(window) = first.milliseconds("slowstart")
-        && !matches!(made.fields.get("type").and_then(Value::as_str), Some("least_conn" | "chash"))
+        && !matches!(made.fields.get("type").and_then(Value::as_str), Some("chash"))
     {
         made.fields.insert("slow_start".to_owned(), json!({"window": window as f64 / 1000.0}));
     }
