@@ -117,6 +117,14 @@ pub trait Kind: Send + Sync {
         Ok(())
     }
 
+    /// Checks plugin metadata, with defaults filled in, beyond their schema.
+    ///
+    /// # Errors
+    /// Returns an error, which is the whole message, if the metadata are invalid.
+    fn check_metadata(&self, _metadata: &Value) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Returns warnings about a valid configuration, as it was written.
     fn warnings(&self, _scope: PluginScope, _conf: &Value) -> Vec<Problem> {
         Vec::new()

@@ -476,7 +476,7 @@ impl PluginSchemas for Roster {
                 Some(reason) => Err(reason),
                 None => known.kind.identity(&filled).map(|_| ()),
             },
-            PluginScope::Metadata => Ok(()),
+            PluginScope::Metadata => known.kind.check_metadata(&filled),
             _ => known.kind.check(scope, &filled),
         };
         match own {

@@ -201,6 +201,15 @@ impl Kind for FileKind {
         }
     }
 
+    fn check_metadata(&self, metadata: &Value) -> Result<(), String> {
+        match self.http() {
+            Some(description) if description.metadata_schema.is_some() => {
+                self.run_check(0, metadata, Some(2))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn owned_fields(&self, _: &Value) -> Vec<OwnedField> {
         match self.authenticates() {
             true => CONSUMER_FIELDS.map(OwnedField::sole).into(),

@@ -239,10 +239,13 @@ fn delayed_filters_alone_run_last() {
 fn a_plugin_reads_its_own_metadata() {
     let folder = one(
         "_M.metadata_schema = { type = 'object', properties = { a = { type = 'integer', default = 3 } } }
+        function _M.check_schema(conf, schema_type) return not (schema_type == core.schema.TYPE_METADATA and conf.a == 9), 'not 9' end
         function _M.access() local m = require('apisix.plugin').plugin_metadata('x') return 200, tostring(m and m.value.a) end",
     );
     let roster = folder.roster();
     assert!(roster.check("x", PluginScope::Metadata, &json!({"a": "b"})).is_err());
+    let refusal = roster.check("x", PluginScope::Metadata, &json!({"a": 9})).unwrap_err().to_string();
+    assert_eq!(refusal, "not 9");
     let answer = |metadata| {
         let mut case = Case::new("GET / HTTP/1.1\nHost: h");
         summary(case.run(&entry_of(&roster, "x", json!({}), metadata), Phase::Access).as_ref())
