@@ -26,6 +26,7 @@ pub mod history;
 pub mod io;
 pub mod kind;
 pub mod live;
+pub mod lua;
 pub mod members;
 pub mod nodes;
 mod pem;
@@ -193,6 +194,37 @@ pub fn pid_file_of(
     let file = document.value.get("pid_file")?.as_str().filter(|file| !file.is_empty())?;
     let folder = document.value.get("process").and_then(|process| process.get("working_folder")?.as_str());
     Some(std::path::Path::new(folder.unwrap_or_default()).join(file))
+}
+
+/// Returns the settings of plugins in a configuration that come before its check: the files of plugins, and the
+/// settings `plugins` and `stream_plugins`. Settings that cannot be read are unset; the check reports them. Relative
+/// paths begin in `process.working_folder`, if that is set.
+#[must_use]
+pub fn plugin_files_of(text: &str, options: &ParseOptions<'_>) -> PluginFiles {
+    let document = prepared(text, options, &mut check::Findings::default());
+    let Ok(document) = document else { return PluginFiles::default() };
+    fn read<T: serde::de::DeserializeOwned + Default>(document: &Document, name: &str) -> T {
+        let value = document.value.get(name).cloned().unwrap_or_default();
+        serde_json::from_value::<Option<T>>(value).ok().flatten().unwrap_or_default()
+    }
+    let folder = document.value.pointer("/process/working_folder").and_then(serde_json::Value::as_str);
+    let lua: lua::Lua = read(&document, "lua");
+    PluginFiles {
+        lua: folder.map_or(lua.clone(), |folder| lua.within(std::path::Path::new(folder))),
+        plugins: read(&document, "plugins"),
+        stream_plugins: read(&document, "stream_plugins"),
+    }
+}
+
+/// The settings that decide which files of plugins are read.
+#[derive(Debug, Clone, Default)]
+pub struct PluginFiles {
+    /// The setting `lua`.
+    pub lua: lua::Lua,
+    /// The setting `plugins`.
+    pub plugins: Option<Vec<resources::EnabledPlugin>>,
+    /// The setting `stream_plugins`.
+    pub stream_plugins: Option<Vec<String>>,
 }
 
 /// Returns the pid file of an unparsable text: from its own line at the top level.

@@ -403,6 +403,8 @@ pub struct Settings {
     /// The runner of plugins in other languages; unset: no runner.
     #[serde(rename = "ext-plugin", skip_serializing_if = "Option::is_none")]
     pub ext_plugin: Option<crate::ext_plugin::ExtPlugin>,
+    /// Plugins in Lua files.
+    pub lua: crate::lua::Lua,
     /// Leniency for configurations that come from APISIX.
     pub compat: Compat,
     /// Encryption of secret fields in the store.
@@ -542,6 +544,7 @@ impl Default for Settings {
             stream_plugins: None,
             plugin_attr: serde_json::Map::new(),
             ext_plugin: None,
+            lua: crate::lua::Lua::default(),
             compat: Compat::default(),
             data_encryption: DataEncryption::default(),
             discovery: None,

@@ -31,5 +31,6 @@ pub use process::start::StartError;
 pub use process::supervisor::{Options, Supervisor, WorkerLost};
 pub use serving::desired::{Quarantined, Standing};
 pub use serving::expiry::certificate_warnings;
+pub use serving::plugin_files::AllPlugins;
 pub use serving::source::{LoadError, Source};
 pub use serving::{secret, trial};

@@ -22,6 +22,7 @@ mod profile;
 mod questions;
 mod registries;
 pub(crate) mod running;
+mod scripts;
 pub(crate) mod status;
 mod summaries;
 mod tap;
@@ -39,7 +40,7 @@ use sigma_plugin::docs::reference;
 use self::admin::AdminState;
 use self::audit::{Audit, audited};
 use self::caller::Trusted;
-use self::control_api::ControlState;
+use self::control_api::{ControlState, Inspect as _};
 use self::entrances::Entrances;
 use self::explain::Explainer;
 use self::history::HistoryReader;
@@ -171,6 +172,11 @@ fn ask(state: &mut AdminState, running: &Arc<Running>, plugins: Arc<Roster>) {
     state.asked = Some(Arc::new(move |question| questions::answer(&*asked, question)));
     let members = Arc::clone(running);
     state.members = Some(Arc::new(move || members.listed()));
+    let reloading = Arc::clone(running);
+    state.reload = Some(Arc::new(move || {
+        let running = Arc::clone(&reloading);
+        Box::pin(async move { running.reload().await })
+    }));
     state.purges = Some(Arc::clone(running.purges()));
     let described = Arc::clone(&plugins);
     state.summaries = Arc::new(move || summaries::summaries(&described));

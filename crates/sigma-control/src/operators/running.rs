@@ -20,6 +20,7 @@ use sigma_http::FaultKind;
 use sigma_observe::counters::{Counter, Totals, WorkerCounters, merge};
 use sigma_plugin::Node;
 use sigma_plugin::facts::Measure;
+use sigma_plugin::script_counts::ScriptBoard;
 use sigma_proxy::tap::TapBoard;
 use sigma_proxy::{Inheritance, Pressure};
 use sigma_schema::Problem;
@@ -32,7 +33,7 @@ use crate::operators::control_api::{Asked, HealthReport, InForce, Inspect, NO_OR
 use crate::operators::live::Live;
 use crate::operators::members::Members;
 use crate::operators::nodes::{self, UpstreamNodes, add_reason, status_name};
-use crate::operators::{caches, certificates, orders as order_measures, registries};
+use crate::operators::{caches, certificates, orders as order_measures, registries, scripts};
 use crate::serving::acme as orders;
 use crate::serving::clock::unix_seconds;
 use crate::serving::desired::Quarantined;
@@ -64,6 +65,8 @@ pub(crate) struct Running {
     members: Arc<Members>,
     purges: Arc<Purges>,
     taps: Arc<TapBoard>,
+    /// The counters of scripts.
+    scripts: Arc<ScriptBoard>,
     /// Why traffic should go elsewhere; None if it need not.
     unready: Mutex<Option<&'static str>>,
     reloads: AtomicU64,
@@ -92,6 +95,7 @@ impl Running {
             members,
             purges,
             taps: Arc::clone(inheritance.taps()),
+            scripts: inheritance.node().part(ScriptBoard::default),
             unready: Mutex::new(Some("the process is starting")),
             reloads: AtomicU64::new(0),
             last_problem: Mutex::new(None),
@@ -219,12 +223,18 @@ impl Running {
         let orders = order_measures::measures(&self.standing().unwrap_or_default());
         let caches = caches::measures(self.purges.zones());
         let registries = registries::measures(&reports).into_iter();
-        registries.chain(expiry).chain(orders).chain(caches).chain([outliers]).collect()
+        let scripts = scripts::measures(&self.scripts);
+        registries.chain(expiry).chain(orders).chain(caches).chain([outliers]).chain(scripts).collect()
     }
 
     /// Where it is said which exchanges operators want to see.
     pub(crate) fn taps(&self) -> &Arc<TapBoard> {
         &self.taps
+    }
+
+    /// The counters of scripts.
+    pub(crate) fn scripts(&self) -> &ScriptBoard {
+        &self.scripts
     }
 
     /// This gateway among the others of its store.

@@ -13,6 +13,7 @@ use crate::operators::control_api::{self, Inspect};
 use crate::operators::measures;
 use crate::operators::pages::quarantined_by_kind;
 use crate::operators::running::{Running, fault_names};
+use crate::operators::scripts;
 
 /// The body of a 404.
 const PATHS: &str =
@@ -39,6 +40,7 @@ async fn status(State(running): State<Arc<Running>>) -> Response {
         "last_reload_problem": running.last_problem(),
         "configuration": control_api::shown(&running.revisions()),
         "upstreams": running.upstreams(),
+        "lua": scripts::shown(running.scripts()),
         "counters": counters,
     });
     json_answer(StatusCode::OK, &body)

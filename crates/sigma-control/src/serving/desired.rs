@@ -21,6 +21,8 @@ use crate::serving::source::unix_seconds;
 use crate::store::history::{DECORATIONS, decoration, is_resource};
 use crate::store::{Change, Contents, Event, Record};
 
+type Schemas = Arc<dyn PluginSchemas>;
+
 /// A resource, and what should be known of it.
 type Read = (AnyResource, Vec<Problem>);
 
@@ -106,7 +108,7 @@ impl Batch {
     }
 }
 
-/// Most resources that are looked at for the warnings about one of them: some milliseconds of the control thread.
+/// Most resources that are searched for the warnings about one of them: some milliseconds.
 const LOOKED_AT_MAX: usize = 5_000;
 
 /// The configuration that is to be served.
@@ -114,7 +116,7 @@ const LOOKED_AT_MAX: usize = 5_000;
 pub(crate) struct Desired {
     /// Settings of the file, resources of the file or the store.
     pub(crate) config: Config,
-    plugins: Arc<dyn PluginSchemas>,
+    plugins: Schemas,
     keyring: Keyring,
     revision: u64,
     /// The revision in which resources were last changed, or read whole.
@@ -145,13 +147,13 @@ pub(crate) struct Desired {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Written {
     revision: u64,
-    /// A hash of the value: after a restored backup another value may come in the same revision.
+    /// A hash of the value: a restored backup may have another value in the same revision.
     value: u64,
 }
 
 impl Desired {
     /// Begins with the file's content.
-    pub(crate) fn new(checked: Checked, plugins: Arc<dyn PluginSchemas>, keyring: Keyring) -> Desired {
+    pub(crate) fn new(checked: Checked, plugins: Schemas, keyring: Keyring) -> Desired {
         let mut desired = Desired {
             config: Config::default(),
             plugins,
@@ -190,6 +192,20 @@ impl Desired {
     pub(crate) fn replace_settings(&mut self, checked: Checked) {
         let resources = std::mem::take(&mut self.config.resources);
         (self.config, self.file_warnings) = (Config { resources, ..checked.config }, checked.warnings);
+    }
+
+    /// Checks all of the store's content again, with other plugins.
+    ///
+    /// # Errors
+    /// Returns the problems of objects that the former plugins accepted.
+    pub(crate) fn renew(&mut self, plugins: Schemas, contents: &Contents) -> Result<(), Vec<Problem>> {
+        let before: BTreeSet<ResourceKey> = self.quarantine.keys().cloned().collect();
+        (self.plugins, self.written, self.refused) = (plugins, BTreeMap::new(), HashMap::new());
+        self.reload(contents, &mut Batch::default());
+        let refused = self.quarantine.values().filter(|one| !before.contains(&one.key));
+        let problems = refused.map(|one| Problem::new(one.key.to_string(), "plugin", &*one.reason));
+        let problems = Vec::from_iter(problems);
+        if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
 
     /// Returns warnings: about the file, then about the store's objects, whose pointers begin with their

@@ -24,6 +24,7 @@ pub(crate) mod health_file;
 pub(crate) mod health_sharing;
 pub(crate) mod inquiries;
 pub(crate) mod pair_files;
+pub(crate) mod plugin_files;
 pub(crate) mod plugins;
 pub(crate) mod published;
 pub(crate) mod publisher;

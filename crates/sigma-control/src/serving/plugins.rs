@@ -9,7 +9,7 @@ use sigma_plugin::{Kind, Node, Roster};
 
 /// The plugins of a process.
 pub(crate) struct Plugins {
-    /// All of the build.
+    /// All of the build and of files.
     pub(crate) all: Arc<Roster>,
     /// The enabled plugins.
     pub(crate) enabled: Arc<Roster>,
@@ -17,15 +17,22 @@ pub(crate) struct Plugins {
     pub(crate) node: Arc<Node>,
 }
 
-impl Plugins {
-    /// Of `built_in`, those that the settings allow. Within the runtime that their tasks are to run on.
-    pub(crate) fn new(built_in: &[Arc<dyn Kind>], settings: &Settings) -> Plugins {
+/// All plugins, and the enabled ones.
+#[derive(Debug, Clone)]
+pub(crate) struct Rosters {
+    pub(crate) all: Arc<Roster>,
+    pub(crate) enabled: Arc<Roster>,
+}
+
+impl Rosters {
+    /// Of `kinds`, those that the settings allow.
+    pub(crate) fn new(kinds: &[Arc<dyn Kind>], settings: &Settings) -> Rosters {
         let ignored = &settings.compat.ignored_plugins;
         let defaults = settings
             .profile
             .map(|profile| -> Defaults { Arc::new(move |name, conf| profile.fill_plugin(name, conf)) });
         let roster = || {
-            let all = Roster::new(built_in.iter().cloned(), None);
+            let all = Roster::new(kinds.iter().cloned(), None);
             all.ignoring(ignored).with_defaults(defaults.clone())
         };
         let all = Arc::new(roster());
@@ -33,6 +40,20 @@ impl Plugins {
             [None, None] => Arc::clone(&all),
             names => Arc::new(roster().limited(&names)),
         };
+        Rosters { all, enabled }
+    }
+
+    /// Replaces the plugins for all that share them.
+    pub(crate) fn supersede(&self, newer: &Rosters) {
+        self.all.supersede(&newer.all);
+        self.enabled.supersede(&newer.enabled);
+    }
+}
+
+impl Plugins {
+    /// Of `kinds`, those that the settings allow. Within the runtime that their tasks are to run on.
+    pub(crate) fn new(kinds: &[Arc<dyn Kind>], settings: &Settings) -> Plugins {
+        let Rosters { all, enabled } = Rosters::new(kinds, settings);
         let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let attributes = serde_json::Value::Object(attributes(settings));
         let runtime = tokio::runtime::Handle::current();

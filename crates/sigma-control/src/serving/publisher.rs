@@ -14,6 +14,7 @@ use sigma_config::Config;
 use sigma_config::dns::Dns;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::resources::{Secret, Ssl};
+use sigma_plugin::Roster;
 use sigma_proxy::compile::{CertificateSource, Sources};
 use sigma_proxy::{Changed, Compiler, Failure, Snapshot};
 use sigma_schema::Problem;
@@ -23,6 +24,8 @@ use crate::serving::desired::{Batch, Desired};
 use crate::serving::endpoints::{Endpoints, Pending};
 use crate::serving::files::Files;
 use crate::serving::geo_files::GeoFiles;
+use crate::serving::plugin_files::AllPlugins;
+use crate::serving::plugins::Rosters;
 use crate::serving::references::References;
 use crate::serving::revealed::Revealed;
 use crate::serving::secret::Secrets;
@@ -59,6 +62,8 @@ pub(crate) struct State {
 pub(crate) struct Whole {
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) desired: Desired,
+    /// The plugins that come into force with it, if they have changed.
+    pub(crate) plugins: Option<(AllPlugins, Rosters)>,
     compiler: Compiler,
     geo_files: GeoFiles,
     pending: Pending,
@@ -108,7 +113,17 @@ impl Publisher {
 
     /// Compiles a whole configuration; its names are resolved when this returns. If it `closes`, what
     /// cannot be compiled is closed; else it stops all.
-    pub(crate) async fn compile(&self, mut desired: Desired, closes: bool) -> Result<Whole, Vec<Failure>> {
+    pub(crate) async fn compile(&self, desired: Desired, closes: bool) -> Result<Whole, Vec<Failure>> {
+        self.compile_with(desired, closes, None).await
+    }
+
+    /// As [`Publisher::compile`], with other plugins than those in force.
+    pub(crate) async fn compile_with(
+        &self,
+        mut desired: Desired,
+        closes: bool,
+        plugins: Option<Arc<Roster>>,
+    ) -> Result<Whole, Vec<Failure>> {
         let in_force = self.state().geo_files.clone();
         let geo_files = in_force.follow(&desired.config.settings.geoip).await;
         let geo_files = geo_files.map_err(|problem| vec![Failure { key: None, problem }])?;
@@ -116,11 +131,11 @@ impl Publisher {
             let config = &desired.config;
             let wanted = self.state().references.wanted(config, &config.resources.keys());
             self.look_up(accesses(config), wanted).await;
-            let compiled = self.state().compile(config, desired.revision(), &geo_files);
+            let compiled = self.state().compile(config, desired.revision(), &geo_files, plugins.as_ref());
             let failures = match compiled {
                 Ok((compiler, snapshot, mut pending)) => {
                     pending.resolve(start_wait(&config.settings.dns)).await;
-                    return Ok(Whole { snapshot, desired, compiler, geo_files, pending });
+                    return Ok(Whole { snapshot, desired, plugins: None, compiler, geo_files, pending });
                 }
                 Err(failures) => failures,
             };
@@ -140,7 +155,7 @@ impl Publisher {
 
     /// A whole configuration is in force.
     pub(crate) fn adopt(&self, whole: Whole) {
-        let Whole { snapshot, desired, compiler, geo_files, pending } = whole;
+        let Whole { snapshot, desired, compiler, geo_files, pending, plugins: _ } = whole;
         let mut state = self.state();
         state.endpoints.commit(pending, &snapshot);
         (state.desired, state.compiler, state.published) = (desired, compiler, snapshot.revision);
@@ -294,6 +309,7 @@ impl State {
         config: &Config,
         revision: u64,
         geo_files: &GeoFiles,
+        plugins: Option<&Arc<Roster>>,
     ) -> Result<(Compiler, Arc<Snapshot>, Pending), Vec<Failure>> {
         let mut planning = self.endpoints.plan();
         let sources = Sources {
@@ -303,7 +319,12 @@ impl State {
             geography: geo_files.geography(),
             ordered: source(self.ordered.as_ref()),
         };
-        let (compiler, snapshot) = self.compiler.compile(config, revision, sources)?;
+        let (compiler, snapshot) = match plugins {
+            Some(plugins) => {
+                self.compiler.with_roster(Arc::clone(plugins)).compile(config, revision, sources)?
+            }
+            None => self.compiler.compile(config, revision, sources)?,
+        };
         Ok((compiler, snapshot, planning.into_pending()))
     }
 

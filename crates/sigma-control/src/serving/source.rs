@@ -7,11 +7,12 @@ use std::time::SystemTime;
 
 use sigma_config::{Checked, ParseOptions};
 use sigma_convert::seed::Seeds;
-use sigma_plugin::Roster;
+use sigma_plugin::{Kind, Roster};
 use sigma_schema::Problem;
-use sigma_schema::plugins::PluginSchemas;
+use sigma_schema::plugins::{NoPlugins, PluginSchemas};
 
 use super::file_stamp::FileStamp;
+use super::plugin_files::AllPlugins;
 
 /// Largest configuration file; a file of a hundred thousand routes has about half of it.
 const FILE_BYTES_MAX: usize = 64 << 20;
@@ -106,14 +107,43 @@ impl Source {
         self.check(&self.read()?, plugins)
     }
 
-    /// As [`Source::load`]; the calling thread goes on with its other tasks while the file is read.
-    pub(crate) async fn load_aside(&self, plugins: &Arc<Roster>) -> Result<Checked, LoadError> {
+    /// Returns the plugins of the build with those in files that the configuration names. Files that cannot be loaded
+    /// are among them, and refuse every configuration.
+    ///
+    /// # Errors
+    /// Returns an error if the configuration cannot be read, or if the search for files has mistakes.
+    pub fn plugins(&self, built_in: Vec<Arc<dyn Kind>>) -> Result<AllPlugins, LoadError> {
+        self.plugins_of(&self.texts()?, built_in)
+    }
+
+    fn plugins_of(&self, texts: &Texts, built_in: Vec<Arc<dyn Kind>>) -> Result<AllPlugins, LoadError> {
+        let settings = self
+            .with_options(texts, &NoPlugins, |options| sigma_config::plugin_files_of(&texts.file, options));
+        AllPlugins::built_in(built_in).with_files(&settings).map_err(|problems| self.invalid(problems))
+    }
+
+    /// As [`Source::load`], with the plugins in files as they are now; the calling thread goes on with its other tasks
+    /// while files are read. `rosters` returns the plugins for the check.
+    pub(crate) async fn load_aside<R>(
+        &self,
+        built_in: Vec<Arc<dyn Kind>>,
+        rosters: impl FnOnce(&AllPlugins) -> (Arc<Roster>, R),
+    ) -> Result<(Checked, AllPlugins, R), LoadError> {
         let source = self.clone();
-        let texts = tokio::task::spawn_blocking(move || source.read()).await;
+        let read = tokio::task::spawn_blocking(move || {
+            let texts = source.read()?;
+            let plugins = source.plugins_of(&texts, built_in)?;
+            Ok::<_, LoadError>((texts, plugins))
+        });
         // It ends early in a panic only.
         let failed =
             |error| LoadError::Read { path: self.path.clone(), source: std::io::Error::other(error) };
-        self.check(&texts.map_err(failed)??, &**plugins)
+        let (texts, plugins) = read.await.map_err(failed)??;
+        if !plugins.files.broken.is_empty() {
+            return Err(self.invalid(plugins.files.broken));
+        }
+        let (roster, kept) = rosters(&plugins);
+        Ok((self.check(&texts, &*roster)?, plugins, kept))
     }
 
     fn read(&self) -> Result<Texts, LoadError> {
@@ -129,8 +159,18 @@ impl Source {
     }
 
     fn check(&self, texts: &Texts, plugins: &dyn PluginSchemas) -> Result<Checked, LoadError> {
+        let parse = |options: &ParseOptions<'_>| sigma_config::parse(&texts.file, options);
+        self.with_options(texts, plugins, parse).map_err(|problems| self.invalid(problems))
+    }
+
+    fn with_options<R>(
+        &self,
+        texts: &Texts,
+        plugins: &dyn PluginSchemas,
+        run: impl FnOnce(&ParseOptions<'_>) -> R,
+    ) -> R {
         let formats = Seeds { companion: texts.companion.as_deref(), instances: self.instances };
-        let options = ParseOptions {
+        run(&ParseOptions {
             env: &|name| std::env::var(name).ok(),
             formats: &formats,
             skip_invalid: self.skip_invalid,
@@ -138,8 +178,7 @@ impl Source {
             now: unix_seconds(),
             max_bytes: FILE_BYTES_MAX,
             ..ParseOptions::default()
-        };
-        sigma_config::parse(&texts.file, &options).map_err(|problems| self.invalid(problems))
+        })
     }
 
     /// Problems found after parsing, with this file's name.

@@ -184,9 +184,14 @@ pub(crate) fn names(state: &AdminState, call: &Call) -> Outcome {
     Ok(Reply::json(StatusCode::OK, json!(names)))
 }
 
-/// `PUT /plugins/reload`: the plugins are built in, so this does nothing.
-pub(crate) fn reload(call: &Call) -> Outcome {
+/// `PUT /plugins/reload`: the configuration file and the files of plugins are read again. On a mistake everything stays
+/// as it is.
+pub(crate) async fn reload(state: &AdminState, call: &Call) -> Outcome {
     if call.method == Method::PUT {
+        if let Some(reload) = &state.reload {
+            let outcome = reload().await;
+            outcome.map_err(|reason| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, reason))?;
+        }
         return Ok(Reply::text(StatusCode::OK, "done"));
     }
     let message =

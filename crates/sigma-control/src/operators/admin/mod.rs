@@ -67,6 +67,7 @@ use tokio::sync::RwLock;
 
 use crate::operators::audit::{KeyOf, Made};
 use crate::operators::caller::Trusted;
+use crate::operators::control_api::Asked;
 use crate::operators::explain::{ExplainQuery, Explainer};
 use crate::operators::history::HistoryReader;
 use crate::operators::identity::CertificateOf;
@@ -111,6 +112,8 @@ pub struct AdminState {
     pub(crate) asked: Option<Arc<dyn Fn(ProcessQuery) -> Value + Send + Sync>>,
     /// Lists the gateways of the store; None where nothing is served.
     pub(crate) members: Option<Arc<dyn Fn() -> Listing + Send + Sync>>,
+    /// Reads the configuration and the files of plugins again; None where nothing is served.
+    pub(crate) reload: Option<Arc<dyn Fn() -> Asked<'static, Result<(), String>> + Send + Sync>>,
     /// Has caches forget; None where nothing is served.
     pub(crate) purges: Option<Arc<Purges>>,
     /// The page of a plugin in the reference, in Markdown.
@@ -169,6 +172,7 @@ impl AdminState {
             key_prefix: "/apisix".to_owned(),
             asked: None,
             members: None,
+            reload: None,
             purges: None,
             documentation: Arc::new(|_| None),
             summaries: Arc::new(|| json!({})),
@@ -403,7 +407,7 @@ async fn admitted(state: &AdminState, peer: SocketAddr, request: Request, seen: 
                 Target::Plugins => catalogue::plugins(state, &call),
                 Target::PluginNames => catalogue::names(state, &call),
                 Target::PluginSummaries => catalogue::summaries(state, &call),
-                Target::PluginReload => catalogue::reload(&call),
+                Target::PluginReload => catalogue::reload(state, &call).await,
                 Target::Validate(segment) => catalogue::validate(&segment, &call),
                 Target::Purge => process::purge(state, &call).await,
                 _ => not_found(),

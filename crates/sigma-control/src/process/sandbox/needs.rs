@@ -34,6 +34,7 @@ const RELOADED: &[(&str, FileAccess)] = &[
     ("ssls.*.cert_file", ReadFile),
     ("ssls.*.key_file", ReadFile),
     ("secrets.*.auth_file", ReadFile),
+    ("lua.readable_folders.*", ReadFolder),
 ];
 
 /// The same for those that are read once.
@@ -86,6 +87,12 @@ pub(super) fn of(config: &Config, plugins: &Roster) -> Vec<Need> {
         }
     }
     of_plugins(&whole, plugins, "", &mut needs);
+    needs.extend(config.settings.lua.folders().map(|path| Need {
+        place: "lua.path".to_owned(),
+        path,
+        access: ReadFolder,
+        is_reloaded: true,
+    }));
     let mut unwritten = |place: &str, path: PathBuf| {
         needs.push(Need { place: place.to_owned(), path, access: WriteFolder, is_reloaded: false });
     };

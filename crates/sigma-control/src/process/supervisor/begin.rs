@@ -34,7 +34,7 @@ use crate::serving::cache_disk::{Asking, Disks};
 use crate::serving::desired::Desired;
 use crate::serving::health_file::HealthFile;
 use crate::serving::health_sharing::HealthSharing;
-use crate::serving::plugins::Plugins;
+use crate::serving::plugins::{Plugins, Rosters};
 use crate::serving::publisher::{Publisher, problems};
 use crate::serving::purges::Purges;
 use crate::store::Store;
@@ -55,7 +55,8 @@ struct Ground {
 impl Ground {
     async fn lay(options: &Options, checked: &Checked, origin: &Origin) -> Result<Ground, StartError> {
         let settings = &checked.config.settings;
-        let plugins = Plugins::new(&options.plugins, settings);
+        let kinds: Vec<_> = options.plugins.kinds().collect();
+        let plugins = Plugins::new(&kinds, settings);
         let asking = Disks::begin(&plugins.node, settings);
         let keyring = keyring(settings)?;
         must_fit(&options.source, checked, &plugins)?;
@@ -183,8 +184,9 @@ impl Supervisor {
         let revision = publisher.state().desired.revision();
         let supervisor = Supervisor {
             usage,
+            files_stamp: options.plugins.stamp(),
             options,
-            all_plugins: plugins.all,
+            rosters: Rosters { all: plugins.all, enabled: plugins.enabled },
             health_sharing: sharing.map(|(how, store)| HealthSharing::begin(how, store, &publisher)),
             publisher,
             ordered,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sigma_config::kind::ResourceKey;
+use sigma_config::settings::Settings;
 use sigma_plugin::Roster;
 use sigma_proxy::Failure;
 use tokio::sync::oneshot;
@@ -20,8 +21,11 @@ use crate::process::start::StartError;
 use crate::process::upgrade::{self, Possessions, Successor};
 use crate::serving::desired::Desired;
 use crate::serving::edit::Edit;
+use crate::serving::plugin_files::AllPlugins;
+use crate::serving::plugins::Rosters;
 use crate::serving::publisher::{Part, Publisher, Whole, problems};
 use crate::serving::source::Source;
+use crate::store::Store;
 
 /// A change that is to come into force.
 pub(super) enum Change {
@@ -69,16 +73,21 @@ impl Supervisor {
             Change::Pairs => Box::pin(async move { Outcome::Part(publisher.refresh_pairs().await) }),
             Change::Certificates(ssls) => Box::pin(async move { Outcome::Part(publisher.show(ssls).await) }),
             Change::File(trigger, asker) => {
-                let (plugins, sandbox) = (Arc::clone(&self.all_plugins), self.options.sandbox.clone());
-                Box::pin(async move {
-                    let whole = load(&source, &sandbox, &plugins, &publisher, is_stored).await;
-                    Outcome::File(whole, trigger, asker)
-                })
+                let loading = Loading {
+                    source,
+                    sandbox: self.options.sandbox.clone(),
+                    plugins: self.options.plugins.clone(),
+                    rosters: self.rosters.clone(),
+                    settings: Arc::clone(&self.current.settings),
+                    publisher,
+                    store: self.store.clone(),
+                };
+                Box::pin(async move { Outcome::File(loading.load().await, trigger, asker) })
             }
             Change::Edit(edit, asker) => Box::pin(async move {
                 let mut next = publisher.state().desired.clone();
                 let whole = match edit.apply(&mut next.config) {
-                    Ok(()) => compile(&source, &publisher, next, is_stored).await,
+                    Ok(()) => compile(&source, &publisher, next, is_stored, None).await,
                     Err(reason) => Err(StartError::Edit(reason)),
                 };
                 Outcome::Edit(whole, asker)
@@ -123,38 +132,67 @@ impl Supervisor {
     }
 }
 
-/// Reads the file again, and compiles it.
-async fn load(
-    source: &Source,
-    sandbox: &Sandbox,
-    plugins: &Arc<Roster>,
-    publisher: &Publisher,
-    is_stored: bool,
-) -> Result<Whole, StartError> {
-    let checked = source.load_aside(plugins).await?;
-    sandbox.check(&checked.config, plugins)?;
-    for warning in &checked.warnings {
-        tracing::warn!("{}: {warning}", source.path.display());
-    }
-    let mut next = publisher.state().desired.clone();
-    if is_stored {
-        if let Some(problem) = examine::two_sources(&checked.config) {
-            return Err(source.invalid(vec![problem]).into());
-        }
-        next.replace_settings(checked);
-    } else {
-        next.replace_file(checked);
-    }
-    compile(source, publisher, next, is_stored).await
+/// The reading of a file, and of the files of plugins.
+struct Loading {
+    source: Source,
+    sandbox: Sandbox,
+    /// The plugins in force.
+    plugins: AllPlugins,
+    rosters: Rosters,
+    settings: Arc<Settings>,
+    publisher: Arc<Publisher>,
+    store: Option<Arc<dyn Store>>,
 }
 
+impl Loading {
+    /// Reads the files again, and compiles the configuration.
+    async fn load(self) -> Result<Whole, StartError> {
+        let Loading { source, sandbox, plugins, rosters, settings, publisher, store } = self;
+        let content = plugins.files.content;
+        let of = |read: &AllPlugins| match read.files.content == content {
+            true => (Arc::clone(&rosters.all), None),
+            false => {
+                let kinds: Vec<_> = read.kinds().collect();
+                // As at the start: the settings of plugins take effect at the next one.
+                let rosters = Rosters::new(&kinds, &settings);
+                (Arc::clone(&rosters.all), Some(rosters))
+            }
+        };
+        let (checked, read, newer) = source.load_aside(plugins.built_in.clone(), of).await?;
+        sandbox.check(&checked.config, newer.as_ref().map_or(&rosters.all, |newer| &newer.all))?;
+        for warning in &checked.warnings {
+            tracing::warn!("{}: {warning}", source.path.display());
+        }
+        let mut next = publisher.state().desired.clone();
+        let enabled = newer.as_ref().map(|newer| Arc::clone(&newer.enabled));
+        if let Some(store) = &store {
+            if let Some(problem) = examine::two_sources(&checked.config) {
+                return Err(source.invalid(vec![problem]).into());
+            }
+            next.replace_settings(checked);
+            if let Some(enabled) = &enabled {
+                let contents = store.load().await?;
+                let refused = next.renew(Arc::clone(enabled) as _, &contents);
+                refused.map_err(|problems| source.invalid(problems))?;
+            }
+        } else {
+            next.replace_file(checked);
+        }
+        let mut whole = compile(&source, &publisher, next, store.is_some(), enabled).await?;
+        whole.plugins = newer.map(|newer| (read, newer));
+        Ok(whole)
+    }
+}
+
+/// Compiles a configuration; with other plugins if there are any.
 async fn compile(
     source: &Source,
     publisher: &Publisher,
     next: Desired,
     is_stored: bool,
+    plugins: Option<Arc<Roster>>,
 ) -> Result<Whole, StartError> {
-    let whole = publisher.compile(next, !is_stored && source.skip_invalid).await;
+    let whole = publisher.compile_with(next, !is_stored && source.skip_invalid, plugins).await;
     whole.map_err(|failures: Vec<Failure>| source.invalid(problems(failures)).into())
 }
 

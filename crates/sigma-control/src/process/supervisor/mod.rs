@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use sigma_cache::Zones;
 use sigma_config::kind::ResourceKey;
-use sigma_plugin::{Kind, Node, Roster};
+use sigma_plugin::Node;
 use sigma_proxy::{Gateway, Snapshot};
 use tokio::sync::mpsc;
 
@@ -38,6 +38,8 @@ use crate::operators::running::{Command, Running, STOPPING};
 use crate::serving::acme::Ordered;
 use crate::serving::health_file::HealthFile;
 use crate::serving::health_sharing::HealthSharing;
+use crate::serving::plugin_files::AllPlugins;
+use crate::serving::plugins::Rosters;
 use crate::serving::publisher::{Part, Publisher, Whole};
 use crate::serving::source::Source;
 use crate::store::{Event, Store, Watch};
@@ -63,8 +65,8 @@ pub struct Options {
     pub source: Source,
     /// Reload when the file changes.
     pub watch: bool,
-    /// The plugins of this build.
-    pub plugins: Vec<Arc<dyn Kind>>,
+    /// The plugins of this build, and those in files.
+    pub plugins: AllPlugins,
     /// The sandbox of this process.
     pub sandbox: Sandbox,
 }
@@ -77,8 +79,10 @@ pub struct WorkerLost;
 /// The running process.
 pub struct Supervisor {
     options: Options,
-    /// All plugins of the build, to check files with.
-    all_plugins: Arc<Roster>,
+    /// The plugins, to check files with.
+    rosters: Rosters,
+    /// The state of the files of plugins, for `--watch`; None without files.
+    files_stamp: Option<u64>,
     publisher: Arc<Publisher>,
     /// Certificates that the gateway orders itself, if it does.
     ordered: Option<Arc<Ordered>>,
@@ -209,14 +213,20 @@ impl Supervisor {
     }
 
     /// Begins with the noticed change, if there is one.
-    fn seen(&self) -> Option<UnderWay> {
-        if self.options.watch && self.options.source.has_changed() {
+    fn seen(&mut self) -> Option<UnderWay> {
+        if self.options.watch && (self.options.source.has_changed() || self.plugin_files_have_changed()) {
             return Some(self.begin(Change::File(Trigger::Watch, None)));
         }
         if self.publisher.has_new_pairs() {
             return Some(self.begin(Change::Pairs));
         }
         self.publisher.has_new_places().then(|| self.begin(Change::Places))
+    }
+
+    /// Returns true if the files of plugins look different than before, once for each change.
+    fn plugin_files_have_changed(&mut self) -> bool {
+        let stamp = self.options.plugins.stamp();
+        std::mem::replace(&mut self.files_stamp, stamp) != stamp
     }
 
     /// Reopens all logs.
@@ -363,11 +373,17 @@ impl Supervisor {
 
     /// Puts a whole configuration into force; on an error everything stays as it is. Returns the names of settings that
     /// need a restart.
-    fn commit(&mut self, whole: Whole) -> Result<Vec<&'static str>, StartError> {
+    fn commit(&mut self, mut whole: Whole) -> Result<Vec<&'static str>, StartError> {
+        let plugins = whole.plugins.take();
         let snapshot = Arc::clone(&whole.snapshot);
         let log = access_log(&snapshot.settings)?;
         let prepared = self.gateway.prepare(&snapshot, log)?;
         snapshot.residents.prepare(Some(&self.current.residents), &self.node);
+        if let Some((plugins, rosters)) = plugins {
+            self.rosters.supersede(&rosters);
+            tracing::info!(target: LIFE, files = plugins.files.kinds.len(), "plugins in files were read");
+            self.options.plugins = plugins;
+        }
         // First, as in `publish`.
         self.publisher.adopt(whole);
         self.gateway.commit(prepared);

@@ -1,0 +1,75 @@
+//! Counters of Lua scripts, for metrics and the status page.
+
+use serde_json::{Map, Value, json};
+use sigma_plugin::facts::Measure;
+use sigma_plugin::script_counts::{ScriptBoard, ScriptTotals};
+
+/// A counter: its name, its help text, and how it is read.
+type Count = (&'static str, &'static str, fn(&ScriptTotals) -> u64);
+
+const COUNTS: [Count; 4] = [
+    ("lua_runs_total", "Runs of Lua scripts, from wait to wait", |totals| totals.runs),
+    ("lua_cpu_microseconds_total", "Processor time of Lua scripts", |totals| totals.cpu_us),
+    ("lua_errors_total", "Runs of Lua scripts that ended with an error", |totals| totals.errors),
+    ("lua_aborted_total", "Runs of Lua scripts that took too long", |totals| totals.aborted),
+];
+
+/// The metrics of scripts.
+pub(super) fn measures(board: &ScriptBoard) -> Vec<Measure> {
+    let totals = board.totals();
+    let of_plugins = |read: fn(&ScriptTotals) -> u64| {
+        totals.iter().map(|(plugin, totals)| (vec![("plugin", plugin.to_string())], read(totals))).collect()
+    };
+    let counts =
+        COUNTS.map(|(name, help, read)| Measure { name, help, is_counter: true, series: of_plugins(read) });
+    let memory = board.memory().into_iter().enumerate();
+    let memory = Measure {
+        name: "lua_memory_bytes",
+        help: "Memory of the Lua scripts of each worker",
+        is_counter: false,
+        series: memory.map(|(state, bytes)| (vec![("state", state.to_string())], bytes)).collect(),
+    };
+    counts.into_iter().chain([memory]).collect()
+}
+
+/// The same for the status page.
+pub(super) fn shown(board: &ScriptBoard) -> Value {
+    let plugins: Map<String, Value> = board
+        .totals()
+        .into_iter()
+        .map(|(plugin, totals)| {
+            let ScriptTotals { runs, cpu_us, errors, aborted } = totals;
+            let shown = json!({"runs": runs, "cpu_us": cpu_us, "errors": errors, "aborted": aborted});
+            (plugin.into(), shown)
+        })
+        .collect();
+    json!({"plugins": plugins, "memory_bytes": board.memory()})
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::operators::measures::text;
+
+    #[test]
+    fn scripts_are_shown_by_plugin() {
+        let board = Arc::<ScriptBoard>::default();
+        assert_eq!(text(&measures(&board)), "");
+        let seat = board.enter();
+        seat.counts("x").ran(Duration::from_millis(3), true);
+        let text = text(&measures(&board));
+        for line in [
+            "sigma_lua_runs_total{plugin=\"x\"} 1\n",
+            "sigma_lua_cpu_microseconds_total{plugin=\"x\"} 3000\n",
+            "sigma_lua_aborted_total{plugin=\"x\"} 1\n",
+            "sigma_lua_memory_bytes{state=\"0\"} 0\n",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+        let expected = json!({"runs": 1, "cpu_us": 3000, "errors": 0, "aborted": 1});
+        assert_eq!(shown(&board)["plugins"]["x"], expected);
+    }
+}
