@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::crypt::Keyring;
 use crate::discovery::Registry;
+use crate::include::Parts;
 use crate::kind::Kind;
 use crate::plugins::{BUILD_HINT, EnabledPlugins, unknown_plugin};
 use crate::profile::Profile;
@@ -35,6 +36,8 @@ pub(crate) struct Findings {
     pub(crate) written_listeners: usize,
     /// The original format of a translated document.
     pub(crate) format: Option<&'static str>,
+    /// The files that were joined to the document.
+    pub(crate) parts: Parts,
 }
 
 /// Checks every rule of `document`, whose short forms are already expanded.

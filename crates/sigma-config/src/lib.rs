@@ -23,6 +23,7 @@ pub mod health_events;
 pub mod health_file;
 pub mod health_sharing;
 pub mod history;
+mod include;
 pub mod io;
 pub mod kind;
 pub mod live;
@@ -49,6 +50,7 @@ pub mod tls;
 pub mod valid_part;
 
 pub use advice::Surroundings;
+pub use include::{Included, patterns as include_patterns};
 pub use quarantine::QuarantinedItem;
 
 use std::collections::{HashMap, HashSet};
@@ -56,6 +58,7 @@ use std::collections::{HashMap, HashSet};
 use serde::Deserialize;
 use serde_json::Value;
 
+use include::Parts;
 use profile::Profile;
 use resources::{Resources, SECTIONS};
 use rules::Object;
@@ -125,7 +128,9 @@ pub struct ParseOptions<'a> {
     pub plugins: &'a dyn PluginSchemas,
     /// The time in Unix seconds, for expired certificates; 0 to ignore it.
     pub now: i64,
-    /// Maximum size of the text in bytes. The default, 16 MiB, is enough for about ten thousand routes.
+    /// The files that the setting `include` names, in their order. None where they cannot be read.
+    pub included: Option<&'a [Included<'a>]>,
+    /// Maximum size of the texts in bytes. The default, 16 MiB, is enough for about ten thousand routes.
     pub max_bytes: usize,
 }
 
@@ -138,6 +143,7 @@ impl Default for ParseOptions<'_> {
             skip_invalid: false,
             plugins: &NoPlugins,
             now: 0,
+            included: None,
             max_bytes: 16 << 20,
         }
     }
@@ -146,17 +152,40 @@ impl Default for ParseOptions<'_> {
 /// Parses and checks one configuration file. Returns the configuration, or all problems.
 pub fn parse(text: &str, options: &ParseOptions<'_>) -> Result<Checked, Vec<Problem>> {
     let mut found = check::Findings::default();
-    let document = prepared(text, options, &mut found)?;
-    check::check(&document, options, &mut found);
+    let located = |parts: &Parts, problems: Vec<Problem>| -> Vec<Problem> {
+        problems.into_iter().map(|problem| parts.located(problem)).collect()
+    };
+    let document = prepared(text, options, &mut found);
+    let parts = std::mem::take(&mut found.parts);
+    let checked = document.and_then(|document| checked(&document, options, found));
+    match checked {
+        Ok(mut checked) => {
+            checked.warnings = located(&parts, checked.warnings);
+            for item in &mut checked.quarantined {
+                item.problems = located(&parts, std::mem::take(&mut item.problems));
+            }
+            Ok(checked)
+        }
+        Err(problems) => Err(located(&parts, problems)),
+    }
+}
+
+/// Checks a document in its full form.
+fn checked(
+    document: &Document,
+    options: &ParseOptions<'_>,
+    mut found: check::Findings,
+) -> Result<Checked, Vec<Problem>> {
+    check::check(document, options, &mut found);
     let quarantined = match options.skip_invalid && found.errors.iter().all(quarantine::is_in_item) {
-        true => QuarantinedItem::take(&document, &mut found.errors),
+        true => QuarantinedItem::take(document, &mut found.errors),
         false => Vec::new(),
     };
     let mut config = match found.errors.is_empty() {
-        true => typed(&document, &quarantined, &mut found),
+        true => typed(document, &quarantined, &mut found),
         false => Config::default(),
     };
-    quarantined.iter().for_each(|item| item.close(&document, &mut config.resources));
+    quarantined.iter().for_each(|item| item.close(document, &mut config.resources));
     once_per_listener(&mut found.errors, found.written_listeners);
     if !found.errors.is_empty() {
         // In document order, for the reader.
@@ -164,15 +193,15 @@ pub fn parse(text: &str, options: &ParseOptions<'_>) -> Result<Checked, Vec<Prob
         return Err(found.errors);
     }
     let ineffective = config.settings.discovery.iter().flat_map(discovery::without_effect);
-    found.warnings.extend(ineffective.map(|problem| valid_part::located(&document, problem)));
+    found.warnings.extend(ineffective.map(|problem| valid_part::located(document, problem)));
     if config.settings.geoip.databases.is_empty() {
         found.warnings.extend(
-            advice::without_places(&document.value).map(|problem| valid_part::located(&document, problem)),
+            advice::without_places(&document.value).map(|problem| valid_part::located(document, problem)),
         );
     }
     if config.settings.store.is_none() && config.settings.admin.is_none() {
         let whole = advice::whole(&config.settings, &config.resources, options.plugins).into_iter();
-        found.warnings.extend(whole.map(|problem| valid_part::located(&document, problem)));
+        found.warnings.extend(whole.map(|problem| valid_part::located(document, problem)));
     }
     once_per_listener(&mut found.warnings, found.written_listeners);
     found.warnings.sort_by_key(|problem| problem.line);
@@ -260,6 +289,15 @@ fn prepared(
     found: &mut check::Findings,
 ) -> Result<Document, Vec<Problem>> {
     let mut document = Document::parse(text, options.max_bytes)?;
+    match options.included {
+        Some(included) => found.parts = include::join(&mut document, text, included, options.max_bytes)?,
+        None if document.value.get("include").is_some() => {
+            let message = "the files of `include` are read by `sigma run` and `sigma check` only";
+            let problem = document.problem("include", "conflict", message);
+            found.errors.push(problem.hint("write everything into one file"));
+        }
+        None => {}
+    }
     if let Some(problem) = options.formats.refuse(&document) {
         return Err(vec![problem]);
     }

@@ -329,6 +329,12 @@ impl fmt::Debug for DataEncryption {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
+    /// Further files, as patterns with `*` in the name of the file, relative to the folder of this file. Their resources
+    /// are added to those of this file, in the order of the patterns and then of the names. A setting may be in one
+    /// file only, and an included file includes no other.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 4096)))]
+    pub include: Vec<String>,
     /// A set of defaults for where this gateway runs; see `docs/edge-profile.md`. A change needs a restart.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<crate::profile::Profile>,
@@ -516,6 +522,7 @@ pub enum ShowReason {
 impl Default for Settings {
     fn default() -> Self {
         Settings {
+            include: Vec::new(),
             profile: None,
             workers: Workers::default(),
             pin_workers: false,

@@ -1,12 +1,15 @@
 //! The problems of a configuration: place, reason and remedy.
 
 use std::fmt;
+use std::sync::Arc;
 
 /// One problem of a document or a resource. Problems are reported as a list, all at once. Some problems are warnings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// The place in the document, e.g. `routes[0].uri`; empty for the whole document.
     pub pointer: String,
+    /// The file, if the configuration has several and it is not the first one.
+    pub file: Option<Arc<str>>,
     /// Line in the document, from 1. None for a value that is not from a text.
     pub line: Option<u32>,
     /// A stable word for programs, e.g. `unknown_key`.
@@ -20,7 +23,7 @@ pub struct Problem {
 impl Problem {
     /// Creates a problem at `pointer`, without line and remedy.
     pub fn new(pointer: impl Into<String>, code: &'static str, message: impl Into<String>) -> Self {
-        Problem { pointer: pointer.into(), line: None, code, message: message.into(), hint: None }
+        Problem { pointer: pointer.into(), file: None, line: None, code, message: message.into(), hint: None }
     }
 
     /// Sets the line.
@@ -46,8 +49,11 @@ impl Problem {
 }
 
 impl fmt::Display for Problem {
-    /// Writes `line 7: routes[0].uri: message (hint)`. The caller adds the file name.
+    /// Writes `line 7: routes[0].uri: message (hint)`. The caller adds the name of the first file.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(file) = &self.file {
+            write!(f, "{file}: ")?;
+        }
         if let Some(line) = self.line {
             write!(f, "line {line}: ")?;
         }
