@@ -107,8 +107,12 @@ impl Translation<'_, '_> {
                 }
                 "monitor-uri" => {
                     let expr = super::acl::exact_path(line.word(1));
-                    let target =
-                        Target::Respond { status: 200, body: Some("OK".to_owned()), headers: Vec::new() };
+                    let text = "<html><body><h1>200 OK</h1>\nService ready.\n</body></html>\n";
+                    let headers = vec![
+                        ("Content-Type".to_owned(), "text/html".to_owned()),
+                        ("Cache-Control".to_owned(), "no-cache".to_owned()),
+                    ];
+                    let target = Target::Respond { status: 200, body: Some(text.to_owned()), headers };
                     self.tell(line, Told::Done, "");
                     self.decide(line, scope, expr, target);
                 }

@@ -233,16 +233,14 @@ fn code(rules: &[FieldRule], side: &str) -> String {
                 set.replace("VALUE", "old")
             ),
             Change::Replace { regex, by, each } => {
-                let regex = lua::text(&whole(regex, *each));
-                let by = lua::text(by);
+                let replaced = replaced(regex, by, *each);
                 format!(
                     "do local old = {get}
     if old then
       if type(old) ~= \"table\" then old = {{ old }} end
-      for at, value in ipairs(old) do old[at] = ngx.re.{}(value, {regex}, {by}, \"jo\") or value end
+      for at, value in ipairs(old) do old[at] = {replaced} end
       {}
     end end",
-                    if *each { "gsub" } else { "sub" },
                     set.replace("VALUE", "old")
                 )
             }
@@ -255,12 +253,25 @@ fn code(rules: &[FieldRule], side: &str) -> String {
     out
 }
 
+/// The new value of `value`: each value of a list by itself, or the field as a whole.
+fn replaced(regex: &str, by: &str, each: bool) -> String {
+    let (regex, by) = (lua::text(&whole(regex)), lua::text(by));
+    if !each {
+        return format!("ngx.re.sub(value, {regex}, {by}, \"jo\") or value");
+    }
+    format!(
+        "string.gsub(value, \"[^,]+\", function(part)
+        local found, count = ngx.re.sub(string.match(part, \"^%s*(.-)%s*$\"), {regex}, {by}, \"jo\")
+        return count == 1 and found or part
+      end)"
+    )
+}
+
 /// A regular expression whose match is the whole value, because the whole value is replaced.
-fn whole(regex: &str, each: bool) -> String {
-    let any = if each { "[^,]*" } else { ".*" };
-    let start = if regex.starts_with('^') { String::new() } else { format!("^{any}?") };
-    let end = if regex.ends_with('$') { String::new() } else { format!("{any}$") };
-    if each { regex.to_owned() } else { format!("{start}(?:{regex}){end}") }
+fn whole(regex: &str) -> String {
+    let start = if regex.starts_with('^') { "" } else { "^.*?" };
+    let end = if regex.ends_with('$') { "" } else { ".*$" };
+    format!("{start}(?:{regex}){end}")
 }
 
 #[cfg(test)]

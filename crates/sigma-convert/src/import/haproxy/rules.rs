@@ -114,7 +114,12 @@ impl Translation<'_, '_> {
             }
             other => Err(format!("`{other}` has no counterpart.")),
         };
+        let has_path =
+            words.iter().any(|word| word.contains("path") || word.contains("url") || word.contains("base"));
         match result {
+            Ok(()) if name.ends_with("header") && has_path && !scope.effects.paths.is_empty() => {
+                self.tell(line, Told::Differs, "The value has the path before the rules that change it.");
+            }
             Ok(()) => self.tell(line, Told::Done, ""),
             Err(reason) => self.tell(line, Told::Missing, reason),
         }

@@ -48,6 +48,10 @@ pub(super) struct Actions {
     pub plugins: Map<String, Value>,
     /// Lua on the fields of a node's response.
     pub response_code: Vec<String>,
+    /// Functions of Lua on the fields of the gateway's own responses.
+    pub own_responses: Vec<String>,
+    /// Functions of Lua before the request is sent.
+    pub request_code: Vec<String>,
     /// Variables with maps, by name.
     pub variables: Map<String, Value>,
     /// Why the route is closed.
@@ -99,6 +103,12 @@ impl Actions {
                 self.proxy_rewrite(rewriting.fields, &mut plugins);
             }
         }
+        if !self.request_code.is_empty() {
+            plugins.insert(
+                "serverless-pre-function".to_owned(),
+                json!({"phase": "rewrite", "functions": self.request_code}),
+            );
+        }
         if let Some((status, target, appends)) = &self.redirect {
             plugins.insert(
                 "redirect".to_owned(),
@@ -109,7 +119,8 @@ impl Actions {
         }
         self.response_rewrite(&mut plugins);
         if !self.response_code.is_empty() {
-            let functions: Vec<String> = self.response_code.iter().map(|code| function(code)).collect();
+            let mut functions: Vec<String> = self.response_code.iter().map(|code| function(code)).collect();
+            functions.extend(self.own_responses.iter().cloned());
             plugins.insert(
                 "serverless-post-function".to_owned(),
                 json!({"phase": "header_filter", "functions": functions}),

@@ -169,11 +169,9 @@ impl Reader<'_, '_> {
         };
         for (name, change) in changes {
             if name.eq_ignore_ascii_case("host") {
-                match change {
-                    Change::Set(host) | Change::Add(host) => self.actions.host = HostField::Fixed(host),
-                    Change::Remove => {}
-                }
-                continue;
+                return Ok(Outcome::NoEffect(
+                    "Spring replaces Host when it sends the request; use SetRequestHostHeader.",
+                ));
             }
             self.actions.request.push((name, change));
         }
@@ -204,7 +202,8 @@ impl Reader<'_, '_> {
     fn response_field(&mut self, it: &Definition) -> Read {
         match relaxed(&it.name).as_str() {
             "secureheaders" => {
-                super::server::secure_headers(it, self.settings, &mut self.actions.response);
+                let code = super::server::secure_headers(it, self.settings);
+                self.actions.response_code.push(code);
                 return Ok(Outcome::Done);
             }
             "removeresponseheader" => {
@@ -225,6 +224,12 @@ impl Reader<'_, '_> {
                         lua_text(name),
                         lua_text(&value.replace("\\$", "$"))
                     );
+                    self.actions.response_code.push(code);
+                } else if !value.contains("${")
+                    && (value.contains(':') || value.ends_with('/') || value.is_empty())
+                {
+                    // The plugin's form `Name: value` has no place for these.
+                    let code = super::code::add(name, &value.replace("\\$", "$"));
                     self.actions.response_code.push(code);
                 } else {
                     self.actions.response.push((name.to_owned(), Change::Add(value)));
@@ -266,6 +271,7 @@ impl Reader<'_, '_> {
                     )?,
                 );
                 self.actions.response_code.push(code);
+                self.actions.request_code.push(super::code::HOST.to_owned());
             }
         }
         Ok(Outcome::Done)

@@ -93,9 +93,14 @@ pub(super) fn breaker(
     let is_timed = of("circuitbreaker", "sliding-window-type").is_some_and(|kind| kind == "TIME_BASED");
     let calls = number("minimum-number-of-calls", 100.0).min(number("sliding-window-size", 100.0)).max(1.0);
     let window = if is_timed { number("sliding-window-size", 100.0) } else { 60.0 };
+    // Without a time no call is slow.
+    let slow_rate = match time("slow-call-duration-threshold") {
+        Some(_) => json!(number("slow-call-rate-threshold", 100.0)),
+        None => Value::Null,
+    };
     actions.breaker = Some(object(vec![
         ("failure_rate_threshold", json!(number("failure-rate-threshold", 50.0))),
-        ("slow_call_rate_threshold", json!(number("slow-call-rate-threshold", 100.0))),
+        ("slow_call_rate_threshold", slow_rate),
         ("slow_call_duration_threshold", json!(time("slow-call-duration-threshold"))),
         ("minimum_number_of_calls", json!(calls as u64)),
         ("sliding_window", json!(window.clamp(1.0, 3600.0))),
@@ -135,7 +140,7 @@ fn fallback(it: &Definition, serves: &dyn Fn(&str) -> bool, actions: &mut Action
     statuses.extend(codes.iter().filter(|code| !statuses.contains(code)).copied().collect::<Vec<_>>());
     actions.plugins.insert(
         "error-page".to_owned(),
-        json!({"intercept": !codes.is_empty(), "pages": [{"status": statuses, "uri": path, "response_status": 200}]}),
+        json!({"intercept": !codes.is_empty(), "pages": [{"status": statuses, "uri": format!("{path}$is_args$args"), "response_status": 200}]}),
     );
     Ok(Outcome::Differs(format!("{window}. The fallback gets GET, with status 200 for the client.")))
 }

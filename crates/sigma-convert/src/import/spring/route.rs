@@ -243,13 +243,19 @@ impl<'t> Translation<'t, '_> {
                 filters::Outcome::Guard(text) => self.tell_guard(place, text),
             }
         }
+        let own = route.metadata.and_then(|node| find_in(node, "cors"));
+        let own = own.map(|node| super::server::cors_rules(node, self.settings, "^/"));
+        let cors: Vec<super::server::Cors> =
+            own.into_iter().chain(self.common.cors.iter().cloned()).collect();
+        if !cors.is_empty() {
+            actions.request_code.insert(0, super::code::cors_request(&cors));
+            actions.response_code.insert(0, super::code::cors_response(&cors));
+            actions.own_responses.push(super::code::PREFLIGHT.to_owned());
+        }
         let id = build::id(&route.id).replace(['-', '.'], "_");
         let mut plugins = actions.plugins(&id);
         for (name, fields) in &self.common.plugins {
             plugins.entry(name.clone()).or_insert_with(|| fields.clone());
-        }
-        if let Some(node) = route.metadata.and_then(|node| find_in(node, "cors")) {
-            plugins.insert("cors".to_owned(), Value::Object(super::server::cors_fields(node, self.settings)));
         }
         if actions.closed.is_some() && closed.is_none() {
             self.tell(route.place, Verdict::NotPossible, "The route answers 503; see its filters.");

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::super::decision::{Certificate, Listener, Plan};
 use super::super::nodes::Node;
 use super::super::source::Place;
-use super::actions::{Actions, Change};
+use super::actions::Actions;
 use super::definition::Definition;
 use super::filters::{Outcome, seconds};
 use super::settings::{Settings, find_in, relaxed};
@@ -18,10 +18,28 @@ pub(super) struct Note {
     pub guards: bool,
 }
 
+/// Rules of CORS for some paths.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Cors {
+    /// A regular expression on the path.
+    pub path: String,
+    /// Whether all origins are allowed.
+    pub any: bool,
+    /// A regular expression on the origin.
+    pub origins: String,
+    pub methods: Vec<String>,
+    pub headers: Vec<String>,
+    pub exposed: String,
+    pub credentials: bool,
+    /// Seconds for which browsers keep the result of a preflight.
+    pub age: Option<u64>,
+}
+
 /// Plugins of all routes, and why all routes are closed.
 #[derive(Default)]
 pub(super) struct Common {
     pub plugins: Map<String, Value>,
+    pub cors: Vec<Cors>,
     pub closed: Option<String>,
     pub notes: Vec<Note>,
 }
@@ -144,6 +162,7 @@ fn file_path(text: &str) -> String {
     path.to_owned()
 }
 
+/// Reads the rules of CORS: the first pattern that matches a path counts.
 fn cors(settings: &Settings<'_>, common: &mut Common) {
     let Some(node) = settings.first(&[
         "spring.cloud.gateway.server.webflux.globalcors.cors-configurations",
@@ -151,27 +170,16 @@ fn cors(settings: &Settings<'_>, common: &mut Common) {
     ]) else {
         return;
     };
-    for (at, (pattern, rules)) in node.members().iter().enumerate() {
-        let mut fields = cors_fields(rules, settings);
-        if at > 0 {
-            common.note(rules.place, "Only the first pattern of `cors-configurations` is converted; write cors at the routes of the others.");
-            continue;
-        }
+    for (pattern, rules) in node.members() {
         let pattern = pattern.trim_matches(['[', ']', '\'', '"']);
-        if !matches!(pattern, "/**" | "/*")
-            && let Ok(paths) = super::pattern::paths(pattern, true)
-        {
-            fields.insert("_meta".to_owned(), json!({"filter": [path_filter(&paths)]}));
+        match super::pattern::paths(pattern, true) {
+            Ok(paths) => common.cors.push(cors_rules(rules, settings, &path_regex(&paths))),
+            Err(reason) => common.note(rules.place, reason),
         }
-        common.plugins.insert("cors".to_owned(), Value::Object(fields));
-        common.note(
-            rules.place,
-            "Origins that are not allowed get no CORS fields, and the browser refuses the response; Spring answers 403.",
-        );
     }
 }
 
-fn path_filter(paths: &[super::super::decision::Path]) -> Value {
+fn path_regex(paths: &[super::super::decision::Path]) -> String {
     use super::super::decision::Path;
     let regexes: Vec<String> = paths
         .iter()
@@ -182,54 +190,40 @@ fn path_filter(paths: &[super::super::decision::Path]) -> Value {
             Path::Regex { pattern, .. } => pattern.clone(),
         })
         .collect();
-    json!(["uri", "~~", regexes.join("|")])
+    regexes.join("|")
 }
 
-/// The fields of the plugin cors.
-pub(super) fn cors_fields(rules: &Node, settings: &Settings<'_>) -> Map<String, Value> {
+/// The rules of CORS for the paths of a regular expression.
+pub(super) fn cors_rules(rules: &Node, settings: &Settings<'_>, path: &str) -> Cors {
     let list = |name: &str| find_in(rules, name).map(|node| settings.texts(node)).unwrap_or_default();
-    let mut fields = Map::new();
-    let credentials = find_in(rules, "allow-credentials")
-        .and_then(|node| settings.text(node))
-        .is_some_and(|text| text == "true");
-    let (origins, patterns) = (list("allowed-origins"), list("allowed-origin-patterns"));
-    if patterns.iter().any(|pattern| pattern == "*") {
-        fields.insert("allow_origins".to_owned(), "**".into());
-    } else if !patterns.is_empty() {
-        let mut regexes: Vec<String> = patterns.iter().map(|pattern| origin_regex(pattern)).collect();
-        regexes.extend(origins.iter().map(|origin| format!("^{}$", regex::escape(origin))));
-        fields.insert("allow_origins_by_regex".to_owned(), json!(regexes));
-        fields.insert("allow_origins".to_owned(), "https://none.invalid".into());
-    } else if origins.is_empty() {
-        fields.insert("allow_origins".to_owned(), "https://none.invalid".into());
-    } else {
-        let all = origins.iter().any(|origin| origin == "*");
-        let text = if all { "*".to_owned() } else { origins.join(",") };
-        fields.insert("allow_origins".to_owned(), text.into());
+    let text = |name: &str| find_in(rules, name).and_then(|node| settings.text(node));
+    let mut regexes: Vec<String> =
+        list("allowed-origin-patterns").iter().map(|it| origin_regex(it)).collect();
+    let origins = list("allowed-origins");
+    let credentials = text("allow-credentials").is_some_and(|text| text == "true");
+    let any = origins.iter().any(|origin| origin == "*");
+    regexes.extend(
+        origins
+            .iter()
+            .filter(|it| *it != "*")
+            .map(|it| format!("^{}/?$", regex::escape(it.trim_end_matches('/')))),
+    );
+    let mut methods = list("allowed-methods");
+    if methods.is_empty() {
+        methods = vec!["GET".to_owned(), "HEAD".to_owned()];
     }
-    let joined = |values: Vec<String>, default: &str| {
-        if values.is_empty() {
-            default.to_owned()
-        } else if values.iter().any(|value| value == "*") {
-            "**".to_owned()
-        } else {
-            values.join(",")
-        }
-    };
-    fields.insert("allow_methods".to_owned(), joined(list("allowed-methods"), "GET,HEAD").into());
-    fields.insert("allow_headers".to_owned(), joined(list("allowed-headers"), "Accept").into());
-    let exposed = list("exposed-headers");
-    if !exposed.is_empty() {
-        fields.insert("expose_headers".to_owned(), exposed.join(",").into());
-    }
-    let age = find_in(rules, "max-age").and_then(|node| settings.text(node));
     // The number of this field is seconds.
-    let age = age.and_then(|text| text.trim().parse().ok().or_else(|| seconds(&text)));
-    fields.insert("max_age".to_owned(), json!(age.unwrap_or(1800.0) as u64));
-    if credentials {
-        fields.insert("allow_credential".to_owned(), true.into());
+    let age = text("max-age").and_then(|text| text.trim().parse().ok().or_else(|| seconds(&text)));
+    Cors {
+        path: path.to_owned(),
+        any,
+        origins: regexes.join("|"),
+        methods,
+        headers: list("allowed-headers"),
+        exposed: list("exposed-headers").join(", "),
+        credentials,
+        age: age.map(|age: f64| age as u64),
     }
-    fields
 }
 
 /// An origin pattern such as `https://*.example.com:[8080,8081]`.
@@ -327,35 +321,40 @@ pub(super) fn token_relay(it: &Definition, settings: &Settings<'_>, actions: &mu
     Outcome::Differs("Set the environment variable SESSION_SECRET, and the callback URI of openid-connect at the provider.".to_owned())
 }
 
-/// SecureHeaders: its eight fields.
-pub(super) fn secure_headers(it: &Definition, settings: &Settings<'_>, response: &mut Vec<(String, Change)>) {
-    let base = "spring.cloud.gateway.filter.secure-headers";
-    let fields = [
-        ("X-Xss-Protection", "xss-protection-header", "1 ; mode=block"),
-        ("Strict-Transport-Security", "strict-transport-security", "max-age=631138519"),
-        ("X-Frame-Options", "frame-options", "DENY"),
-        ("X-Content-Type-Options", "content-type-options", "nosniff"),
-        ("Referrer-Policy", "referrer-policy", "no-referrer"),
-        (
-            "Content-Security-Policy",
-            "content-security-policy",
-            "default-src 'self' https:; font-src 'self' https: data:; img-src 'self' https: data:; object-src 'none'; \
+/// SecureHeaders: its eight fields, as Lua, because fields of the node stay.
+pub(super) fn secure_headers(it: &Definition, settings: &Settings<'_>) -> String {
+    let mut code = String::new();
+    {
+        let base = "spring.cloud.gateway.filter.secure-headers";
+        let fields = [
+            ("X-Xss-Protection", "xss-protection-header", "1 ; mode=block"),
+            ("Strict-Transport-Security", "strict-transport-security", "max-age=631138519"),
+            ("X-Frame-Options", "frame-options", "DENY"),
+            ("X-Content-Type-Options", "content-type-options", "nosniff"),
+            ("Referrer-Policy", "referrer-policy", "no-referrer"),
+            (
+                "Content-Security-Policy",
+                "content-security-policy",
+                "default-src 'self' https:; font-src 'self' https: data:; img-src 'self' https: data:; object-src 'none'; \
              script-src https:; style-src 'self' https: 'unsafe-inline'",
-        ),
-        ("X-Download-Options", "download-options", "noopen"),
-        ("X-Permitted-Cross-Domain-Policies", "permitted-cross-domain-policies", "none"),
-    ];
-    let mut disabled: Vec<String> =
-        settings.find(&format!("{base}.disable")).map(|node| settings.texts(node)).unwrap_or_default();
-    disabled.extend(it.many("disable"));
-    for (name, property, default) in fields {
-        let is_off =
-            disabled.iter().any(|word| relaxed(word) == relaxed(name) || relaxed(word) == relaxed(property));
-        if !is_off {
-            let own = it.one(property).map(str::to_owned);
-            let value = own.or_else(|| settings.text_at(&format!("{base}.{property}")));
-            let value = value.unwrap_or_else(|| default.to_owned());
-            response.push((name.to_owned(), Change::Set(value.replace('$', "\\$"))));
+            ),
+            ("X-Download-Options", "download-options", "noopen"),
+            ("X-Permitted-Cross-Domain-Policies", "permitted-cross-domain-policies", "none"),
+        ];
+        let mut disabled: Vec<String> =
+            settings.find(&format!("{base}.disable")).map(|node| settings.texts(node)).unwrap_or_default();
+        disabled.extend(it.many("disable"));
+        for (name, property, default) in fields {
+            let is_off = disabled
+                .iter()
+                .any(|word| relaxed(word) == relaxed(name) || relaxed(word) == relaxed(property));
+            if !is_off {
+                let own = it.one(property).map(str::to_owned);
+                let value = own.or_else(|| settings.text_at(&format!("{base}.{property}")));
+                let value = value.unwrap_or_else(|| default.to_owned());
+                code.push_str(&super::code::absent(name, &value));
+            }
         }
     }
+    code
 }
