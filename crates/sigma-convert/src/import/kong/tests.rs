@@ -1,0 +1,62 @@
+//! Tests of the conversion as a whole.
+
+use serde_json::{Value, json};
+
+use super::super::source::{Input, MemoryFiles, SourceFile};
+use super::super::{Format, Import, import};
+
+fn converted(text: &str) -> Import {
+    let files = [SourceFile { name: "kong.yml".to_owned(), text: text.to_owned() }];
+    let mut access = MemoryFiles::default();
+    access.variables.insert("DECK_KEY".to_owned(), "secret".to_owned());
+    import(Format::Kong, &Input { files: &files, access: &access }).expect("a document")
+}
+
+const TEXT: &str = "
+_format_version: \"3.0\"
+services:
+  - name: users
+    url: http://users.internal:8080/v1
+    routes:
+      - { name: short, paths: [/users], methods: [GET] }
+      - { name: long, paths: [/users/admin], hosts: [a.test], strip_path: false }
+    plugins:
+      - { name: key-auth }
+      - name: rate-limiting
+        config: { minute: 5, limit_by: ip }
+  - name: files
+    host: pool
+    routes:
+      - { name: expr, paths: [\"~/f/\\\\d+$\"] }
+      - { name: guarded, paths: [/g], plugins: [{ name: own-auth }] }
+upstreams:
+  - name: pool
+    algorithm: least-connections
+    targets: [{ target: \"10.0.0.1:80\" }, { target: \"10.0.0.2:80\", weight: 50 }]
+consumers:
+  - username: jack
+    keyauth_credentials: [{ key: \"${{ env \\\"DECK_KEY\\\" }}\" }]
+";
+
+#[test]
+fn routes_have_the_order_of_kong() {
+    let import = converted(TEXT);
+    let routes = import.document["routes"].as_array().expect("routes");
+    let ids: Vec<&Value> = routes.iter().map(|route| &route["id"]).collect();
+    assert_eq!(ids, [&json!("long"), &json!("short"), &json!("expr"), &json!("guarded")]);
+    assert_eq!(routes[1]["plugins"]["key-auth"]["headers"], json!(["apikey"]));
+    assert_eq!(routes[1]["plugins"]["limit-count"]["rules"][0]["count"], 5);
+    assert_eq!(routes[1]["plugins"]["proxy-rewrite"]["regex_uri"], json!(["^/users/?", "/v1/"]));
+    assert!(routes[3]["desc"].as_str().is_some_and(|text| text.starts_with("closed: ")));
+    assert!(import.report.has_open_guards());
+}
+
+#[test]
+fn upstreams_and_consumers_are_taken_over() {
+    let import = converted(TEXT);
+    let upstreams = import.document["upstreams"].as_array().expect("upstreams");
+    assert_eq!(upstreams[1]["type"], "least_conn");
+    assert_eq!(upstreams[1]["nodes"][1], json!({"host": "10.0.0.2", "port": 80, "weight": 50}));
+    assert_eq!(import.document["consumers"][1]["plugins"]["key-auth"]["key"], "secret");
+    assert!(import.report.remarks.iter().all(|it| it.place.line > 0));
+}
