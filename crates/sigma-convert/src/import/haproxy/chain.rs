@@ -156,8 +156,8 @@ impl Translation<'_, '_> {
         let expr = match scope.acls.condition(condition, &scope.variables, self.input.access) {
             Ok(expr) => expr,
             Err(reason) => {
-                // Requests that it would take must not reach what follows.
-                self.tell(line, Told::Guard, format!("{reason} What follows is closed."));
+                // Requests that it would take must not reach later rules.
+                self.tell(line, Told::Guard, format!("{reason} Later routes are closed."));
                 let mut closed = scope.clone();
                 closed.effects.closed = Some(reason);
                 self.decide(line, &closed, Expr::True, Target::Drop);
@@ -203,7 +203,7 @@ impl Translation<'_, '_> {
                 }
             }
             Err(reason) => {
-                self.tell(line, Told::Guard, format!("{reason} What follows is closed."));
+                self.tell(line, Told::Guard, format!("{reason} Later routes are closed."));
                 let mut closed = scope.clone();
                 closed.effects.closed = Some(reason);
                 self.decide(line, &closed, expr, Target::Drop);
@@ -229,7 +229,7 @@ impl Translation<'_, '_> {
         }
         self.used.insert(proxy.name.clone());
         scope.name = format!("{}-{}", scope.name, proxy.name);
-        // Names of conditions belong to one proxy; what was tracked stays.
+        // Names of conditions belong to one proxy; tracked keys stay.
         scope.acls = Acls::default();
         scope.effects.skipped.clear();
         self.rules(&proxy, &mut scope);
@@ -323,7 +323,7 @@ impl Translation<'_, '_> {
             )
         }) {
             let reason = "The condition asks for a counter, a login or a state that only guards can use.";
-            self.tell(line, Told::Guard, format!("{reason} What follows is closed."));
+            self.tell(line, Told::Guard, format!("{reason} Later routes are closed."));
             decision.target = Target::Closed(reason.to_owned());
             self.plan.decisions.push(decision);
             return;

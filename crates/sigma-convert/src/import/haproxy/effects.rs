@@ -1,4 +1,4 @@
-//! What rules do to requests that go on, and the plugins that do it.
+//! Effects of rules on requests that go on, and the plugins for them.
 
 use serde_json::{Map, Value, json};
 

@@ -20,7 +20,7 @@ pub(super) struct Atom {
     pub vars: Option<Value>,
     /// As an expression of Lua.
     pub lua: String,
-    /// What it compares, for paths and hosts that the router finds by tree.
+    /// The subject, for paths and hosts that the router finds by tree.
     pub subject: Subject,
 }
 
@@ -35,7 +35,7 @@ pub(super) enum Subject {
     NoServers(String),
     /// A limit: the counter of a tracked key is above a number.
     Above { counter: String, index: u8, table: Option<String>, number: u64 },
-    /// The credentials are those of a list of users.
+    /// The credentials are in a list of users.
     Credentials(String),
     /// A random number of `of` is below `below`.
     Random { below: u64, of: u64 },

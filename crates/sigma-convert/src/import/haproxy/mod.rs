@@ -1,6 +1,6 @@
 //! HAProxy: `haproxy.cfg`.
 //!
-//! Rules of a frontend run in the order of the file, then those of its backend. Rules that end a request become
+//! Rules of a frontend run in the order of the file, then the rules of its backend. Rules that end a request become
 //! decisions; rules that change it become plugins of all decisions after them ([`effects`]). Conditions become `vars`,
 //! or Lua where these cannot say them ([`expr`]). A guard that cannot be said closes everything after it.
 
@@ -15,6 +15,7 @@ mod format;
 mod lua;
 mod map;
 mod parser;
+mod paths;
 mod process;
 mod proxy;
 mod rules;
@@ -46,7 +47,7 @@ const PATHS: &str = "Sigma matches the decoded path, normalised without doubled 
 /// Maximum number of probes.
 const MOST_PROBES: usize = 2000;
 
-/// What became of a line.
+/// The verdict on a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Told {
     Done,

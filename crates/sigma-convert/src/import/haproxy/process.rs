@@ -32,7 +32,7 @@ impl Translation<'_, '_> {
         self.access_log();
     }
 
-    /// Timeouts of clients: those of the first frontend count for all.
+    /// Timeouts of clients: the first frontend decides for all.
     fn timeouts(&mut self) {
         let Some(proxy) = self.proxies.iter().find(|proxy| proxy.kind != Kind::Backend) else { return };
         let mut timeouts = serde_json::Map::new();
@@ -148,7 +148,7 @@ fn log_variable(name: &str) -> Option<&'static str> {
     })
 }
 
-/// What became of a line that no rule has told of.
+/// The verdict on a line without a remark of a rule.
 pub(super) fn verdict(section: &Section, line: &Line) -> (Told, &'static str) {
     match section.kind.as_str() {
         "global" => global(line),

@@ -1,4 +1,4 @@
-//! Frontends, backends and listen sections with what they inherit from defaults.
+//! Frontends, backends and listen sections with the lines that they inherit from defaults.
 
 use super::parser::{Line, Section};
 

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::super::decision::Target;
 use super::action;
 use super::chain::{Scope, Tracked};
-use super::effects::{Auth, Change, FieldRule, Limit, PathRule};
+use super::effects::{Auth, Change, FieldRule, Limit};
 use super::expr::{Atom, Expr, Subject};
 use super::format;
 use super::lua;
@@ -86,7 +86,7 @@ impl Translation<'_, '_> {
             }
             "set-path" | "set-pathq" | "replace-path" | "replace-pathq" | "set-query" | "set-uri"
             | "replace-uri" | "set-method" => {
-                path_rule(name, words, expr, scope).map(|rule| scope.effects.paths.push(rule))
+                super::paths::rule(name, words, expr, scope).map(|rule| scope.effects.paths.push(rule))
             }
             "set-var" | "set-var-fmt" => set_variable(name, argument, words, expr, scope),
             "set-src" => set_source(words, scope),
@@ -108,7 +108,7 @@ impl Translation<'_, '_> {
             name if name.starts_with("track-sc") => track(name, words, expr, scope),
             name if name.starts_with("sc-") => Ok(()),
             name if name.starts_with("lua.") || name == "lua" => {
-                self.tell(line, Told::Guard, "It is Lua for HAProxy, which may guard: what follows is closed; write it as serverless-pre-function.");
+                self.tell(line, Told::Guard, "It is Lua for HAProxy, which may guard: later routes are closed; write it as serverless-pre-function.");
                 scope.effects.closed.get_or_insert_with(|| "Lua of HAProxy".to_owned());
                 return;
             }
@@ -178,11 +178,11 @@ impl Translation<'_, '_> {
     }
 
     fn close(&mut self, line: &Line, scope: &mut Scope, reason: &str) {
-        self.tell(line, Told::Guard, format!("{reason} What follows is closed."));
+        self.tell(line, Told::Guard, format!("{reason} Later routes are closed."));
         scope.effects.closed.get_or_insert_with(|| reason.to_owned());
     }
 
-    /// `auth` or `deny` unless the credentials are those of a list.
+    /// `auth` or `deny` unless the credentials are in a list.
     fn login(&mut self, line: &Line, name: &str, words: &[String], expr: Expr, scope: &mut Scope) {
         let mut list = None;
         let mut rest = Vec::new();
@@ -315,7 +315,7 @@ impl Translation<'_, '_> {
                 self.tell(
                     line,
                     Told::Guard,
-                    "A response that is refused by its fields cannot be said; what follows is closed.",
+                    "A response that is refused by its fields cannot be said; later routes are closed.",
                 );
                 scope.effects.closed.get_or_insert_with(|| "a rule denies responses".to_owned());
             }
@@ -408,74 +408,6 @@ fn field_rule(name: &str, words: &[String], condition: Expr, scope: &Scope) -> R
         }
     };
     Ok(FieldRule { condition, name: field, change })
-}
-
-/// A change of the path, the query or the method.
-fn path_rule(name: &str, words: &[String], condition: Expr, scope: &Scope) -> Result<PathRule, String> {
-    if condition
-        .has(|subject| matches!(subject, Subject::Above { .. } | Subject::Credentials(_) | Subject::Response))
-    {
-        return Err("The condition cannot choose a path.".to_owned());
-    }
-    let mut fields = Map::new();
-    let word = |at: usize| words.get(at).map_or("", String::as_str);
-    let template = |text: &str| -> Result<String, String> {
-        format::read(text, &scope.variables)?
-            .template
-            .ok_or_else(|| "The text has a value that only Lua can make.".to_owned())
-    };
-    match name {
-        "set-method" => drop(fields.insert("method".to_owned(), word(1).into())),
-        "set-path" => {
-            // The path as it came, not decoded and encoded again.
-            let text = template(word(1))?.replace("${uri}", "${request_uri}");
-            fields.insert("uri".to_owned(), text.into());
-            fields.insert("use_real_request_uri_unsafe".to_owned(), true.into());
-        }
-        "replace-path" | "replace-pathq" | "replace-uri" => {
-            let by = word(2);
-            let by = if by.contains("%[") { template(by)? } else { lua::replacement(by) };
-            if by.contains("${remote") || by.contains("${http") {
-                return Err("The replacement has a value of the request.".to_owned());
-            }
-            let all = name != "replace-path";
-            fields.insert("regex_uri".to_owned(), json!([on_target(word(1), all)?, by]));
-            fields.insert("use_real_request_uri_unsafe".to_owned(), true.into());
-        }
-        "set-query" => {
-            let text = template(word(1))?;
-            let set: Map<String, Value> = text
-                .split('&')
-                .filter(|pair| !pair.is_empty())
-                .map(|pair| {
-                    pair.split_once('=')
-                        .map_or((pair.to_owned(), "".into()), |(key, value)| (key.to_owned(), value.into()))
-                })
-                .collect();
-            if text.contains("${args}") {
-                return Err("The new query is made of the old one.".to_owned());
-            }
-            fields.insert("args".to_owned(), json!({"pass": [], "set": set}));
-        }
-        other => return Err(format!("`{other}` has no counterpart.")),
-    }
-    Ok(PathRule { condition, fields })
-}
-
-/// A regular expression on a path as one on a target, whose match is the whole path. With `all` it includes the query.
-fn on_target(regex: &str, all: bool) -> Result<String, String> {
-    let regex = if all { regex.to_owned() } else { regex.replace('.', "[^?]").replace("\\[^?]", "\\.") };
-    let any = if all { ".*" } else { "[^?]*" };
-    let body = regex.strip_prefix('^');
-    let start = if body.is_some() { "^".to_owned() } else { format!("^{any}?") };
-    let body = body.unwrap_or(&regex);
-    let (body, end) = match body.strip_suffix('$').filter(|it| !it.ends_with('\\')) {
-        Some(body) => (body, if all { "$" } else { "" }),
-        None => (body, any),
-    };
-    let whole = format!("{start}(?:{body}){end}");
-    regex::Regex::new(&whole).map_err(|_| "The regular expression is not valid here.")?;
-    Ok(whole)
 }
 
 fn set_variable(
@@ -601,19 +533,6 @@ pub(super) fn rates(line: &Line) -> std::collections::HashMap<String, u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn paths_are_replaced_as_a_whole() {
-        for (regex, by, target, expected) in [
-            ("^/a/(.*)", "/b/\\1", "/a/x?y=1", "/b/x?y=1"),
-            ("/a/(.*)$", "/b/\\1", "/z/a/x?y", "/b/x?y"),
-            ("(.*)", "/p\\1", "/x.y?q=/a", "/p/x.y?q=/a"),
-            ("\\.php$", "/x", "/a.php?b", "/x?b"),
-        ] {
-            let compiled = regex::Regex::new(&on_target(regex, false).expect(regex)).expect(regex);
-            assert_eq!(compiled.replace(target, lua::replacement(by)), expected, "{regex}");
-        }
-    }
 
     #[test]
     fn stick_tables_have_rates() {

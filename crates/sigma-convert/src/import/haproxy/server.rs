@@ -500,7 +500,7 @@ fn sessions(proxy: &Proxy, made: &mut Made) {
             note(
                 made,
                 line,
-                "The cookie has a keyed hash of the node instead of the server's name: sessions begin anew once; set `session_affinity.secret`.",
+                "The cookie has a keyed hash of the node instead of the server's name: sessions begin again once; set `session_affinity.secret`.",
             );
         } else {
             made.fields.insert("stick_table".to_owned(), json!({"cookie": line.word(1)}));

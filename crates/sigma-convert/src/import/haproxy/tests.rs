@@ -54,7 +54,7 @@ fn limits_become_plugins_with_a_filter() {
 }
 
 #[test]
-fn unknown_guards_close_what_follows() {
+fn unknown_guards_close_later_routes() {
     let import = converted(
         "frontend f\n mode http\n bind :80\n http-request deny if { lua.bad }\n default_backend b\nbackend b\n mode http\n server s 10.0.0.1:80\n",
     );

@@ -184,7 +184,7 @@ pub(super) fn rewrite(name: &str, regex: &str, replacement: &str) -> String {
     )
 }
 
-/// RewriteLocationResponseHeader: the host of the request, and no version where the request has none.
+/// RewriteLocationResponseHeader: the host of the request, and no version if the request has no version.
 pub(super) fn location(name: &str, mode: &str, host: &str, protocols: &str) -> String {
     let host = if host.is_empty() { "ngx.ctx.client_host".to_owned() } else { lua_text(host) };
     let strips = match mode.trim() {

@@ -1,4 +1,4 @@
-//! Filters: what a route does with requests and responses.
+//! Filters: the effects of a route on requests and responses.
 
 use serde_json::{Value, json};
 

@@ -9,7 +9,7 @@ use super::settings::{Settings, find_in, relaxed};
 
 type Read = Result<Outcome, String>;
 
-/// The time limit of Resilience4j, in seconds, where the file has none.
+/// The time limit of Resilience4j, in seconds, unless the file sets it.
 const TIME_LIMIT: f64 = 1.0;
 
 /// Retry.

@@ -164,7 +164,7 @@ fn collect(node: &Node, name: &str, leaves: &mut Vec<(Place, String)>) {
     }
 }
 
-/// What became of a property that no route has told of.
+/// The verdict on a property without a remark of a route.
 fn verdict(name: &str) -> (Verdict, &'static str) {
     let relaxed = settings::relaxed(name);
     let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| relaxed.starts_with(prefix));

@@ -1,0 +1,95 @@
+//! Rules that change the path, the query or the method.
+
+use serde_json::{Map, Value, json};
+
+use super::chain::Scope;
+use super::effects::PathRule;
+use super::expr::{Expr, Subject};
+use super::format;
+use super::lua;
+
+/// A change of the path, the query or the method.
+pub(super) fn rule(name: &str, words: &[String], condition: Expr, scope: &Scope) -> Result<PathRule, String> {
+    if condition
+        .has(|subject| matches!(subject, Subject::Above { .. } | Subject::Credentials(_) | Subject::Response))
+    {
+        return Err("The condition cannot choose a path.".to_owned());
+    }
+    let mut fields = Map::new();
+    let word = |at: usize| words.get(at).map_or("", String::as_str);
+    let template = |text: &str| -> Result<String, String> {
+        format::read(text, &scope.variables)?
+            .template
+            .ok_or_else(|| "The text has a value that only Lua can make.".to_owned())
+    };
+    match name {
+        "set-method" => drop(fields.insert("method".to_owned(), word(1).into())),
+        "set-path" => {
+            // The path as it came, not decoded and encoded again.
+            let text = template(word(1))?.replace("${uri}", "${request_uri}");
+            fields.insert("uri".to_owned(), text.into());
+            fields.insert("use_real_request_uri_unsafe".to_owned(), true.into());
+        }
+        "replace-path" | "replace-pathq" | "replace-uri" => {
+            let by = word(2);
+            let by = if by.contains("%[") { template(by)? } else { lua::replacement(by) };
+            if by.contains("${remote") || by.contains("${http") {
+                return Err("The replacement has a value of the request.".to_owned());
+            }
+            let all = name != "replace-path";
+            fields.insert("regex_uri".to_owned(), json!([on_target(word(1), all)?, by]));
+            fields.insert("use_real_request_uri_unsafe".to_owned(), true.into());
+        }
+        "set-query" => {
+            let text = template(word(1))?;
+            let set: Map<String, Value> = text
+                .split('&')
+                .filter(|pair| !pair.is_empty())
+                .map(|pair| {
+                    pair.split_once('=')
+                        .map_or((pair.to_owned(), "".into()), |(key, value)| (key.to_owned(), value.into()))
+                })
+                .collect();
+            if text.contains("${args}") {
+                return Err("The new query is made of the old one.".to_owned());
+            }
+            fields.insert("args".to_owned(), json!({"pass": [], "set": set}));
+        }
+        other => return Err(format!("`{other}` has no counterpart.")),
+    }
+    Ok(PathRule { condition, fields })
+}
+
+/// A regular expression on a path as one on a target, whose match is the whole path. With `all` it includes the query.
+fn on_target(regex: &str, all: bool) -> Result<String, String> {
+    let regex = if all { regex.to_owned() } else { regex.replace('.', "[^?]").replace("\\[^?]", "\\.") };
+    let any = if all { ".*" } else { "[^?]*" };
+    let body = regex.strip_prefix('^');
+    let start = if body.is_some() { "^".to_owned() } else { format!("^{any}?") };
+    let body = body.unwrap_or(&regex);
+    let (body, end) = match body.strip_suffix('$').filter(|it| !it.ends_with('\\')) {
+        Some(body) => (body, if all { "$" } else { "" }),
+        None => (body, any),
+    };
+    let whole = format!("{start}(?:{body}){end}");
+    regex::Regex::new(&whole).map_err(|_| "The regular expression is not valid here.")?;
+    Ok(whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_replaced_as_a_whole() {
+        for (regex, by, target, expected) in [
+            ("^/a/(.*)", "/b/\\1", "/a/x?y=1", "/b/x?y=1"),
+            ("/a/(.*)$", "/b/\\1", "/z/a/x?y", "/b/x?y"),
+            ("(.*)", "/p\\1", "/x.y?q=/a", "/p/x.y?q=/a"),
+            ("\\.php$", "/x", "/a.php?b", "/x?b"),
+        ] {
+            let compiled = regex::Regex::new(&on_target(regex, false).expect(regex)).expect(regex);
+            assert_eq!(compiled.replace(target, lua::replacement(by)), expected, "{regex}");
+        }
+    }
+}
