@@ -5,7 +5,7 @@ use std::sync::Arc;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use sigma_http::{HeaderId, Headers, Method};
+use sigma_http::{HeaderId, Headers, Method, is_authority};
 use sigma_plugin::descriptor::InlineUpstream;
 use sigma_plugin::outbound::{Answer, Call, CallError, Service};
 use sigma_plugin::owned::texts;
@@ -36,6 +36,7 @@ pub(crate) static FORWARD_AUTH: Descriptor = Descriptor {
     warnings: Some(|_, conf| warnings(conf, &["uri"], "the service")),
     variables: &[
         VariableField::guard("extra_headers.*", VariableForm::Template),
+        VariableField::guard("host", VariableForm::Template),
         VariableField::guard("cache.key.*", VariableForm::Template),
     ],
     upstreams: Some(|conf| upstream(conf).into_iter().collect()),
@@ -102,6 +103,9 @@ struct Config {
     /// The method of the call; `POST` includes the client's body.
     #[schemars(extend("default" = "GET"))]
     request_method: CallMethod,
+    /// Host of the call, a text with variables. Unset, or if the text is no name of a host: the service's. Sigma's own.
+    #[schemars(with = "Option<String>", length(min = 1))]
+    host: Option<Template>,
     /// Fields of the client that the service gets; `*` for all but those that frame the message, and `Host`.
     #[schemars(extend("default" = []))]
     request_headers: Vec<FieldName>,
@@ -297,6 +301,13 @@ impl inquiry::Verdict for Verdict {
 }
 
 impl Verifier {
+    /// The host of the call.
+    fn host(&self, ctx: &Context) -> Box<str> {
+        let host = self.config.host.as_ref().map(|host| host.rendered(ctx));
+        let host = host.filter(|host| is_authority(host)).and_then(|host| String::from_utf8(host).ok());
+        host.map_or_else(|| self.config.uri.host.clone(), String::into_boxed_str)
+    }
+
     /// The fields of the call.
     fn fields(&self, ctx: &Context) -> Headers {
         let request = &ctx.request;
@@ -354,7 +365,9 @@ impl Inquiry for Verifier {
     }
 
     fn told(&self, ctx: &Context, _: &Env<'_>, told: &mut KeyOf) {
-        told.fields(&self.fields(ctx));
+        let mut fields = self.fields(ctx);
+        fields.append("Host", self.host(ctx).as_bytes());
+        told.fields(&fields);
     }
 
     fn call(&self, ctx: &Context, _: &Env<'_>, body: Option<Vec<u8>>) -> Call {
@@ -366,7 +379,7 @@ impl Inquiry for Verifier {
                 CallMethod::Post => Method::Post,
             },
             target: service.target.as_bytes().to_vec(),
-            host: service.host.clone(),
+            host: self.host(ctx),
             headers: self.fields(ctx),
             passes: ctx.passes(),
             body,

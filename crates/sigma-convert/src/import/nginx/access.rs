@@ -214,8 +214,6 @@ impl<'a> Converter<'a> {
             Ok((plugin, fields)) => {
                 guarded.plugins.insert("forward-auth".to_owned(), plugin);
                 guarded.service_fields = fields;
-                let text = "The service gets the path, the method and the common fields of the request, not all fields.";
-                self.remark(directive, Verdict::Differs, text);
             }
             Err(reason) => {
                 self.guard(directive, Verdict::NotPossible, format!("{reason}; the routes are closed"));
@@ -258,34 +256,27 @@ impl<'a> Converter<'a> {
         if !rest.contains('/') {
             uri.push_str(path);
         }
-        let (extra, cleared) = self.service_headers(&entry.level, &inner);
+        let extra = self.service_headers(&entry.level, &inner);
         let answers: Vec<&Directive> = level.all(&["auth_request_set"]);
         let fields: Vec<String> = answers
             .iter()
             .filter_map(|answer| answer.arg(1).strip_prefix("$upstream_http_"))
             .map(field_name)
             .collect();
-        let mut request: Vec<&str> = [
-            "Authorization",
-            "Cookie",
-            "Accept",
-            "Accept-Language",
-            "User-Agent",
-            "Referer",
-            "Origin",
-            "X-Requested-With",
-            "Proxy-Authorization",
-            "X-Api-Key",
-            "X-Auth-Token",
-        ]
-        .into();
-        request.retain(|name| !cleared.iter().any(|other| other.eq_ignore_ascii_case(name)));
         let mut plugin = json!({
             "uri": uri,
-            "request_headers": request,
+            "request_headers": ["*"],
             "client_headers": ["WWW-Authenticate"],
             "status_on_error": 500,
         });
+        let host = entry
+            .level
+            .all(&["proxy_set_header"])
+            .into_iter()
+            .find(|line| line.arg(0).eq_ignore_ascii_case("host"));
+        if let Some(host) = host.filter(|host| host.arg(1) != "$proxy_host") {
+            plugin["host"] = self.text(host, host.arg(1), &inner, &entry.level).into();
+        }
         if !extra.is_empty() {
             plugin["extra_headers"] = Value::Object(extra);
         }
@@ -298,35 +289,21 @@ impl<'a> Converter<'a> {
         Ok((plugin, fields))
     }
 
-    /// The fields that the location of a service sets, and those that it clears.
-    fn service_headers(
-        &mut self,
-        level: &Rc<Level<'a>>,
-        state: &State<'a>,
-    ) -> (Map<String, Value>, Vec<String>) {
-        let (mut extra, mut cleared) = (Map::new(), Vec::new());
+    /// The fields that the location of a service sets.
+    fn service_headers(&mut self, level: &Rc<Level<'a>>, state: &State<'a>) -> Map<String, Value> {
+        let mut extra = Map::new();
         for directive in level.all(&["proxy_set_header"]) {
             let (name, value) = (directive.arg(0), directive.arg(1));
             let lower = name.to_ascii_lowercase();
-            if value.is_empty() {
-                cleared.push(lower);
-            } else if !matches!(
+            if !matches!(
                 lower.as_str(),
-                "connection"
-                    | "upgrade"
-                    | "content-length"
-                    | "host"
-                    | "x-forwarded-for"
-                    | "x-forwarded-proto"
-                    | "x-forwarded-host"
-                    | "x-forwarded-uri"
-                    | "x-forwarded-method"
+                "connection" | "upgrade" | "content-length" | "host" | "transfer-encoding"
             ) {
                 let text = self.text(directive, value, state, level);
                 extra.insert(name.to_owned(), text.into());
             }
         }
-        (extra, cleared)
+        extra
     }
 
     fn rates(&mut self, level: &Rc<Level<'a>>, state: &State<'a>, guarded: &mut Guarded) {
