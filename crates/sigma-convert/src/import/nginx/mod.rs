@@ -2,9 +2,11 @@
 
 mod access;
 mod addresses;
+mod caching;
 mod content;
 mod converter;
 mod errors;
+mod fastcgi;
 mod files;
 mod hashes;
 mod headers;
@@ -16,6 +18,7 @@ mod pattern;
 mod probes;
 mod proxying;
 mod rewriting;
+mod searching;
 mod servers;
 mod settings;
 mod state;

@@ -8,35 +8,11 @@ use super::super::decision::Target;
 use super::super::report::Verdict;
 use super::access::Guarded;
 use super::converter::Converter;
-use super::level::{Level, milliseconds};
+use super::level::Level;
 use super::parse::Directive;
 use super::state::State;
 use super::texts;
 use super::upstreams::Wanted;
-
-/// Parameters that the gateway sends itself with the same value.
-const OWN_PARAMETERS: &[(&str, &str)] = &[
-    ("QUERY_STRING", "$query_string"),
-    ("QUERY_STRING", "$args"),
-    ("REQUEST_METHOD", "$request_method"),
-    ("CONTENT_TYPE", "$content_type"),
-    ("CONTENT_LENGTH", "$content_length"),
-    ("SCRIPT_NAME", "$fastcgi_script_name"),
-    ("DOCUMENT_URI", "$document_uri"),
-    ("DOCUMENT_ROOT", "$document_root"),
-    ("DOCUMENT_ROOT", "$realpath_root"),
-    ("SERVER_PROTOCOL", "$server_protocol"),
-    ("REQUEST_SCHEME", "$scheme"),
-    ("HTTPS", "$https"),
-    ("GATEWAY_INTERFACE", "CGI/1.1"),
-    ("REMOTE_ADDR", "$remote_addr"),
-    ("REMOTE_PORT", "$remote_port"),
-    ("REMOTE_USER", "$remote_user"),
-    ("SERVER_ADDR", "$server_addr"),
-    ("SERVER_PORT", "$server_port"),
-    ("REDIRECT_STATUS", "200"),
-    ("PATH_INFO", "$fastcgi_path_info"),
-];
 
 /// The parts of a target.
 struct Split<'t> {
@@ -118,7 +94,7 @@ impl<'a> Converter<'a> {
         Some(format!("{} cannot be read", file.arg(0)))
     }
 
-    fn unknown_target(&mut self, handler: &Directive, level: &Rc<Level<'a>>, state: &State<'a>) {
+    pub(super) fn unknown_target(&mut self, handler: &Directive, level: &Rc<Level<'a>>, state: &State<'a>) {
         let text = "the target cannot be read; the route answers 503: write its upstream by hand";
         self.remark(handler, Verdict::NotPossible, text);
         let decision = state.decision(handler.place, Target::Closed(handler.source()));
@@ -207,7 +183,7 @@ impl<'a> Converter<'a> {
     }
 
     /// The path that the node gets, as fields of proxy-rewrite.
-    fn target_path(
+    pub(super) fn target_path(
         &mut self,
         path: Option<&str>,
         has_variables: bool,
@@ -335,175 +311,6 @@ impl<'a> Converter<'a> {
         }
     }
 
-    /// `fastcgi_pass`.
-    pub(super) fn fastcgi(
-        &mut self,
-        handler: &'a Directive,
-        level: &Rc<Level<'a>>,
-        state: &State<'a>,
-        guarded: Guarded,
-        files: Option<Map<String, Value>>,
-    ) {
-        let authority = self.text(handler, handler.arg(0), state, level);
-        if authority.contains('$') {
-            return self.unknown_target(handler, level, state);
-        }
-        let mut fields = Map::new();
-        fields.insert("fastcgi".to_owned(), self.parameters(level, state));
-        let wanted = Wanted { scheme: "fcgi", authority: &authority, family: "fastcgi", fields };
-        let id = self.upstream(wanted, level);
-        let mut decision = state.decision(handler.place, Target::Upstream(id));
-        decision.plugins = guarded.plugins;
-        let rewrite = self.target_path(None, false, state);
-        if !rewrite.is_empty() {
-            decision.plugins.insert("proxy-rewrite".to_owned(), Value::Object(rewrite));
-        }
-        if let Some(files) = files {
-            decision.plugins.insert("static-files".to_owned(), Value::Object(files));
-        }
-        if let Some(timeouts) = Self::timeouts(level, "fastcgi") {
-            decision.fields.insert("timeout".to_owned(), timeouts);
-        }
-        if let Some(cache) = self.cache(level, state, "fastcgi") {
-            decision.fields.insert("cache".to_owned(), cache);
-        }
-        let hidden = hidden(level, "fastcgi");
-        self.around(level, state, &mut decision, &hidden);
-        self.emit(state, level, decision);
-    }
-
-    /// The field `fastcgi` of an upstream.
-    fn parameters(&mut self, level: &Rc<Level<'a>>, state: &State<'a>) -> Value {
-        let mut config = Map::new();
-        let mut params = Map::new();
-        let root = level.text("root").unwrap_or_default();
-        if root.starts_with('/') && !root.contains('$') {
-            config.insert("root".to_owned(), root.into());
-        }
-        for directive in level.all(&["fastcgi_param"]) {
-            let (name, source) = (directive.arg(0), directive.arg(1));
-            let is_own = OWN_PARAMETERS.iter().any(|(own, value)| *own == name && *value == source);
-            if is_own || name == "CONTENT_LENGTH" || name == "HTTP_PROXY" || source.starts_with("nginx/$") {
-                continue;
-            }
-            let value = self.text(directive, source, state, level);
-            if name == "SCRIPT_FILENAME" {
-                let value = match source {
-                    "$document_root$fastcgi_script_name" | "$realpath_root$fastcgi_script_name"
-                        if config.contains_key("root") =>
-                    {
-                        continue;
-                    }
-                    _ => value,
-                };
-                config.insert("script_filename".to_owned(), value.into());
-            } else {
-                params.insert(name.to_owned(), value.into());
-            }
-        }
-        if let Some(index) = level.text("fastcgi_index") {
-            config.insert("index".to_owned(), index.into());
-        }
-        let pattern =
-            level.text("fastcgi_split_path_info").map(|text| super::pattern::Pattern::new(text, false));
-        let split = match pattern {
-            Some(Ok(pattern)) => pattern.text,
-            // The whole path is the name of the script.
-            _ => "^(.*)()$".to_owned(),
-        };
-        config.insert("split_path_info".to_owned(), split.into());
-        if level.is_on("fastcgi_keep_conn") {
-            config.insert("keep_conn".to_owned(), true.into());
-        }
-        if !params.is_empty() {
-            config.insert("params".to_owned(), Value::Object(params));
-        }
-        Value::Object(config)
-    }
-
-    /// `proxy_cache` and its relatives.
-    fn cache(&mut self, level: &Level<'a>, state: &State<'a>, family: &str) -> Option<Value> {
-        let name = |rest: &str| format!("{family}_cache{rest}");
-        level.text(&name("")).filter(|zone| *zone != "off")?;
-        let mut cache = Map::new();
-        if let Some(directive) = level.last(&name("_key")) {
-            let key = self.text(directive, directive.arg(0), state, level);
-            cache.insert("key".to_owned(), json!([key]));
-        }
-        let mut valid = Vec::new();
-        for directive in level.all(&[name("_valid").as_str()]) {
-            let Some((time, statuses)) = directive.args.split_last() else { continue };
-            let Some(time) = milliseconds(time).map(|time| time / 1000).filter(|time| *time > 0) else {
-                continue;
-            };
-            let mut entry = json!({"seconds": time});
-            let listed: Vec<u16> = match statuses {
-                [] => vec![200, 301, 302],
-                statuses => statuses.iter().filter_map(|status| status.parse().ok()).collect(),
-            };
-            if !listed.is_empty() {
-                entry["statuses"] = json!(listed);
-            }
-            valid.push(entry);
-        }
-        if !valid.is_empty() {
-            cache.insert("valid".to_owned(), json!(valid));
-        }
-        for (rest, key) in [("_bypass", "bypass")] {
-            self.cache_texts(level, &name(rest), key, state, &mut cache);
-        }
-        self.cache_texts(level, &format!("{family}_no_cache"), "no_store", state, &mut cache);
-        if let Some(uses) = level.text(&name("_min_uses")).and_then(|text| text.parse::<u64>().ok()) {
-            cache.insert("min_uses".to_owned(), uses.clamp(1, 1000).into());
-        }
-        if !level.is_on(&name("_lock")) {
-            cache.insert("lock_timeout".to_owned(), 0.into());
-        }
-        let stale =
-            level.last(&name("_use_stale")).map(|directive| directive.args.as_slice()).unwrap_or_default();
-        if stale.iter().any(|arg| matches!(arg.as_str(), "error" | "timeout")) {
-            cache.insert("stale_if_error".to_owned(), 31_536_000.into());
-            let statuses: Vec<u16> = stale
-                .iter()
-                .filter_map(|arg| arg.strip_prefix("http_")?.parse().ok())
-                .filter(|it| *it >= 400)
-                .collect();
-            if !statuses.is_empty() {
-                cache.insert("stale_statuses".to_owned(), json!(statuses));
-            }
-        }
-        if stale.iter().any(|arg| arg == "updating") {
-            cache.insert("stale_while_revalidate".to_owned(), 31_536_000.into());
-        }
-        let ignored: Vec<&String> = level
-            .last(&format!("{family}_ignore_headers"))
-            .map(|directive| directive.args.iter())
-            .into_iter()
-            .flatten()
-            .filter(|name| {
-                ["Cache-Control", "Expires", "Set-Cookie", "Vary", "X-Accel-Expires"].contains(&name.as_str())
-            })
-            .collect();
-        if !ignored.is_empty() {
-            cache.insert("ignore_headers".to_owned(), json!(ignored));
-        }
-        Some(Value::Object(cache))
-    }
-
-    fn cache_texts(
-        &mut self,
-        level: &Level<'a>,
-        name: &str,
-        key: &str,
-        state: &State<'a>,
-        cache: &mut Map<String, Value>,
-    ) {
-        let Some(directive) = level.last(name) else { return };
-        let texts: Vec<String> =
-            directive.args.iter().map(|arg| self.text(directive, arg, state, level)).collect();
-        cache.insert(key.to_owned(), json!(texts));
-    }
-
     /// `proxy_redirect` and `proxy_cookie_…`.
     pub(super) fn locations_and_cookies(
         &mut self,
@@ -605,7 +412,7 @@ fn path_start(rest: &str) -> usize {
 }
 
 /// Fields of nodes that clients do not get.
-fn hidden(level: &Level<'_>, family: &str) -> Vec<String> {
+pub(super) fn hidden(level: &Level<'_>, family: &str) -> Vec<String> {
     let passed = level.all(&[format!("{family}_pass_header").as_str()]);
     let is_passed = |name: &str| passed.iter().any(|directive| directive.arg(0).eq_ignore_ascii_case(name));
     let listed = level.all(&[format!("{family}_hide_header").as_str()]);

@@ -1,0 +1,191 @@
+//! The search for the location of a request.
+
+use std::rc::Rc;
+
+use serde_json::json;
+
+use super::super::decision::{Path, Target};
+use super::super::report::Verdict;
+use super::converter::Converter;
+use super::locations::{Entry, Kind};
+use super::pattern::{Known, known_match};
+use super::rewriting::Phase;
+use super::state::{Captures, State};
+
+/// Directives that pass requests on: their locations redirect to the path with a slash.
+const PASSES: &[&str] =
+    &["proxy_pass", "fastcgi_pass", "grpc_pass", "uwsgi_pass", "scgi_pass", "memcached_pass"];
+
+/// Maximum number of searches of one request, as in nginx.
+const MOST_SEARCHES: usize = 10;
+
+impl<'a> Converter<'a> {
+    /// Searches the locations of the server for the path of the state.
+    pub(super) fn search(&mut self, mut state: State<'a>) {
+        state.is_moved = false;
+        if state.searches > MOST_SEARCHES {
+            let target = Target::Respond { status: 500, body: None, headers: Vec::new() };
+            let level = Rc::clone(&state.server.level);
+            return self.emit(&state, &level, state.decision(state.server.place, target));
+        }
+        let server = Rc::clone(&state.server);
+        if state.uri.is_none() {
+            self.slash_redirects(&state);
+        }
+        for entry in &server.entries {
+            if self.enter(entry, &state) {
+                return;
+            }
+        }
+        // No location: the server's own root.
+        let level = Rc::clone(&server.level);
+        self.content(&level, state);
+    }
+
+    /// A proxied location `/a/` redirects `/a`, before regular expressions are tried.
+    fn slash_redirects(&mut self, state: &State<'a>) {
+        let server = Rc::clone(&state.server);
+        let is_exact = |path: &str| {
+            server
+                .entries
+                .iter()
+                .any(|entry| matches!(&entry.kind, Kind::Exact(text) | Kind::Prefix(text) if text == path))
+        };
+        for entry in &server.entries {
+            let Kind::Prefix(text) = &entry.kind else { continue };
+            let path = text.trim_end_matches('/');
+            let is_proxied = !entry.level.own_all(PASSES).is_empty();
+            if !text.ends_with('/') || path.is_empty() || !is_proxied || is_exact(path) {
+                continue;
+            }
+            let mut inner = state.clone();
+            inner.path = Some(Path::Exact(path.to_owned()));
+            inner.location = format!("{path}-slash");
+            let to = format!("{text}${{is_args}}${{args}}");
+            let decision = inner.decision(entry.directive.place, Target::Redirect { status: 301, to });
+            self.emit(&inner, &entry.level, decision);
+        }
+    }
+
+    /// Enters a location if the path of the state may match it; returns whether it always does.
+    fn enter(&mut self, entry: &Entry<'a>, state: &State<'a>) -> bool {
+        let mut inner = state.clone();
+        let is_certain = match &state.uri {
+            None => {
+                inner.path = Some(entry.path());
+                inner.conditions.extend(entry.conditions("uri"));
+                matches!(&entry.kind, Kind::Prefix(text) if text == "/") && entry.within.is_empty()
+            }
+            Some(text) => match self.enters(entry, text, &mut inner) {
+                Known::No => return false,
+                known => known == Known::Yes,
+            },
+        };
+        inner.location = format!("{}{}", state.location, label(entry));
+        inner.is_exact = matches!(entry.kind, Kind::Exact(_));
+        inner.prefix = match &entry.kind {
+            Kind::Exact(text) | Kind::Prefix(text) => Some(text.clone()),
+            Kind::Regex(_) | Kind::Unknown(..) => None,
+        };
+        match &entry.kind {
+            Kind::Regex(pattern) if state.uri.is_none() => {
+                inner.captures = Captures::Route;
+                let named = self.variables.named(&Captures::Route, pattern);
+                inner.named.extend(named);
+            }
+            Kind::Regex(pattern) => self.captured(pattern, &state.uri_text(), &mut inner),
+            Kind::Unknown(reason, _) => {
+                self.unknown_location(entry, reason, &inner);
+                return false;
+            }
+            _ => {}
+        }
+        let level = Rc::clone(&entry.level);
+        if state.uri.is_none() && level.own("internal").is_some() {
+            // Internal requests get the content, requests of clients 404.
+            let mut hidden = inner.clone();
+            hidden.is_internal = true;
+            self.follow(&level, hidden, Phase::Location);
+            let target = Target::Respond { status: 404, body: None, headers: Vec::new() };
+            self.emit(&inner, &level, inner.decision(entry.directive.place, target));
+            return is_certain;
+        }
+        self.follow(&level, inner, Phase::Location);
+        is_certain
+    }
+
+    /// Whether a rewritten path matches a location; a condition is added where that depends on the request.
+    fn enters(&mut self, entry: &Entry<'a>, text: &str, inner: &mut State<'a>) -> Known {
+        let known = match &entry.kind {
+            Kind::Exact(path) if !text.contains('$') => {
+                if path == text {
+                    Known::Yes
+                } else {
+                    Known::No
+                }
+            }
+            Kind::Exact(path) => starts(text, path, true),
+            Kind::Prefix(path) => starts(text, path, false),
+            Kind::Regex(pattern) => known_match(pattern, text),
+            Kind::Unknown(_, Some(pattern)) => known_match(pattern, text),
+            Kind::Unknown(_, None) => Known::Maybe,
+        };
+        let around = entry.within.iter().map(|prefix| starts(text, prefix, false)).collect::<Vec<_>>();
+        if known == Known::No || around.contains(&Known::No) {
+            return Known::No;
+        }
+        if known == Known::Yes && !around.contains(&Known::Maybe) {
+            return Known::Yes;
+        }
+        let name = self.condition_name(text, inner);
+        match &entry.kind {
+            Kind::Exact(path) => inner.conditions.push(json!([name, "==", path])),
+            Kind::Prefix(path) if path != "/" => {
+                inner.conditions.push(json!([name, "~~", format!("^{}", regex::escape(path))]));
+            }
+            Kind::Regex(pattern) => inner.conditions.push(pattern.condition(&name)),
+            _ => {}
+        }
+        inner.conditions.extend(entry.conditions(&name));
+        Known::Maybe
+    }
+
+    /// A location whose expression cannot be translated.
+    fn unknown_location(&mut self, entry: &Entry<'a>, reason: &str, state: &State<'a>) {
+        if !self.has_guards(&entry.level) {
+            let text = format!("{reason}; its requests go to the other locations: write its route by hand");
+            return self.remark(entry.directive, Verdict::NotPossible, text);
+        }
+        let text = format!("{reason}; all paths that could match are closed");
+        self.guard(entry.directive, Verdict::NotPossible, text);
+        let target = Target::Closed(reason.to_owned());
+        self.emit(state, &entry.level, state.decision(entry.directive.place, target));
+    }
+}
+
+fn label(entry: &Entry<'_>) -> String {
+    match &entry.kind {
+        Kind::Exact(text) | Kind::Prefix(text) => text.clone(),
+        Kind::Regex(pattern) => format!("-{}", pattern.text),
+        Kind::Unknown(..) => "-closed".to_owned(),
+    }
+}
+
+/// Whether a text with variables begins with a path, or is equal to it.
+fn starts(text: &str, path: &str, exactly: bool) -> Known {
+    let prefix = text.split('$').next().unwrap_or_default();
+    if prefix.len() == text.len() {
+        let is_match = if exactly { text == path } else { text.starts_with(path) };
+        return if is_match { Known::Yes } else { Known::No };
+    }
+    if prefix.starts_with(path) {
+        return if exactly && prefix != path {
+            Known::No
+        } else if exactly {
+            Known::Maybe
+        } else {
+            Known::Yes
+        };
+    }
+    if path.starts_with(prefix) { Known::Maybe } else { Known::No }
+}
