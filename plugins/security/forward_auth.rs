@@ -109,7 +109,7 @@ struct Config {
     /// Fields of the client that the service gets; `*` for all but those that frame the message, and `Host`.
     #[schemars(extend("default" = []))]
     request_headers: Vec<FieldName>,
-    /// Additional fields for the service; values may contain variables.
+    /// Additional fields for the service; values may contain variables. An empty text removes the field.
     #[serde(default)]
     #[schemars(schema_with = "extra_fields_schema")]
     extra_headers: ExtraFields,
@@ -329,7 +329,9 @@ impl Verifier {
         let mut headers = Headers::default();
         for (FieldName(name), template) in &self.config.extra_headers.0 {
             fields.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
-            fields.push((name, template.rendered(ctx)));
+            if *template != Template::parse("") {
+                fields.push((name, template.rendered(ctx)));
+            }
         }
         if self.config.request_headers.iter().any(|FieldName(name)| name == ALL) {
             let own = fields.len();
@@ -592,6 +594,14 @@ mod tests {
             fields.iter().skip(6).map(|(name, _)| str::from_utf8(name).unwrap_or_default()).collect();
         assert_eq!(names, ["X-A", "X-A", "Cookie"]);
         assert_eq!(fields.find(b"X-Forwarded-Uri"), Some(&b"/a"[..]));
+    }
+
+    #[test]
+    fn the_host_of_the_call_may_be_the_clients() {
+        let plugin = plugin(json!({"host": "$http_host", "extra_headers": {"X-Forwarded-Normal-Path": ""}}));
+        let case = Case::new("GET /a HTTP/1.1\nHost: h.test:81");
+        assert_eq!(&*plugin.0.host(&case.ctx), "h.test:81");
+        assert_eq!(plugin.0.fields(&case.ctx).find(b"X-Forwarded-Normal-Path"), None);
     }
 
     /// Without a service every request is denied, and claims of clients are removed.

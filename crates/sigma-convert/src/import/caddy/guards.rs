@@ -96,12 +96,14 @@ fn forward_auth(runner: &mut Runner<'_>, item: &Item, mut branch: Branch) -> Res
     let scheme = if node.scheme == "https" { "https" } else { "http" };
     let mut conf = json!({
         "uri": format!("{scheme}://{}:{}{uri}", node.host, node.port), "request_headers": ["*"],
-        "upstream_headers": copied, "client_headers": ["*"], "status_on_error": 502,
+        "upstream_headers": copied, "client_headers": ["*"], "status_on_error": 502, "host": "$http_host",
     });
-    extra.retain(|name, _| !name.eq_ignore_ascii_case("host"));
-    if !extra.is_empty() {
-        conf["extra_headers"] = Value::Object(extra);
+    if let Some(host) = extra.remove("Host").or_else(|| extra.remove("host")) {
+        conf["host"] = host;
     }
+    extra.entry("X-Forwarded-Host").or_insert_with(|| "$http_host".into());
+    extra.insert("X-Forwarded-Normal-Path".to_owned(), "".into());
+    conf["extra_headers"] = Value::Object(extra);
     plugin(&mut branch, "forward-auth", conf)?;
     Ok(branch)
 }

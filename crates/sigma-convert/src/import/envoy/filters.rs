@@ -70,8 +70,8 @@ fn one(model: &mut Model<'_>, filter: &Tree, conf: &Tree, filters: &mut Filters)
         "ExtAuthz" => ext_authz(model, conf, filters)?,
         "ExternalProcessor" => ext_proc(model, conf, filters)?,
         "RBAC" => {
-            let rules = field(conf, "rules").ok_or("rbac needs rules")?;
-            add("rbac", json!({"rules": rules.to_json()}));
+            let plugin = super::rbac::plugin(conf)?;
+            filters.plugins.insert("rbac".to_owned(), plugin);
         }
         "BasicAuth" => {
             let users = data(field(conf, "users").ok_or("basic_auth needs users")?, model.access)?;

@@ -7,6 +7,7 @@ mod filters;
 mod headers;
 mod listeners;
 mod matching;
+mod rbac;
 mod routes;
 
 use std::collections::HashMap;

@@ -137,6 +137,8 @@ fn forward_auth(
     let mut plugin_conf = json!({
         "uri": address, "request_headers": shown, "upstream_headers": texts(conf, "authresponseheaders"),
         "client_headers": ["*"], "timeout": 30000, "status_on_error": 500,
+        "extra_headers": {"X-Forwarded-Host": "$http_host", "X-Forwarded-Port": "$server_port",
+            "X-Real-Ip": "$remote_addr", "X-Forwarded-Normal-Path": ""},
     });
     if is_true(conf, "forwardbody") {
         plugin_conf["request_method"] = "POST".into();
