@@ -188,30 +188,32 @@ fn one(line: &Line, named: &Named, variables: &mut Variables) -> Result<Conditio
             };
             Ok(Condition::Not(Box::new(inner)))
         }
-        "vars" => {
-            need(2)?;
-            let name = first.trim_matches(['{', '}']);
-            let variable = variables.name(name).filter(|name| !name.contains('$'));
-            let variable = variable.ok_or_else(|| format!("the variable `{first}` is unknown"))?;
-            Ok(Condition::Variable(json!([variable, "in", args[1..]])))
-        }
-        "vars_regexp" => {
-            need(2)?;
-            let (name, field, pattern) = match args.as_slice() {
-                [name, field, pattern, ..] => (name.as_str(), field, pattern),
-                [field, pattern] => ("", field, pattern),
-                _ => return Err("`vars_regexp` needs a variable and a pattern".to_owned()),
-            };
-            let variable = variables.name(field.trim_matches(['{', '}'])).filter(|name| !name.contains('$'));
-            let variable = variable.ok_or_else(|| format!("the variable `{field}` is unknown"))?;
-            let pattern = regex(pattern)?;
-            variables.groups(name, &format!("${variable}"), &pattern);
-            Ok(Condition::Variable(json!([variable, "~~", pattern])))
-        }
+        "vars" | "vars_regexp" => vars(line, &args, variables),
         other => match named.get(other.trim_start_matches('@')) {
             Some(condition) if other.starts_with('@') => Ok(condition.clone()),
             _ => Err(format!("the matcher `{other}` is not converted")),
         },
+    }
+}
+
+/// `vars {name} values…` and `vars_regexp [name] {name} pattern`.
+fn vars(line: &Line, args: &[String], variables: &mut Variables) -> Result<Condition, String> {
+    let known = |variables: &mut Variables, field: &str| {
+        let variable = variables.name(field.trim_matches(['{', '}'])).filter(|name| !name.contains('$'));
+        variable.ok_or_else(|| format!("the variable `{field}` is unknown"))
+    };
+    match (line.name(), args) {
+        ("vars", [field, values @ ..]) if !values.is_empty() => {
+            Ok(Condition::Variable(json!([known(variables, field)?, "in", values])))
+        }
+        ("vars_regexp", [rest @ .., field, pattern]) => {
+            let variable = known(variables, field)?;
+            let pattern = regex(pattern)?;
+            let name = rest.first().map_or("", String::as_str);
+            variables.groups(name, &format!("${variable}"), &pattern);
+            Ok(Condition::Variable(json!([variable, "~~", pattern])))
+        }
+        _ => Err(format!("`{}` needs a variable and a value", line.name())),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Caddy: Caddyfiles.
 
+mod actions;
 mod cel;
 mod files;
 mod guards;
@@ -7,6 +8,7 @@ mod lexer;
 mod matcher;
 mod options;
 mod parse;
+mod php;
 mod proxy;
 mod run;
 mod sites;

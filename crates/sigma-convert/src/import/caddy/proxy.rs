@@ -1,4 +1,4 @@
-//! `reverse_proxy` and `php_fastcgi`.
+//! `reverse_proxy`: nodes, balancing, checks, fields, transports.
 
 use serde_json::{Map, Value, json};
 
@@ -8,6 +8,7 @@ use super::super::source::Place;
 use super::guards::size;
 use super::matcher::{Condition, regex};
 use super::parse::Line;
+use super::php::fastcgi;
 use super::run::{Item, Runner};
 use super::state::{Branch, Change};
 
@@ -63,16 +64,16 @@ pub(super) fn address(text: &str) -> Option<Node> {
 
 /// What the lines of a proxy say.
 #[derive(Debug, Default)]
-struct Settings {
-    nodes: Vec<String>,
-    upstream: Map<String, Value>,
-    active: Map<String, Value>,
-    passive: Map<String, Value>,
-    max_fails: Option<i64>,
-    is_first: bool,
-    weights: Vec<i64>,
-    pages: Vec<Value>,
-    is_refused: Option<String>,
+pub(super) struct Settings {
+    pub(super) nodes: Vec<String>,
+    pub(super) upstream: Map<String, Value>,
+    pub(super) active: Map<String, Value>,
+    pub(super) passive: Map<String, Value>,
+    pub(super) max_fails: Option<i64>,
+    pub(super) is_first: bool,
+    pub(super) weights: Vec<i64>,
+    pub(super) pages: Vec<Value>,
+    pub(super) is_refused: Option<String>,
 }
 
 /// Applies `reverse_proxy`.
@@ -91,7 +92,7 @@ pub(super) fn reverse_proxy(runner: &mut Runner<'_>, item: &Item, branch: Branch
 }
 
 /// Makes the upstream and ends the branches.
-fn finish(
+pub(super) fn finish(
     runner: &mut Runner<'_>,
     item: &Item,
     mut settings: Settings,
@@ -126,6 +127,27 @@ fn finish(
         runner.remarks.closed(item.place(), format!("{reason} The route is closed."));
         return branches.into_iter().map(|branch| branch.close(reason.clone())).collect();
     }
+    let upstream = upstream(&mut settings, nodes, scheme, default);
+    let name = settings.nodes.first().map_or("upstream", String::as_str);
+    let id = runner.upstreams.add(name, upstream);
+    branches
+        .into_iter()
+        .map(|mut branch| {
+            if branch.is_finished {
+                return branch;
+            }
+            if !settings.pages.is_empty() {
+                let page = json!({"intercept": true, "pages": settings.pages});
+                branch.decision.plugins.insert("error-page".to_owned(), page);
+            }
+            branch.decision.fields.insert("enable_websocket".to_owned(), true.into());
+            branch.finish(Target::Upstream(id.clone()))
+        })
+        .collect()
+}
+
+/// Returns the upstream of the settings.
+fn upstream(settings: &mut Settings, nodes: Vec<Value>, scheme: Option<String>, default: &str) -> Value {
     let scheme =
         settings.upstream.remove("scheme").or(scheme.map(Value::from)).unwrap_or_else(|| default.into());
     let mut upstream = Map::new();
@@ -141,7 +163,7 @@ fn finish(
         upstream.insert("pass_host".to_owned(), "node".into());
         upstream.insert("tls".to_owned(), json!({"verify": true}));
     }
-    for (key, value) in settings.upstream {
+    for (key, value) in std::mem::take(&mut settings.upstream) {
         match (upstream.get_mut(&key), value) {
             (Some(Value::Object(known)), Value::Object(more)) => known.extend(more),
             (_, value) => {
@@ -151,7 +173,7 @@ fn finish(
     }
     let mut checks = Map::new();
     if settings.active.contains_key("http_path") {
-        checks.insert("active".to_owned(), Value::Object(active(settings.active)));
+        checks.insert("active".to_owned(), Value::Object(active(std::mem::take(&mut settings.active))));
     }
     if !settings.passive.is_empty() {
         let fails = settings.max_fails.unwrap_or(1).clamp(1, 254);
@@ -161,27 +183,12 @@ fn finish(
         if unhealthy.get("http_statuses").is_some() {
             unhealthy["http_failures"] = fails.into();
         }
-        checks.insert("passive".to_owned(), Value::Object(settings.passive));
+        checks.insert("passive".to_owned(), Value::Object(std::mem::take(&mut settings.passive)));
     }
     if !checks.is_empty() {
         upstream.insert("checks".to_owned(), Value::Object(checks));
     }
-    let name = settings.nodes.first().map_or("upstream", String::as_str);
-    let id = runner.upstreams.add(name, Value::Object(upstream));
-    branches
-        .into_iter()
-        .map(|mut branch| {
-            if branch.is_finished {
-                return branch;
-            }
-            if !settings.pages.is_empty() {
-                let page = json!({"intercept": true, "pages": settings.pages});
-                branch.decision.plugins.insert("error-page".to_owned(), page);
-            }
-            branch.decision.fields.insert("enable_websocket".to_owned(), true.into());
-            branch.finish(Target::Upstream(id.clone()))
-        })
-        .collect()
+    Value::Object(upstream)
 }
 
 /// Complete settings of active checks.
@@ -210,7 +217,7 @@ fn seconds(text: &str) -> Option<Value> {
 }
 
 /// Reads one option.
-fn option(
+pub(super) fn option(
     runner: &mut Runner<'_>,
     line: &Line,
     settings: &mut Settings,
@@ -580,73 +587,6 @@ pub(super) fn matchers(lines: &[Line]) -> Vec<(String, Vec<Value>)> {
         }
     }
     found
-}
-
-/// The FastCGI settings of an upstream.
-fn fastcgi(runner: &mut Runner<'_>, lines: &[Line], root: Option<&str>) -> Value {
-    let mut conf = json!({});
-    if let Some(root) = root {
-        conf["root"] = root.into();
-    }
-    let mut params = Map::new();
-    for line in lines {
-        match line.name() {
-            "root" => conf["root"] = line.arg(0).unwrap_or_default().into(),
-            "env" => {
-                let value = runner.text(line.place(), line.arg(1).unwrap_or_default());
-                params.insert(line.arg(0).unwrap_or_default().to_owned(), value.into());
-            }
-            "split" => {
-                let split = regex::escape(line.arg(0).unwrap_or(".php"));
-                conf["split_path_info"] = format!("^(.+?{split})(/.*)?$").into();
-            }
-            _ => {}
-        }
-    }
-    if !params.is_empty() {
-        conf["params"] = Value::Object(params);
-    }
-    conf
-}
-
-/// Applies `php_fastcgi`: scripts go to the application, other files are served, the rest is its main script.
-pub(super) fn php_fastcgi(runner: &mut Runner<'_>, item: &Item, mut branch: Branch) -> Vec<Branch> {
-    let mut settings = Settings { nodes: item.args.clone(), ..Settings::default() };
-    let own = ["root", "split", "env", "index", "try_files", "resolve_root_symlink", "capture_stderr"];
-    let lines = item.line.lines();
-    let index =
-        lines.iter().find(|line| line.name() == "index").and_then(|line| line.arg(0)).unwrap_or("index.php");
-    let Some(root) = branch.root.clone() else {
-        runner.remarks.closed(
-            item.place(),
-            "The folder of the scripts is unknown: name it with `root`. The route is closed.",
-        );
-        return vec![branch.close("php_fastcgi without a root")];
-    };
-    let mut conf = fastcgi(runner, lines, Some(&root));
-    conf["index"] = index.into();
-    if conf.get("split_path_info").is_none() {
-        conf["split_path_info"] = "^(.+?\\.php)(/.*)?$".into();
-    }
-    settings.upstream.insert("fastcgi".to_owned(), conf);
-    settings.upstream.insert("scheme".to_owned(), "fcgi".into());
-    let mut branches = vec![branch.clone()];
-    for line in lines.iter().filter(|line| !own.contains(&line.name())) {
-        branches = option(runner, line, &mut settings, branches);
-    }
-    branch = branches.remove(0);
-    if lines.iter().any(|line| line.name() == "try_files") {
-        runner.remarks.differs(item.place(), "Files are tried by their path, then the main script runs.");
-    }
-    let text = "Scripts that do not exist are the application's 404, and folders use the main script.";
-    runner.remarks.differs(item.place(), text);
-    let mut scripts = branch.clone();
-    scripts.decision.conditions.push(json!(["uri", "~~", "\\.php(?:/|$)"]));
-    let mut others = branch;
-    let files = json!({"root": root.trim_end_matches('/'), "index": [], "hidden": true, "try": ["$uri"],
-        "fallback": {"pass": format!("/{index}$is_args$args")}});
-    others.decision.plugins.insert("static-files".to_owned(), files);
-    finish(runner, item, settings, vec![scripts, others], "fcgi")
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
 use super::super::decision::Target;
 use super::super::remarks::Remarks;
@@ -10,9 +10,9 @@ use super::super::source::{Files, Place};
 use super::matcher::{self, Condition, Named};
 use super::parse::Line;
 use super::proxy::Upstreams;
-use super::state::{Branch, Change, Pattern, Query, Rewrite};
+use super::state::{Branch, Pattern};
 use super::text::Variables;
-use super::{files, guards, proxy};
+use super::{files, guards, php, proxy};
 
 /// Maximum number of decisions of one site.
 const MAX_BRANCHES: usize = 1000;
@@ -328,28 +328,12 @@ impl<'a> Runner<'a> {
 
     fn apply(&mut self, item: &Item, named: &Named, mut branch: Branch) -> Vec<Branch> {
         match item.line.name() {
-            "root" => {
-                self.root(item, &mut branch);
-                vec![branch]
-            }
-            "header" => {
-                self.headers(item, &mut branch, true);
-                vec![branch]
-            }
-            "request_header" => {
-                self.headers(item, &mut branch, false);
-                vec![branch]
-            }
-            "method" => {
-                branch.method = item.args.first().map(|method| method.to_ascii_uppercase());
+            "root" | "header" | "request_header" | "method" | "try_files" | "encode" | "vars" | "map" => {
+                self.set(item, &mut branch);
                 vec![branch]
             }
             "rewrite" => self.rewrite(item, branch),
             "uri" => self.uri(item, branch),
-            "try_files" => {
-                branch.candidates.clone_from(&item.args);
-                vec![branch]
-            }
             "redir" => vec![self.redirect(item, branch)],
             "respond" => vec![self.respond(item, branch)],
             "error" => {
@@ -367,10 +351,6 @@ impl<'a> Runner<'a> {
                     vec![branch.close("a named route is missing")]
                 }
             },
-            "encode" => {
-                self.encode(item, &mut branch);
-                vec![branch]
-            }
             "basic_auth" | "basicauth" | "forward_auth" | "request_body" | "rate_limit" => {
                 guards::apply(self, item, branch)
             }
@@ -378,12 +358,8 @@ impl<'a> Runner<'a> {
                 self.response_matchers = proxy::matchers(item.line.lines()).into_iter().collect();
                 proxy::reverse_proxy(self, item, branch)
             }
-            "php_fastcgi" => proxy::php_fastcgi(self, item, branch),
+            "php_fastcgi" => php::php_fastcgi(self, item, branch),
             "file_server" => files::file_server(self, item, branch),
-            "vars" | "map" => {
-                self.map(item);
-                vec![branch]
-            }
             "metrics" => {
                 vec![branch.finish(Target::Respond { status: 404, body: None, headers: Vec::new() })]
             }
@@ -401,6 +377,19 @@ impl<'a> Runner<'a> {
         }
     }
 
+    /// Changes a branch that goes on in any case.
+    fn set(&mut self, item: &Item, branch: &mut Branch) {
+        match item.line.name() {
+            "root" => self.root(item, branch),
+            "header" => self.headers(item, branch, true),
+            "request_header" => self.headers(item, branch, false),
+            "method" => branch.method = item.args.first().map(|method| method.to_ascii_uppercase()),
+            "try_files" => branch.candidates.clone_from(&item.args),
+            "encode" => self.encode(item, branch),
+            _ => self.map(item),
+        }
+    }
+
     /// Returns a text with variables; a placeholder without a counterpart has a remark.
     pub(super) fn text(&mut self, place: Place, text: &str) -> String {
         self.variables.text(text).unwrap_or_else(|name| {
@@ -408,354 +397,7 @@ impl<'a> Runner<'a> {
             String::new()
         })
     }
-
-    fn root(&mut self, item: &Item, branch: &mut Branch) {
-        let Some(path) = item.args.last() else { return };
-        if path.contains('{') {
-            let text = "The folder depends on the request: write one site for each folder.";
-            self.remarks.gap(item.place(), text);
-            return;
-        }
-        branch.root = Some(match path.starts_with('/') {
-            true => path.clone(),
-            false => format!("{}{}", self.folder, path.trim_start_matches("./")),
-        });
-    }
-
-    fn headers(&mut self, item: &Item, branch: &mut Branch, is_response: bool) {
-        let mut rows: Vec<(Place, Vec<String>)> = Vec::new();
-        if !item.args.is_empty() {
-            rows.push((item.place(), item.args.clone()));
-        }
-        for line in item.line.lines() {
-            rows.push((line.place(), line.words.iter().map(|token| token.text.clone()).collect()));
-        }
-        for (place, row) in rows {
-            if matches!(row[0].as_str(), "defer" | "match") {
-                self.remarks.done(place);
-                continue;
-            }
-            if let Some((name, change)) = self.change(place, &row) {
-                let list = if is_response { &mut branch.response } else { &mut branch.request };
-                match name.eq_ignore_ascii_case("host") && !is_response {
-                    true => {
-                        if let Change::Set(value) = change {
-                            branch.host = Some(value);
-                        }
-                    }
-                    false => list.push((name, change)),
-                }
-            }
-        }
-    }
-
-    /// Reads `+Field value`, `-Field`, `Field value`, `Field pattern replacement`.
-    pub(super) fn change(&mut self, place: Place, row: &[String]) -> Option<(String, Change)> {
-        let field = row.first()?;
-        let name = field.trim_start_matches(['+', '-', '?', '>']).trim_end_matches(':').to_owned();
-        if row.len() > 2 {
-            let text = "Replacements inside a field are done for Location and Cookie only.";
-            self.remarks.gap(place, text);
-            return None;
-        }
-        if field.starts_with('-') {
-            if name.contains('*') {
-                self.remarks.gap(place, "Name the fields to remove one by one.");
-                return None;
-            }
-            return Some((name, Change::Remove));
-        }
-        let value = self.text(place, row.get(1).map_or("", String::as_str));
-        if field.starts_with('?') {
-            self.remarks.differs(place, "The field is set, also where the response has one.");
-        }
-        Some(match (field.starts_with('+'), value.is_empty()) {
-            (true, _) => (name, Change::Add(value)),
-            (false, true) => (name, Change::Remove),
-            (false, false) => (name, Change::Set(value)),
-        })
-    }
-
-    fn rewrite(&mut self, item: &Item, mut branch: Branch) -> Vec<Branch> {
-        // Only the first rewrite that fits runs.
-        if branch.is_rewritten {
-            return vec![branch];
-        }
-        let target = item.args.last().cloned().unwrap_or_default();
-        branch.is_rewritten = true;
-        self.set_target(item.place(), &target, &mut branch);
-        vec![branch]
-    }
-
-    /// Sets path and query of a rewrite's target.
-    pub(super) fn set_target(&mut self, place: Place, target: &str, branch: &mut Branch) {
-        let (path, query) = match target.split_once('?') {
-            // In `{?query}` the mark is part of a name.
-            Some((path, _)) if path.ends_with('{') => (target, None),
-            Some((path, query)) => (path, Some(query)),
-            None => (target, None),
-        };
-        let path = path.replace("{?query}", "");
-        match path.as_str() {
-            "" | "{path}" | "{http.request.uri.path}" | "{uri}" => {}
-            path => {
-                let text = self.text(place, path);
-                let is_own = branch.rewrite == Rewrite::Prefix { known: String::new(), lead: String::new() };
-                if text.contains('$') && !is_own {
-                    self.remarks.differs(place, "The variables have the client's path, not the changed one.");
-                }
-                let text =
-                    if text.starts_with('/') || text.starts_with('$') { text } else { format!("/{text}") };
-                branch.rewrite = match text.contains('$') {
-                    true => Rewrite::Template(text),
-                    false => Rewrite::Fixed(text),
-                };
-            }
-        }
-        let Some(query) = query else { return };
-        let rest = query.strip_prefix("{query}").or_else(|| query.strip_prefix("{http.request.uri.query}"));
-        match rest {
-            Some("") => {}
-            Some(added) => {
-                let mut arguments = Vec::new();
-                for pair in added.split('&').filter(|pair| !pair.is_empty()) {
-                    let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-                    arguments.push((name.to_owned(), self.text(place, value)));
-                }
-                branch.query = Query::Added(arguments);
-            }
-            None => branch.query = Query::Text(self.text(place, query)),
-        }
-    }
-
-    fn uri(&mut self, item: &Item, branch: Branch) -> Vec<Branch> {
-        let args: Vec<&str> = item.args.iter().map(String::as_str).collect();
-        match args.as_slice() {
-            ["strip_prefix", prefix] => {
-                let prefix = (*prefix).to_owned();
-                self.or_gap(item, branch, |branch| branch.strip_prefix(&prefix))
-            }
-            ["strip_suffix", suffix] => {
-                let pattern = format!("(?i){}$", regex::escape(suffix));
-                self.changed(item, branch, pattern, String::new())
-            }
-            ["replace", find, replacement, ..] => {
-                self.remarks.differs(
-                    item.place(),
-                    "The first match in the path is replaced, not those in the query.",
-                );
-                let replacement = self.text(item.place(), replacement);
-                self.changed(item, branch, regex::escape(find), replacement.replace('$', "$$"))
-            }
-            ["path_regexp", find, replacement] => match matcher::regex(find) {
-                Ok(pattern) if pattern.starts_with("/{") && pattern.ends_with("/") || pattern == "/{2,}" => {
-                    self.remarks.done(item.place());
-                    vec![branch]
-                }
-                Ok(pattern) => {
-                    let text = "The first match in the path is replaced.";
-                    self.remarks.differs(item.place(), text);
-                    self.changed(item, branch, pattern, (*replacement).to_owned())
-                }
-                Err(reason) => {
-                    self.remarks.gap(item.place(), reason);
-                    vec![branch]
-                }
-            },
-            ["query", ..] => self.query(item, branch),
-            _ => {
-                self.remarks.gap(item.place(), "This change of the URI is not converted.");
-                vec![branch]
-            }
-        }
-    }
-
-    fn changed(&mut self, item: &Item, branch: Branch, pattern: String, replacement: String) -> Vec<Branch> {
-        self.or_gap(item, branch, |mut branch| {
-            branch.replace(pattern, replacement)?;
-            Ok(vec![branch])
-        })
-    }
-
-    fn query(&mut self, item: &Item, mut branch: Branch) -> Vec<Branch> {
-        let mut added = Vec::new();
-        let mut rows: Vec<Vec<String>> = vec![item.args[1..].to_vec()];
-        rows.extend(
-            item.line.lines().iter().map(|line| line.words.iter().map(|word| word.text.clone()).collect()),
-        );
-        for row in rows.iter().filter(|row| !row.is_empty()) {
-            match (row[0].strip_prefix('+'), row.get(1)) {
-                (Some(name), Some(value)) => added.push((name.to_owned(), self.text(item.place(), value))),
-                _ => self
-                    .remarks
-                    .gap(item.place(), "Use `args` of proxy-rewrite for this change of the query."),
-            }
-        }
-        if !added.is_empty() {
-            branch.query = Query::Added(added);
-        }
-        vec![branch]
-    }
-
-    fn redirect(&mut self, item: &Item, branch: Branch) -> Branch {
-        let place = item.place();
-        let to = item.args.first().cloned().unwrap_or_default();
-        let to = self.text(place, &to);
-        let status = match item.args.get(1).map(String::as_str) {
-            None | Some("temporary") => 302,
-            Some("permanent") => 301,
-            Some("html") => {
-                let body = format!(
-                    "<!DOCTYPE html>\n<html>\n\t<head>\n\t\t<title>Redirecting...</title>\n\t\t<script>window.location.replace(\"{to}\");</script>\n\t\t<meta http-equiv=\"refresh\" content=\"0; URL='{to}'\">\n\t</head>\n\t<body>Redirecting to <a href=\"{to}\">{to}</a>...</body>\n</html>\n"
-                );
-                let headers = vec![("Content-Type".to_owned(), "text/html; charset=utf-8".to_owned())];
-                return branch.finish(Target::Respond { status: 200, body: Some(body), headers });
-            }
-            Some(code) => code.parse().unwrap_or(302),
-        };
-        branch.finish(Target::Redirect { status, to })
-    }
-
-    pub(super) fn respond(&mut self, item: &Item, branch: Branch) -> Branch {
-        let place = item.place();
-        let quoted = item.line.words.last().is_some_and(|token| token.quoted);
-        let (mut status, mut body) = (None, None);
-        match item.args.as_slice() {
-            [] => {}
-            [one] if !quoted && one.len() == 3 && one.parse::<u16>().is_ok() => status = one.parse().ok(),
-            [one] => body = Some(one.clone()),
-            [text, code, ..] => {
-                body = Some(text.clone());
-                status = code.parse().ok();
-            }
-        }
-        let mut close = false;
-        for line in item.line.lines() {
-            match line.name() {
-                "body" => body = line.arg(0).map(str::to_owned),
-                "close" => close = true,
-                _ => self.remarks.gap(line.place(), "This option of `respond` is not converted."),
-            }
-        }
-        let body = self.text(place, &body.unwrap_or_default());
-        let looks_like_json =
-            serde_json::from_str::<Value>(&body).is_ok_and(|value| value.is_object() || value.is_array());
-        let mut headers = Vec::new();
-        let has_type = branch.response.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type"));
-        if !body.is_empty() && !has_type {
-            let kind = if looks_like_json { "application/json" } else { "text/plain; charset=utf-8" };
-            headers.push(("Content-Type".to_owned(), kind.to_owned()));
-        }
-        if close {
-            headers.push(("Connection".to_owned(), "close".to_owned()));
-            headers.pop();
-            self.remarks.no_effect(place, "The connection stays open for the next request.");
-        }
-        branch.finish(Target::Respond { status: status.unwrap_or(200), body: Some(body), headers })
-    }
-
-    fn encode(&mut self, item: &Item, branch: &mut Branch) {
-        let mut codings: Vec<String> = item.args.clone();
-        let mut minimum = 512;
-        let mut types = json!(TYPES);
-        for line in item.line.lines() {
-            match line.name() {
-                "gzip" | "zstd" | "br" => codings.push(line.name().to_owned()),
-                "minimum_length" => minimum = line.arg(0).and_then(|arg| arg.parse().ok()).unwrap_or(512),
-                "match" => {
-                    let header = line.lines().iter().find(|line| line.name() == "header");
-                    let listed: Vec<String> =
-                        header.map(|line| line.args()[1..].to_vec()).unwrap_or_default();
-                    match listed.is_empty() || listed.iter().any(|kind| kind.contains('*')) {
-                        true => self.remarks.differs(line.place(), "Name the types to compress without `*`."),
-                        false => types = json!(listed),
-                    }
-                }
-                _ => self.remarks.no_effect(line.place(), "The level of compression is Sigma's."),
-            }
-        }
-        if codings.is_empty() {
-            codings = vec!["zstd".to_owned(), "gzip".to_owned()];
-        }
-        for (coding, plugin) in [("gzip", "gzip"), ("br", "brotli"), ("zstd", "zstd")] {
-            if codings.iter().any(|other| other == coding) {
-                let conf = json!({"types": types, "min_length": minimum, "vary": true});
-                branch.decision.plugins.insert(plugin.to_owned(), conf);
-            }
-        }
-    }
-
-    /// `map {source} {target…} { input output }` and `vars name value`.
-    fn map(&mut self, item: &Item) {
-        let place = item.place();
-        if item.line.name() == "vars" {
-            self.remarks.gap(place, "Variables of lines are not converted: use `variables` or `set`.");
-            return;
-        }
-        let args = item.line.args();
-        let Some((source, targets)) = args.split_first() else { return };
-        let source = self.text(place, source);
-        for (at, target) in targets.iter().enumerate() {
-            let name = target.trim_matches(['{', '}']).replace(['.', '-'], "_");
-            let mut map = json!({"map": source, "default": ""});
-            let (mut exact, mut regexes) = (Map::new(), Vec::new());
-            for line in item.line.lines() {
-                let value = self.text(line.place(), line.arg(at).unwrap_or("-"));
-                if value == "-" {
-                    continue;
-                }
-                match line.name() {
-                    "default" => map["default"] = value.into(),
-                    input => match input.strip_prefix('~') {
-                        Some(pattern) => {
-                            regexes.push(json!({"match": pattern, "value": value.replace("\\$", "$")}))
-                        }
-                        None => {
-                            exact.insert(input.to_owned(), value.into());
-                        }
-                    },
-                }
-            }
-            map["exact"] = Value::Object(exact);
-            map["regex"] = Value::Array(regexes);
-            self.variables.own.insert(name, map);
-        }
-    }
 }
-
-/// Types that Caddy compresses.
-const TYPES: [&str; 30] = [
-    "text/html",
-    "text/plain",
-    "text/css",
-    "text/xml",
-    "text/javascript",
-    "text/csv",
-    "text/markdown",
-    "text/calendar",
-    "text/x-component",
-    "text/cache-manifest",
-    "text/vtt",
-    "application/atom+xml",
-    "application/geo+json",
-    "application/graphql+json",
-    "application/javascript",
-    "application/json",
-    "application/ld+json",
-    "application/manifest+json",
-    "application/rss+xml",
-    "application/vnd.api+json",
-    "application/vnd.ms-fontobject",
-    "application/wasm",
-    "application/x-javascript",
-    "application/xhtml+xml",
-    "application/xml",
-    "font/ttf",
-    "font/otf",
-    "image/svg+xml",
-    "image/x-icon",
-    "image/vnd.microsoft.icon",
-];
 
 /// Replaces each branch that goes on, in its place.
 pub(super) fn map(branches: Vec<Branch>, mut change: impl FnMut(Branch) -> Vec<Branch>) -> Vec<Branch> {

@@ -13,6 +13,20 @@ use super::filters::{self, Cors, Filters};
 use super::headers::Changes;
 use super::matching;
 
+/// The messages around a route, from the outside in.
+#[derive(Clone, Copy)]
+struct Levels<'t> {
+    conf: &'t Tree,
+    host: &'t Tree,
+    route: &'t Tree,
+}
+
+/// The domains of a virtual host: those of one kind, and those that end in `:*`.
+struct Domains<'d> {
+    own: Vec<&'d Domain>,
+    any_port: Vec<&'d Domain>,
+}
+
 /// What holds for all routes of a connection manager.
 pub(super) struct Scope {
     pub(super) port: u16,
@@ -70,7 +84,7 @@ pub(super) fn convert(model: &mut Model<'_>, conf: &Tree, scope: &Scope, out: &m
             hosts.iter().filter(|(_, host)| std::ptr::eq(*host, hosts[at].1)).map(|(domain, _)| domain);
         let any_port: Vec<&Domain> =
             ports.filter(|domain| matches!(domain, Domain::Prefix(_, text) if text.ends_with(':'))).collect();
-        virtual_host(model, conf, hosts[at].1, (&domains, &any_port), scope, out);
+        virtual_host(model, conf, hosts[at].1, &Domains { own: domains, any_port }, scope, out);
         at = end;
     }
     model.unknown(
@@ -94,7 +108,8 @@ pub(super) fn convert(model: &mut Model<'_>, conf: &Tree, scope: &Scope, out: &m
 }
 
 /// Puts the hosts of domains into a decision.
-fn insert_hosts(decision: &mut Decision, domains: &[&Domain], any_port: &[&Domain], strips_port: bool) {
+fn insert_hosts(decision: &mut Decision, domains: &Domains<'_>, strips_port: bool) {
+    let Domains { own: domains, any_port } = domains;
     let mut exact = Vec::new();
     for domain in domains {
         match domain {
@@ -150,7 +165,7 @@ fn virtual_host(
     model: &mut Model<'_>,
     conf: &Tree,
     host: &Tree,
-    (domains, any_port): (&[&Domain], &[&Domain]),
+    domains: &Domains<'_>,
     scope: &Scope,
     out: &mut Vec<Decision>,
 ) {
@@ -180,7 +195,7 @@ fn virtual_host(
     let mut base = Decision::new(model.place(host.line), name, Target::Drop);
     base.ports = vec![scope.port];
     base.conditions = scope.conditions.clone();
-    insert_hosts(&mut base, domains, any_port, scope.strips_port);
+    insert_hosts(&mut base, domains, scope.strips_port);
     if let Some(reason) = &scope.filters.closed {
         out.push(Decision { target: Target::Closed(reason.clone()), ..base });
         return;
@@ -193,12 +208,12 @@ fn virtual_host(
     let mut ends = false;
     for route in items(host, "routes") {
         let before = out.len();
-        one(model, (conf, host, route), &base, scope, out);
+        one(model, Levels { conf, host, route }, &base, scope, out);
         // Nothing after a route for all requests is reached.
         ends |= out[before..].iter().any(|it| {
             it.paths.is_empty() && it.methods.is_empty() && it.conditions.len() == base.conditions.len()
         });
-        probes(model, route, domains, scope);
+        probes(model, route, &domains.own, scope);
     }
     if !ends && !base.hosts.is_empty() {
         let target = Target::Respond { status: 404, body: None, headers: Vec::new() };
@@ -206,35 +221,30 @@ fn virtual_host(
     }
 }
 
+/// Fields of a route.
+const KNOWN: [&str; 16] = [
+    "name",
+    "match",
+    "route",
+    "redirect",
+    "direct_response",
+    "non_forwarding_action",
+    "metadata",
+    "decorator",
+    "typed_per_filter_config",
+    "request_headers_to_add",
+    "request_headers_to_remove",
+    "response_headers_to_add",
+    "response_headers_to_remove",
+    "tracing",
+    "per_request_buffer_limit_bytes",
+    "stat_prefix",
+];
+
 /// The decisions of one route.
-fn one(
-    model: &mut Model<'_>,
-    (conf, host, route): (&Tree, &Tree, &Tree),
-    base: &Decision,
-    scope: &Scope,
-    out: &mut Vec<Decision>,
-) {
-    model.unknown(
-        route,
-        &[
-            "name",
-            "match",
-            "route",
-            "redirect",
-            "direct_response",
-            "non_forwarding_action",
-            "metadata",
-            "decorator",
-            "typed_per_filter_config",
-            "request_headers_to_add",
-            "request_headers_to_remove",
-            "response_headers_to_add",
-            "response_headers_to_remove",
-            "tracing",
-            "per_request_buffer_limit_bytes",
-            "stat_prefix",
-        ],
-    );
+fn one(model: &mut Model<'_>, levels: Levels<'_>, base: &Decision, scope: &Scope, out: &mut Vec<Decision>) {
+    let Levels { conf, host, route } = levels;
+    model.unknown(route, &KNOWN);
     let mut decision = base.clone();
     decision.place = model.place(route.line);
     if let Some(name) = text(route, "name") {

@@ -148,6 +148,13 @@ fn forward_auth(
             plugin_conf["max_req_body_size"] = bytes.into();
         }
     }
+    service_tls(conf, &mut plugin_conf)?;
+    plugin(&mut branch, "forward-auth", plugin_conf)?;
+    Ok(vec![branch])
+}
+
+/// TLS of the connection to the service.
+fn service_tls(conf: &Tree, plugin_conf: &mut Value) -> Result<(), String> {
     if let Some(tls) = field(conf, "tls") {
         if is_true(tls, "insecureskipverify") {
             plugin_conf["ssl_verify"] = false.into();
@@ -160,8 +167,7 @@ fn forward_auth(
             }
         }
     }
-    plugin(&mut branch, "forward-auth", plugin_conf)?;
-    Ok(vec![branch])
+    Ok(())
 }
 
 fn addresses(
