@@ -12,6 +12,7 @@ pub mod latest;
 pub mod limits;
 pub mod listen;
 pub mod memory;
+pub mod quic;
 pub mod sampling;
 pub mod sandbox;
 pub mod secret;

@@ -447,26 +447,35 @@ fn judged(
     identity: Arc<ServerIdentity>,
     name: Option<Arc<str>>,
 ) -> Result<Facts, HandshakeError> {
-    if let Some(auth) = identity.client_auth() {
-        // A full handshake with a demand has just judged it. A resumed session is judged again: the certificate may
-        // have expired since.
-        facts.client_certificate = match auth.demand() {
-            Demand::Required if !facts.is_resumed && !auth.inquires() => ClientCertificate::Verified,
-            _ => auth.judge(&facts.peer_chain),
-        };
-        if auth.demand() == Demand::Required && facts.client_certificate != ClientCertificate::Verified {
-            session.close();
-            let _ = poll_drain(socket, session, &mut Context::from_waker(Waker::noop()));
-            let error = match auth.inquires() {
-                true => rustls::CertificateError::UnknownRevocationStatus.into(),
-                false => rustls::CertificateError::Expired.into(),
-            };
-            return Err(HandshakeError::Protocol(error));
-        }
+    if let Err(error) = verdict(&mut facts, &identity) {
+        session.close();
+        let _ = poll_drain(socket, session, &mut Context::from_waker(Waker::noop()));
+        return Err(HandshakeError::Protocol(error));
     }
     facts.server_name = name;
     facts.identity = Some(identity);
     Ok(facts)
+}
+
+/// Sets the status of the client's certificate.
+///
+/// # Errors
+/// Returns an error if a certificate is required, and this one is not trusted.
+pub(super) fn verdict(facts: &mut Facts, identity: &ServerIdentity) -> Result<(), rustls::Error> {
+    let Some(auth) = identity.client_auth() else { return Ok(()) };
+    // A full handshake with a demand has just judged it. A resumed session is judged again: the certificate may
+    // have expired since.
+    facts.client_certificate = match auth.demand() {
+        Demand::Required if !facts.is_resumed && !auth.inquires() => ClientCertificate::Verified,
+        _ => auth.judge(&facts.peer_chain),
+    };
+    if auth.demand() == Demand::Required && facts.client_certificate != ClientCertificate::Verified {
+        return Err(match auth.inquires() {
+            true => rustls::CertificateError::UnknownRevocationStatus.into(),
+            false => rustls::CertificateError::Expired.into(),
+        });
+    }
+    Ok(())
 }
 
 /// Sends a fatal alert before there are keys.

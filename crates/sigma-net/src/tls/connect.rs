@@ -179,6 +179,11 @@ impl ClientTls {
         self.config.alpn_protocols.iter().any(|protocol| protocol == b"h2")
     }
 
+    /// Returns the configuration for handshakes within QUIC.
+    pub(crate) fn quic_config(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.config)
+    }
+
     /// Returns settings for tests with a configuration that settings cannot express.
     #[cfg(test)]
     pub(super) fn from_config(config: ClientConfig) -> ClientTls {

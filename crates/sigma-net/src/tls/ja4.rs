@@ -1,4 +1,4 @@
-//! JA4: the fingerprint of a ClientHello as a short text (FoxIO's `ja4`, TLS over TCP).
+//! JA4: the fingerprint of a ClientHello as a short text (FoxIO's `ja4`).
 
 use aws_lc_rs::digest::{SHA256, digest};
 
@@ -13,6 +13,11 @@ const COUNT_MAX: usize = 99;
 /// Returns the fingerprint of the ClientHello at the start of TLS records; None if it cannot be parsed.
 pub(super) fn fingerprint(records: &[u8]) -> Option<Box<str>> {
     Hello::parse(&handshake(records)?).map(|hello| hello.fingerprint().into())
+}
+
+/// Parses the body of a ClientHello; None if that fails.
+pub(super) fn read(body: &[u8]) -> Option<Hello> {
+    Hello::parse(body)
 }
 
 /// Returns the bytes of the handshake message in the records.
@@ -35,13 +40,15 @@ pub(super) fn handshake(mut records: &[u8]) -> Option<Vec<u8>> {
 
 /// The relevant parts of a ClientHello.
 #[derive(Default)]
-struct Hello {
+pub(super) struct Hello {
     version: u16,
     ciphers: Vec<u16>,
     extensions: Vec<u16>,
     signatures: Vec<u16>,
     /// The first offered protocol.
     alpn: Vec<u8>,
+    /// The requested name, unchecked.
+    name: Vec<u8>,
 }
 
 /// Returns true for values that must be ignored (RFC 8701).
@@ -97,6 +104,14 @@ impl Hello {
             }
             hello.extensions.push(kind);
             match kind {
+                SERVER_NAME => {
+                    // The only type is a host name. The library rejects a malformed list.
+                    let name = content.part().and_then(|mut names| match names.byte() {
+                        Some(0) => names.part(),
+                        _ => None,
+                    });
+                    hello.name = name.map(|name| name.0.to_vec()).unwrap_or_default();
+                }
                 SUPPORTED_VERSIONS => {
                     let length = content.byte()?;
                     let versions = Bytes(content.take(length)?).pairs();
@@ -114,7 +129,28 @@ impl Hello {
         Some(hello)
     }
 
+    /// Returns the name that the client requests, if it is a DNS name (RFC 6066 §3).
+    pub(super) fn server_name(&self) -> Option<&str> {
+        let name = std::str::from_utf8(&self.name).ok()?;
+        rustls::pki_types::DnsName::try_from(name).is_ok().then_some(name)
+    }
+
+    /// Returns the offered cipher suites.
+    pub(super) fn ciphers(&self) -> &[u16] {
+        &self.ciphers
+    }
+
+    /// Returns the fingerprint of a client that uses TLS over TCP.
     fn fingerprint(&self) -> String {
+        self.fingerprint_over('t')
+    }
+
+    /// Returns the fingerprint of a client that uses QUIC.
+    pub(super) fn fingerprint_over_quic(&self) -> String {
+        self.fingerprint_over('q')
+    }
+
+    fn fingerprint_over(&self, transport: char) -> String {
         let version = match self.version {
             0x0304 => "13",
             0x0303 => "12",
@@ -139,7 +175,7 @@ impl Hello {
             second.push('_');
             second.push_str(&listed(&self.signatures));
         }
-        format!("t{version}{name}{ciphers:02}{extensions:02}{alpn}_{first}_{}", hashed(&second))
+        format!("{transport}{version}{name}{ciphers:02}{extensions:02}{alpn}_{first}_{}", hashed(&second))
     }
 }
 

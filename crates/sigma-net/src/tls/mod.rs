@@ -29,6 +29,7 @@ mod ocsp;
 mod offer;
 pub mod pem;
 pub mod postgres;
+pub(crate) mod quic;
 mod resumption;
 mod revocation;
 mod session;

@@ -1,0 +1,75 @@
+//! Connections that this side opens.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Instant;
+
+use quinn_proto::ClientConfig;
+use quinn_proto::crypto::rustls::QuicClientConfig;
+
+use super::connection::Connection;
+use super::endpoint::{Endpoint, EndpointOptions};
+use super::{ConnectionLost, Neighbours, Place, QuicKeys, QuicLimits};
+use crate::deadline::Deadline;
+use crate::tls::{ClientTls, HandshakeError};
+
+impl Endpoint {
+    /// Opens an endpoint that only connects.
+    ///
+    /// # Errors
+    /// Returns the error of the operating system.
+    pub fn client(socket: OwnedFd, limits: QuicLimits) -> io::Result<Endpoint> {
+        let keys = QuicKeys::random().map_err(|error| io::Error::other(error.to_string()))?;
+        let options = EndpointOptions {
+            keys: Arc::new(keys),
+            place: Place { generation: 0, worker: 0 },
+            neighbours: Arc::new(Neighbours::new(0)),
+            steering: None,
+            limits,
+        };
+        Endpoint::open(socket, options, false)
+    }
+
+    /// Connects to a server under a name, with settings that offer TLS 1.3 and `h3`.
+    ///
+    /// # Errors
+    /// Returns an error if the handshake fails, or is not complete in time.
+    pub async fn connect(
+        &self,
+        to: SocketAddr,
+        name: &str,
+        tls: &ClientTls,
+    ) -> Result<Connection, HandshakeError> {
+        let suite = crate::tls::quic::initial_suite();
+        let crypto = QuicClientConfig::with_initial(tls.quic_config(), suite)
+            .map_err(|_| HandshakeError::NoVersion)?;
+        let mut config = ClientConfig::new(Arc::new(crypto));
+        config.transport_config(Arc::clone(&self.transport));
+        let shared = {
+            let mut core = self.driver.core.borrow_mut();
+            let opened = core.endpoint.connect(Instant::now(), config, to, name);
+            let (handle, machine) = opened.map_err(|_| HandshakeError::BadName)?;
+            core.add(&self.driver, handle, machine)
+        };
+        let connection = Connection::new(Rc::clone(&shared), None, to, self.local_addr());
+        let deadline = Deadline::new();
+        deadline.set(self.limits.handshake_ms);
+        poll_fn(|cx| match shared.poll_shaken(cx) {
+            Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
+            Poll::Ready(Err(ConnectionLost::TimedOut)) => Poll::Ready(Err(HandshakeError::TimedOut)),
+            Poll::Ready(Err(ConnectionLost::Transport(code))) => {
+                let error = rustls::Error::General(format!("QUIC error {code:#x}"));
+                Poll::Ready(Err(HandshakeError::Protocol(error)))
+            }
+            Poll::Ready(Err(_)) => Poll::Ready(Err(HandshakeError::Closed)),
+            Poll::Pending => deadline.poll_expired(cx).map(|()| Err(HandshakeError::TimedOut)),
+        })
+        .await?;
+        Ok(connection)
+    }
+}

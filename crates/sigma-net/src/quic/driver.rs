@@ -1,0 +1,416 @@
+//! The driver: it moves datagrams between the socket and the connections, and keeps their time.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeSet, VecDeque};
+use std::pin::Pin;
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use quinn_proto::{ConnectionHandle, DatagramEvent, Transmit};
+use tokio::time::Sleep;
+
+use super::connection::{HalfOpen, Inner, Shared};
+use super::endpoint::EndpointCounts;
+use super::ids::{Place, QuicKeys, destination};
+use super::neighbours::{Neighbours, Strays};
+use super::socket::{Batch, Packet, QuicSocket};
+
+/// Batches that the driver receives before other tasks run.
+const BATCHES_PER_TURN: usize = 4;
+
+/// Datagrams in one send: more would delay other connections, and the kernel allows 64.
+const SEGMENTS_MAX: usize = 16;
+
+/// Sends of one connection before the next connection has its turn.
+const SENDS_PER_TURN: usize = 4;
+
+/// The pause after a full socket. Its buffer holds some milliseconds of a fast link.
+const FULL_PAUSE: Duration = Duration::from_millis(1);
+
+/// Clients that wait to be admitted. The acceptor takes them in the same turn; more come only in a flood.
+pub(super) const ARRIVALS_MAX: usize = 256;
+
+thread_local! {
+    /// The receive buffers of the worker: a driver uses them only within one poll.
+    static BATCH: RefCell<Batch> = RefCell::default();
+}
+
+/// Connections that need a turn of the driver.
+pub(super) struct Queue {
+    list: RefCell<Vec<Rc<Shared>>>,
+    waker: RefCell<Option<Waker>>,
+    driver: Weak<Driver>,
+}
+
+impl Queue {
+    /// Adds a connection, and wakes the driver.
+    pub(super) fn add(&self, shared: &Rc<Shared>) {
+        if shared.is_queued.replace(true) {
+            return;
+        }
+        self.list.borrow_mut().push(Rc::clone(shared));
+        self.wake();
+    }
+
+    pub(super) fn wake(&self) {
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+
+    /// Sends the last packet of a connection at once: its worker may end before the driver's next turn.
+    pub(super) fn send_last(&self, shared: &Rc<Shared>) {
+        self.add(shared);
+        if let Some(driver) = self.driver.upgrade()
+            && let Ok(mut core) = driver.core.try_borrow_mut()
+        {
+            let mut wakers = Vec::new();
+            core.drive(&driver, shared, Instant::now(), &mut wakers);
+            drop(core);
+            wakers.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+/// An endpoint on its worker.
+pub(super) struct Driver {
+    pub(super) socket: QuicSocket,
+    pub(super) queue: Rc<Queue>,
+    pub(super) core: RefCell<Core>,
+    pub(super) half_open: Rc<Cell<u32>>,
+    pub(super) counts: Cell<EndpointCounts>,
+}
+
+/// The part of an endpoint that its driver changes.
+pub(super) struct Core {
+    pub(super) endpoint: quinn_proto::Endpoint,
+    /// By their handles, which are small numbers.
+    connections: Vec<Option<Rc<Shared>>>,
+    timeouts: BTreeSet<(Instant, usize)>,
+    /// Clients that nobody has admitted yet.
+    pub(super) arrivals: VecDeque<quinn_proto::Incoming>,
+    pub(super) acceptor: Option<Waker>,
+    /// New clients are refused.
+    pub(super) is_closing: bool,
+    /// A datagram that the socket had no room for.
+    unsent: Option<(Transmit, Vec<u8>)>,
+    out: Vec<u8>,
+    pub(super) retry_above: u32,
+    pub(super) half_open_max: u32,
+    keys: Rc<Routing>,
+    strays: Option<Strays>,
+    sleep: Option<Pin<Box<Sleep>>>,
+}
+
+/// Finds the owners of packets.
+pub(super) struct Routing {
+    pub(super) keys: std::sync::Arc<QuicKeys>,
+    pub(super) place: Place,
+    pub(super) neighbours: std::sync::Arc<Neighbours>,
+}
+
+impl Routing {
+    /// Forwards a packet of another worker; returns None for it.
+    fn keep(&self, packet: Packet, counts: &Cell<EndpointCounts>) -> Option<Packet> {
+        let owner = destination(&packet.bytes).and_then(|id| self.keys.open(id));
+        match owner {
+            Some(owner) if owner.generation == self.place.generation && owner.worker != self.place.worker => {
+                let forwarded = self.neighbours.forward(owner.worker, &packet);
+                EndpointCounts::change(counts, |counts| match forwarded {
+                    true => counts.forwarded += 1,
+                    false => counts.dropped += 1,
+                });
+                None
+            }
+            _ => Some(packet),
+        }
+    }
+}
+
+impl Driver {
+    pub(super) fn new(
+        socket: QuicSocket,
+        endpoint: quinn_proto::Endpoint,
+        routing: Routing,
+        strays: Option<Strays>,
+        limits: &super::QuicLimits,
+    ) -> Rc<Driver> {
+        Rc::new_cyclic(|driver| Driver {
+            socket,
+            queue: Rc::new(Queue {
+                list: RefCell::default(),
+                waker: RefCell::default(),
+                driver: Weak::clone(driver),
+            }),
+            core: RefCell::new(Core {
+                endpoint,
+                connections: Vec::new(),
+                timeouts: BTreeSet::new(),
+                arrivals: VecDeque::new(),
+                acceptor: None,
+                is_closing: false,
+                unsent: None,
+                out: Vec::new(),
+                retry_above: limits.retry_above,
+                half_open_max: limits.half_open,
+                keys: Rc::new(routing),
+                strays,
+                sleep: None,
+            }),
+            half_open: Rc::default(),
+            counts: Cell::default(),
+        })
+    }
+
+    /// Drives until the socket fails.
+    pub(super) fn poll_run(&self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        // Nothing that happens below has to wake this task.
+        self.queue.waker.borrow_mut().take();
+        let mut wakers = Vec::new();
+        let polled = {
+            let mut core = self.core.borrow_mut();
+            let received = core.receive(self, cx);
+            core.turn(self, &mut wakers);
+            match received {
+                Err(error) => Poll::Ready(Err(error)),
+                Ok(more) => {
+                    if more || !self.queue.list.borrow().is_empty() {
+                        cx.waker().wake_by_ref();
+                    }
+                    core.poll_sleep(cx);
+                    Poll::Pending
+                }
+            }
+        };
+        *self.queue.waker.borrow_mut() = Some(cx.waker().clone());
+        wakers.into_iter().for_each(Waker::wake);
+        polled
+    }
+}
+
+impl Core {
+    /// Handles waiting datagrams; returns true if there may be more.
+    fn receive(&mut self, driver: &Driver, cx: &mut Context<'_>) -> std::io::Result<bool> {
+        let now = Instant::now();
+        while let Some(Poll::Ready(Some(stray))) = self.strays.as_mut().map(|strays| strays.poll_recv(cx)) {
+            let bytes = BytesMut::from(&stray.bytes[..]);
+            self.handle(driver, now, Packet { from: stray.from, to: stray.to, ecn: stray.ecn, bytes });
+        }
+        BATCH.with_borrow_mut(|batch| {
+            for _ in 0..BATCHES_PER_TURN {
+                let routing = Rc::clone(&self.keys);
+                let received = driver.socket.poll_receive(cx, batch, |packet| {
+                    if let Some(packet) = routing.keep(packet, &driver.counts) {
+                        self.handle(driver, now, packet);
+                    }
+                });
+                match received {
+                    Poll::Pending => return Ok(false),
+                    Poll::Ready(Ok(())) => {}
+                    // A response of ICMP to an earlier datagram: the state machine has its own timeouts.
+                    Poll::Ready(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => {}
+                    Poll::Ready(Err(error)) => return Err(error),
+                }
+            }
+            Ok(true)
+        })
+    }
+
+    /// Handles one datagram.
+    fn handle(&mut self, driver: &Driver, now: Instant, packet: Packet) {
+        let Packet { from, to, ecn, bytes } = packet;
+        let mut out = std::mem::take(&mut self.out);
+        out.clear();
+        match self.endpoint.handle(now, from, to, ecn, bytes, &mut out) {
+            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
+                if let Some(shared) = self.connection(handle) {
+                    shared.inner.borrow_mut().machine.handle_event(event);
+                    shared.touch();
+                }
+            }
+            Some(DatagramEvent::NewConnection(incoming)) => self.arrive(driver, incoming, &mut out),
+            Some(DatagramEvent::Response(transmit)) => self.respond(driver, &transmit, &out),
+            None => {}
+        }
+        self.out = out;
+    }
+
+    /// Takes a new client, unless there are too many.
+    fn arrive(&mut self, driver: &Driver, incoming: quinn_proto::Incoming, out: &mut Vec<u8>) {
+        out.clear();
+        let half_open = driver.half_open.get() + u32::try_from(self.arrivals.len()).unwrap_or(u32::MAX);
+        if self.is_closing {
+            let transmit = self.endpoint.refuse(incoming, out);
+            self.respond(driver, &transmit, out);
+        } else if half_open >= self.retry_above && incoming.may_retry() {
+            EndpointCounts::change(&driver.counts, |counts| counts.retried += 1);
+            // It may retry, as just checked.
+            if let Ok(transmit) = self.endpoint.retry(incoming, out) {
+                self.respond(driver, &transmit, out);
+            }
+        } else if half_open >= self.half_open_max || self.arrivals.len() >= ARRIVALS_MAX {
+            EndpointCounts::change(&driver.counts, |counts| counts.ignored += 1);
+            self.endpoint.ignore(incoming);
+        } else {
+            self.arrivals.push_back(incoming);
+            if let Some(acceptor) = self.acceptor.take() {
+                acceptor.wake();
+            }
+        }
+    }
+
+    /// Sends a datagram that belongs to no connection. It may be lost: the client sends again.
+    pub(super) fn respond(&mut self, driver: &Driver, transmit: &Transmit, out: &[u8]) {
+        if self.unsent.is_none() {
+            driver.socket.send(transmit, out);
+        }
+    }
+
+    fn connection(&self, handle: ConnectionHandle) -> Option<Rc<Shared>> {
+        self.connections.get(handle.0).cloned().flatten()
+    }
+
+    /// Adds a connection.
+    pub(super) fn add(
+        &mut self,
+        driver: &Driver,
+        handle: ConnectionHandle,
+        machine: quinn_proto::Connection,
+    ) -> Rc<Shared> {
+        let half_open = machine.side().is_server().then(|| HalfOpen::new(&driver.half_open));
+        let shared = Rc::new(Shared {
+            handle,
+            queue: Rc::clone(&driver.queue),
+            is_queued: Cell::new(false),
+            timeout: Cell::new(None),
+            default_code: Cell::new(0),
+            inner: RefCell::new(Inner::new(machine, half_open)),
+        });
+        if self.connections.len() <= handle.0 {
+            self.connections.resize_with(handle.0 + 1, || None);
+        }
+        self.connections[handle.0] = Some(Rc::clone(&shared));
+        shared.touch();
+        shared
+    }
+
+    /// Forgets a connection without a word to its peer.
+    pub(super) fn forget(&mut self, shared: &Rc<Shared>) {
+        let is_known = self.connection(shared.handle).is_some_and(|known| Rc::ptr_eq(&known, shared));
+        if is_known {
+            self.endpoint.handle_event(shared.handle, quinn_proto::EndpointEvent::drained());
+            self.remove(shared);
+        }
+        shared.inner.borrow_mut().half_open = None;
+    }
+
+    fn remove(&mut self, shared: &Shared) {
+        if let Some(at) = shared.timeout.take() {
+            self.timeouts.remove(&(at, shared.handle.0));
+        }
+        self.connections[shared.handle.0] = None;
+    }
+
+    /// Gives each connection that needs it a turn.
+    fn turn(&mut self, driver: &Driver, wakers: &mut Vec<Waker>) {
+        let now = Instant::now();
+        if let Some((transmit, bytes)) = self.unsent.take()
+            && !driver.socket.send(&transmit, &bytes)
+        {
+            self.unsent = Some((transmit, bytes));
+        }
+        while let Some(&(at, handle)) = self.timeouts.first() {
+            if at > now {
+                break;
+            }
+            self.timeouts.pop_first();
+            if let Some(shared) = self.connection(ConnectionHandle(handle)) {
+                shared.timeout.set(None);
+                shared.inner.borrow_mut().machine.handle_timeout(now);
+                shared.touch();
+            }
+        }
+        // Connections that are added meanwhile have their turn later.
+        let list = std::mem::take(&mut *driver.queue.list.borrow_mut());
+        for shared in &list {
+            self.drive(driver, shared, now, wakers);
+        }
+        let mut queue = driver.queue.list.borrow_mut();
+        if queue.is_empty() {
+            let mut list = list;
+            list.clear();
+            *queue = list;
+        }
+    }
+
+    /// Takes the events of a connection, and sends what it has to send.
+    pub(super) fn drive(
+        &mut self,
+        driver: &Driver,
+        shared: &Rc<Shared>,
+        now: Instant,
+        wakers: &mut Vec<Waker>,
+    ) {
+        shared.is_queued.set(false);
+        let mut inner = shared.inner.borrow_mut();
+        let is_known = self.connection(shared.handle).is_some_and(|known| Rc::ptr_eq(&known, shared));
+        if !is_known {
+            return;
+        }
+        let mut is_drained = false;
+        let mut sends = 0;
+        loop {
+            while let Some(event) = inner.machine.poll_endpoint_events() {
+                is_drained |= event.is_drained();
+                if let Some(event) = self.endpoint.handle_event(shared.handle, event) {
+                    inner.machine.handle_event(event);
+                }
+            }
+            inner.take_events(wakers);
+            if is_drained || self.unsent.is_some() {
+                break;
+            }
+            self.out.clear();
+            let segments = driver.socket.segments().min(SEGMENTS_MAX);
+            let Some(transmit) = inner.machine.poll_transmit(now, segments, &mut self.out) else { break };
+            if !driver.socket.send(&transmit, &self.out) {
+                self.unsent = Some((transmit, std::mem::take(&mut self.out)));
+            }
+            sends += 1;
+            if sends == SENDS_PER_TURN {
+                shared.touch();
+                break;
+            }
+        }
+        if self.unsent.is_some() && !is_drained {
+            shared.touch();
+        }
+        let timeout = if is_drained { None } else { inner.machine.poll_timeout() };
+        drop(inner);
+        if is_drained {
+            self.remove(shared);
+        } else if timeout != shared.timeout.get() {
+            if let Some(before) = shared.timeout.replace(timeout) {
+                self.timeouts.remove(&(before, shared.handle.0));
+            }
+            self.timeouts.extend(timeout.map(|at| (at, shared.handle.0)));
+        }
+    }
+
+    /// Registers for the next timeout.
+    fn poll_sleep(&mut self, cx: &mut Context<'_>) {
+        let first = self.timeouts.first().map(|(at, _)| *at);
+        let full = self.unsent.is_some().then(|| Instant::now() + FULL_PAUSE);
+        let Some(next) = first.into_iter().chain(full).min() else { return };
+        let next = tokio::time::Instant::from_std(next);
+        let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(next)));
+        if sleep.deadline() != next {
+            sleep.as_mut().reset(next);
+        }
+        if sleep.as_mut().poll(cx).is_ready() {
+            cx.waker().wake_by_ref();
+        }
+    }
+}

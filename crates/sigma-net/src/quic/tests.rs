@@ -1,0 +1,386 @@
+//! Two ends over loopback sockets in one process.
+
+use std::future::{Future, poll_fn};
+use std::net::{SocketAddr, UdpSocket};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rcgen::{CertificateParams, KeyPair};
+use sigma_buffer::Chunk;
+use tokio::task::{LocalSet, spawn_local};
+
+use super::ids::IdGenerator;
+use super::*;
+use crate::tls::pem::Pair;
+use crate::tls::{
+    Certificates, ClientSettings, ClientTls, HandshakeError, Identity, Offer, Resumption, ServerIdentity,
+    Version, Versions,
+};
+
+/// Handshakes take milliseconds; no test waits this long unless it fails.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn run<T>(test: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    LocalSet::new().block_on(&runtime, async {
+        tokio::select! {
+            () = crate::deadline::drive(|_| 1) => unreachable!("the wheel turns for ever"),
+            result = tokio::time::timeout(PATIENCE, test) => result.expect("the test hangs"),
+        }
+    })
+}
+
+struct Shown(Certificates);
+
+impl Identities for Shown {
+    fn choose(&self, name: Option<&str>) -> Option<Arc<ServerIdentity>> {
+        self.0.choose(name).cloned()
+    }
+}
+
+fn identity(name: &str, versions: Versions) -> Arc<ServerIdentity> {
+    let key = KeyPair::generate().unwrap();
+    let cert = CertificateParams::new(vec![name.to_owned()]).unwrap().self_signed(&key).unwrap();
+    let pairs = vec![Pair::parse(&cert.pem(), &key.serialize_pem(), None).unwrap()];
+    let (offer, resumption) = (Offer::default(), Resumption::Off);
+    let identity = Identity { pairs, versions, offer, client_auth: None, resumption };
+    Arc::new(ServerIdentity::new(identity).unwrap())
+}
+
+fn shown() -> Arc<dyn Identities> {
+    let names = [("a.test", Versions::ALL), ("b.test", Versions::ALL), ("old.test", Versions::ONLY_12)];
+    let entries = names.map(|(name, versions)| (name, identity(name, versions)));
+    Arc::new(Shown(Certificates::new(entries, None)))
+}
+
+fn client_tls(alpn: &[u8]) -> ClientTls {
+    let settings = ClientSettings {
+        alpn: vec![alpn.to_vec()],
+        versions: Versions::ONLY_13,
+        ..ClientSettings::default()
+    };
+    ClientTls::new(settings).unwrap()
+}
+
+fn bound() -> UdpSocket {
+    UdpSocket::bind("127.0.0.1:0").unwrap()
+}
+
+fn server(limits: QuicLimits) -> (Endpoint, SocketAddr) {
+    let options = EndpointOptions {
+        keys: Arc::new(QuicKeys::random().unwrap()),
+        place: Place { generation: 0, worker: 0 },
+        neighbours: Arc::new(Neighbours::new(1)),
+        steering: None,
+        limits,
+    };
+    let endpoint = Endpoint::server(bound().into(), options).unwrap();
+    let addr = endpoint.local_addr().unwrap();
+    drive(&endpoint);
+    (endpoint, addr)
+}
+
+fn client(limits: QuicLimits) -> Endpoint {
+    let endpoint = Endpoint::client(bound().into(), limits).unwrap();
+    drive(&endpoint);
+    endpoint
+}
+
+fn drive(endpoint: &Endpoint) {
+    let endpoint = endpoint.clone();
+    spawn_local(async move { endpoint.run().await });
+}
+
+async fn accept(server: &Endpoint) -> Result<Connection, HandshakeError> {
+    server.next().await.unwrap().accept(shown(), &Offer::default()).await
+}
+
+/// Returns both ends of a connection, and their endpoints.
+async fn pair(limits: QuicLimits) -> (Connection, Connection, [Endpoint; 2]) {
+    let ((server, addr), client) = (server(limits), client(limits));
+    let tls = client_tls(b"h3");
+    let (near, far) = tokio::join!(client.connect(addr, "a.test", &tls), accept(&server));
+    (near.unwrap(), far.unwrap(), [client, server])
+}
+
+async fn open(connection: &Connection) -> (SendStream, RecvStream) {
+    poll_fn(|cx| connection.poll_open_bidi(cx)).await.unwrap()
+}
+
+async fn incoming(connection: &Connection, dir: Dir) -> IncomingStream {
+    poll_fn(|cx| connection.poll_accept(cx, dir)).await.unwrap()
+}
+
+async fn send(stream: &mut SendStream, bytes: &[u8]) -> Result<(), SendError> {
+    let mut chunk = Chunk::copy_of(bytes);
+    poll_fn(|cx| stream.poll_send(cx, &mut chunk)).await
+}
+
+async fn read_all(stream: &mut RecvStream) -> Result<Vec<u8>, RecvError> {
+    let mut all = Vec::new();
+    loop {
+        let mut chunk = Chunk::empty();
+        match poll_fn(|cx| stream.poll_fill(cx, &mut chunk)).await? {
+            0 => return Ok(all),
+            n => {
+                assert_eq!(chunk.len(), n);
+                all.extend_from_slice(&chunk);
+            }
+        }
+    }
+}
+
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at * 7 + at / 251) as u8).collect()
+}
+
+#[test]
+fn streams_carry_bytes_both_ways() {
+    run(async {
+        let (near, far, _endpoints) = pair(QuicLimits::default()).await;
+        let facts = far.facts().unwrap();
+        assert_eq!(facts.alpn.as_deref(), Some(&b"h3"[..]));
+        assert_eq!((facts.server_name.as_deref(), facts.version), (Some("a.test"), Version::Tls13));
+        assert!(facts.ja4.as_deref().unwrap().starts_with("q13d"), "{:?}", facts.ja4);
+        assert!(!far.is_early() && !far.is_client() && near.is_client());
+        let body = pattern(700_000);
+        let expected = body.clone();
+        let echo = spawn_local(async move {
+            let mut stream = incoming(&far, Dir::Bi).await;
+            let mut send_back = stream.send.take().unwrap();
+            loop {
+                let mut chunk = Chunk::empty();
+                if poll_fn(|cx| stream.recv.poll_fill(cx, &mut chunk)).await.unwrap() == 0 {
+                    break;
+                }
+                poll_fn(|cx| send_back.poll_send(cx, &mut chunk)).await.unwrap();
+            }
+            send_back.finish();
+            assert_eq!(poll_fn(|cx| send_back.poll_stopped(cx)).await, Stopped::Finished);
+            far
+        });
+        let (mut to, mut from) = open(&near).await;
+        let sending = async {
+            for piece in body.chunks(50_000) {
+                send(&mut to, piece).await.unwrap();
+            }
+            to.put(b"end");
+            to.finish();
+        };
+        let (back, ()) = tokio::join!(read_all(&mut from), sending);
+        assert_eq!(back.unwrap(), [&expected[..], b"end"].concat());
+        let far = echo.await.unwrap();
+        near.close(0x100, "done");
+        assert_eq!(poll_fn(|cx| far.poll_closed(cx)).await, ConnectionLost::Application(0x100));
+        assert_eq!(near.lost(), Some(ConnectionLost::Local(0x100)));
+        assert!(far.bytes_received() > 700_000 && far.bytes_sent() > 700_000);
+    });
+}
+
+#[test]
+fn the_name_decides_the_identity() {
+    run(async {
+        let ((server, addr), client) = (server(QuicLimits::default()), client(QuicLimits::default()));
+        let tls = client_tls(b"h3");
+        let (near, far) = tokio::join!(client.connect(addr, "b.test", &tls), accept(&server));
+        let (_near, far) = (near.unwrap(), far.unwrap());
+        assert_eq!(far.facts().unwrap().server_name.as_deref(), Some("b.test"));
+        let (near, far) = tokio::join!(client.connect(addr, "c.test", &tls), accept(&server));
+        let alert = near.unwrap_err().to_string();
+        assert!(alert.contains("0x170"), "{alert}");
+        assert!(matches!(far, Err(HandshakeError::NoCertificate(Some(name))) if &*name == "c.test"));
+        let (near, far) = tokio::join!(client.connect(addr, "old.test", &tls), accept(&server));
+        assert!(near.is_err() && matches!(far, Err(HandshakeError::NoVersion)));
+        let other = client_tls(b"h2");
+        let (near, far) = tokio::join!(client.connect(addr, "a.test", &other), accept(&server));
+        let alert = near.unwrap_err().to_string();
+        assert!(alert.contains("0x178") && far.is_err(), "{alert}");
+        assert_eq!(server.half_open(), 0);
+    });
+}
+
+#[test]
+fn streams_end_with_codes() {
+    run(async {
+        let (near, far, _endpoints) = pair(QuicLimits::default()).await;
+        let (mut to, mut from) = open(&near).await;
+        to.put(b"x");
+        let mut stream = incoming(&far, Dir::Bi).await;
+        stream.recv.stop(7);
+        stream.send.as_mut().unwrap().reset(8);
+        assert_eq!(poll_fn(|cx| to.poll_stopped(cx)).await, Stopped::Code(7));
+        assert_eq!(send(&mut to, b"more").await, Err(SendError::Stopped(7)));
+        assert_eq!(read_all(&mut from).await, Err(RecvError::Reset(8)));
+        // Dropped halves have the code of the connection.
+        far.set_default_code(9);
+        let (mut to, mut from) = open(&near).await;
+        to.put(b"y");
+        drop(incoming(&far, Dir::Bi).await);
+        assert_eq!(poll_fn(|cx| to.poll_stopped(cx)).await, Stopped::Code(9));
+        assert_eq!(poll_fn(|cx| from.poll_reset(cx)).await, RecvError::Reset(9));
+        // One way.
+        let mut one = poll_fn(|cx| far.poll_open_uni(cx)).await.unwrap();
+        one.put(b"control");
+        one.finish();
+        let mut stream = incoming(&near, Dir::Uni).await;
+        assert!(stream.send.is_none());
+        assert_eq!(read_all(&mut stream.recv).await.unwrap(), b"control");
+        // The drop of the last handle closes.
+        drop(far);
+        assert_eq!(poll_fn(|cx| near.poll_closed(cx)).await, ConnectionLost::Application(9));
+        assert!(matches!(send(&mut one, b"z").await, Err(SendError::Lost(_))));
+    });
+}
+
+#[test]
+fn a_sender_waits_for_a_peer_that_does_not_read() {
+    run(async {
+        let limits = QuicLimits { stream_window_bytes: 10_000, ..QuicLimits::default() };
+        let (near, far, _endpoints) = pair(limits).await;
+        let (mut to, _from) = open(&near).await;
+        let mut chunk = Chunk::copy_of(&pattern(30_000));
+        let mut sending = Box::pin(poll_fn(|cx| to.poll_send(cx, &mut chunk)));
+        let blocked = poll_fn(|cx| std::task::Poll::Ready(sending.as_mut().poll(cx).is_pending())).await;
+        assert!(blocked && near.held_bytes() == 20_000);
+        drop(sending);
+        assert!(chunk.is_empty() && !to.has_room());
+        // The end is queued behind it, and the handle is not needed any more.
+        to.finish();
+        drop(to);
+        let mut stream = incoming(&far, Dir::Bi).await;
+        assert_eq!(read_all(&mut stream.recv).await.unwrap(), pattern(30_000));
+        assert_eq!(near.held_bytes(), 0);
+    });
+}
+
+#[test]
+fn many_streams_share_a_connection() {
+    run(async {
+        let limits = QuicLimits { streams: 5, ..QuicLimits::default() };
+        let (near, far, _endpoints) = pair(limits).await;
+        let serving = spawn_local(async move {
+            for _ in 0..40 {
+                let mut stream = incoming(&far, Dir::Bi).await;
+                spawn_local(async move {
+                    let got = read_all(&mut stream.recv).await.unwrap();
+                    let mut back = stream.send.unwrap();
+                    send(&mut back, &got).await.unwrap();
+                    back.finish();
+                });
+            }
+            far
+        });
+        let asking: Vec<_> = (0..40_u32)
+            .map(|n| {
+                let near = near.clone();
+                spawn_local(async move {
+                    let mut halves = poll_fn(|cx| near.poll_open_bidi(cx)).await;
+                    let (to, from) = halves.as_mut().unwrap();
+                    to.put(&n.to_be_bytes());
+                    to.finish();
+                    assert_eq!(read_all(from).await.unwrap(), n.to_be_bytes());
+                })
+            })
+            .collect();
+        for one in asking {
+            tokio::time::timeout(Duration::from_secs(5), one).await.expect("each gets its stream").unwrap();
+        }
+        drop(serving.await);
+    });
+}
+
+#[test]
+fn clients_prove_their_address_when_many_are_half_open() {
+    run(async {
+        let limits = QuicLimits { retry_above: 0, ..QuicLimits::default() };
+        let (near, far, [_, server]) = pair(limits).await;
+        // A ClientHello with post-quantum keys has two packets, and each gets a Retry.
+        assert!(server.counts().retried >= 1);
+        assert_eq!(far.peer().ip(), near.local_addr().map(|addr| addr.ip()));
+        let limits = QuicLimits { retry_above: 1_000, half_open: 0, handshake_ms: 300, ..limits };
+        let ((server, addr), client) = (self::server(limits), client(limits));
+        let error = client.connect(addr, "a.test", &client_tls(b"h3")).await.unwrap_err();
+        assert!(matches!(error, HandshakeError::TimedOut), "{error}");
+        assert!(server.counts().ignored > 0 && server.connections() == 0);
+    });
+}
+
+#[test]
+fn half_open_handshakes_end_in_time_and_cost_little() {
+    run(async {
+        let limits =
+            QuicLimits { handshake_ms: 200, retry_above: 10_000, half_open: 10_000, ..QuicLimits::default() };
+        let (server, addr) = server(limits);
+        // A client that never hears its server: its socket is not read.
+        let deaf = Endpoint::client(bound().into(), limits).unwrap();
+        let tls = client_tls(b"h3");
+        let connect = deaf.connect(addr, "a.test", &tls);
+        let first = async {
+            // Only the first packet is sent.
+            let turn = poll_fn(|cx| {
+                let _ = deaf.driver.poll_run(cx);
+                std::task::Poll::Ready(())
+            });
+            turn.await;
+        };
+        let shaking = tokio::join!(biased_first(connect, first), accept(&server));
+        assert!(matches!(shaking.1, Err(HandshakeError::TimedOut)));
+        assert_eq!((server.half_open(), server.connections()), (0, 0));
+    });
+}
+
+/// Polls `start` once, then `rest`, then `start` no more.
+async fn biased_first<T>(start: impl Future<Output = T>, rest: impl Future<Output = ()>) {
+    let mut start = std::pin::pin!(start);
+    poll_fn(|cx| {
+        let is_pending = start.as_mut().poll(cx).is_pending();
+        assert!(is_pending);
+        std::task::Poll::Ready(())
+    })
+    .await;
+    rest.await;
+    // It stays alive for the server's time limit.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+}
+
+#[test]
+fn packets_of_another_worker_are_forwarded() {
+    run(async {
+        let keys = Arc::new(QuicKeys::random().unwrap());
+        let neighbours = Arc::new(Neighbours::new(2));
+        let endpoints: Vec<Endpoint> = (0..2)
+            .map(|worker| {
+                let options = EndpointOptions {
+                    keys: Arc::clone(&keys),
+                    place: Place { generation: 0, worker },
+                    neighbours: Arc::clone(&neighbours),
+                    steering: None,
+                    limits: QuicLimits::default(),
+                };
+                let endpoint = Endpoint::server(bound().into(), options).unwrap();
+                drive(&endpoint);
+                endpoint
+            })
+            .collect();
+        let place = Place { generation: 0, worker: 1 };
+        let mut ids = IdGenerator { keys, place, steering: None };
+        let id = quinn_proto::ConnectionIdGenerator::generate_cid(&mut ids);
+        let packet = [&[0x41], &id[..], &[0; 30]].concat();
+        let socket = bound();
+        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let socket = Rc::new(socket);
+        socket.send_to(&packet, endpoints[0].local_addr().unwrap()).unwrap();
+        while endpoints[0].counts().forwarded == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // The owner does not know the connection: it sends a stateless reset from its own address.
+        let received = tokio::task::spawn_blocking({
+            let socket = socket.try_clone().unwrap();
+            move || socket.recv_from(&mut [0; 100]).unwrap()
+        });
+        let (length, from) = received.await.unwrap();
+        assert_eq!(Some(from), endpoints[1].local_addr());
+        assert!(length < packet.len());
+    });
+}
