@@ -7,17 +7,17 @@ use std::collections::VecDeque;
 
 use sigma_buffer::held::Account;
 
-use super::budget::{Budget, FloodLimits, GLITCHES};
-use super::fields::Pseudo;
 use super::frame::{
     self, DEFAULT_FRAME_BYTES, DEFAULT_WINDOW, ErrorCode, MAX_31_BITS, MAX_FRAME_BYTES, PREFACE, setting,
 };
-use super::heads;
 use super::hpack::{Decoder, Encoder};
 use super::output::Output;
 use super::reading::Reading;
 use super::stream::{End, Fate, StreamKey, Streams};
 use crate::h1::HeadLimits;
+use crate::multiplex::budget::{Budget, FloodLimits, GLITCHES};
+use crate::multiplex::fields::Pseudo;
+use crate::multiplex::heads;
 use crate::{BodyLength, Fault, Frame, RequestHead, ResponseHead};
 
 /// The default size of each side's header table (RFC 9113 §6.5.2).

@@ -12,36 +12,28 @@
 //! | `output` | the output queue and its turns |
 //! | `stream` | the streams of a connection |
 //! | `accounts` | memory accounts of a connection |
-//! | `fields` | decoded fields to heads |
-//! | `heads` | heads in recycled memory |
-//! | `budget` | the cost budget for useless frames |
 //! | `stalled` | unread streams on a shared connection |
-//! | `priority` | priorities of RFC 9218 |
 //! | `frame` | encoding of frames |
 //! | `hpack` | encoding of fields (RFC 7541) |
+//!
+//! `crate::multiplex` has the parts that HTTP/3 shares.
 
 mod accounts;
-mod budget;
 mod connection;
-mod fields;
 pub mod frame;
-mod heads;
 pub mod hpack;
 mod output;
-mod priority;
 mod reading;
 mod receive;
 mod send;
 mod stalled;
 mod stream;
 
+pub use crate::multiplex::{FloodLimits, GLITCHES, Glitch, Priority, recycle_request, recycle_response};
 pub use accounts::REVOKED;
-pub use budget::{FloodLimits, GLITCHES, Glitch};
 pub use connection::{Arrival, Codec, Config, Incoming, Role};
 pub use frame::ErrorCode;
-pub use heads::{recycle_request, recycle_response};
 pub use output::SLICES_MAX;
-pub use priority::Priority;
 pub use send::RequestLine;
 pub use stream::{Fate, StreamKey};
 

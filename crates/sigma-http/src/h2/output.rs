@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use sigma_buffer::small;
 
 use super::frame::{self, FrameHeader, HEADER_BYTES, kind};
-use super::priority::{LEVELS, Priority};
 use super::stream::StreamKey;
 use crate::Chunk;
+use crate::multiplex::priority::{LEVELS, Priority};
 
 /// Bytes that may wait for the socket. Above this, bodies wait with their streams, where priorities and the end of a
 /// stream still apply.

@@ -6,8 +6,8 @@ use super::connection::Codec;
 use super::frame::{self, FrameHeader, HEADER_BYTES, flag, kind};
 use super::hpack::Pseudo as PseudoName;
 use super::output::{Output, SLICES_MAX};
-use super::priority::Priority;
 use super::stream::{End, StreamKey};
+use crate::multiplex::priority::Priority;
 use crate::{BodyLength, Chunk, HeaderId, Headers, Method, RequestHead};
 
 /// Bytes that may wait for the socket before a peer that does not read is not read from either.

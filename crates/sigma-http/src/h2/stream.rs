@@ -6,7 +6,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use sigma_buffer::held::Account;
 
 use super::frame::ErrorCode;
-use super::priority::Priority;
+use crate::multiplex::priority::Priority;
 use crate::{Chunk, Fault, Headers, ResponseHead};
 
 /// The reason why a stream ended early.

@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use super::error::HpackError;
-use super::table::Table;
-use super::{fixed, huffman, integer};
+use super::fixed;
 use crate::HeaderId;
+use crate::field_coding::table::Table;
+use crate::field_coding::{HpackError, huffman, integer};
 use crate::pseudo_fields::{Field, is_sound};
 
 /// The initial size of every table (RFC 9113 §6.5.2).

@@ -12,9 +12,9 @@
 //! enters the table early.
 
 use super::fixed::{self, Key, Pseudo};
-use super::table::{self, Table};
-use super::{huffman, integer};
 use crate::HeaderId;
+use crate::field_coding::table::{self, Table};
+use crate::field_coding::{huffman, integer};
 
 /// The initial size of every table (RFC 9113 §6.5.2).
 const FIRST_TABLE_BYTES: u32 = 4096;

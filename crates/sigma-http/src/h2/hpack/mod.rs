@@ -2,10 +2,7 @@
 //!
 //! | file | role |
 //! |---|---|
-//! | `integer` | numbers that begin within a byte |
-//! | `huffman` | the code of appendix B |
 //! | `fixed` | the static table, and names as numbers |
-//! | `table` | the dynamic table |
 //! | `decoder` | blocks to fields |
 //! | `encoder` | fields to blocks |
 //!
@@ -14,16 +11,12 @@
 
 mod decoder;
 mod encoder;
-mod error;
 mod fixed;
-mod huffman;
-mod integer;
-mod table;
 #[cfg(test)]
 mod tests;
 
+pub use crate::field_coding::HpackError;
 pub use crate::pseudo_fields::Field;
 pub use decoder::Decoder;
 pub use encoder::Encoder;
-pub use error::HpackError;
 pub use fixed::Pseudo;

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::HeaderId;
+use crate::field_coding::{huffman, integer};
 
 type Fields = Vec<(Vec<u8>, Vec<u8>)>;
 

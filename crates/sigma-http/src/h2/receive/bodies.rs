@@ -2,11 +2,11 @@
 
 use super::{Broken, PROTOCOL, SIZE};
 use crate::Chunk;
-use crate::h2::budget::Glitch;
 use crate::h2::connection::{Codec, Role};
 use crate::h2::frame::{ErrorCode, FrameHeader, flag};
 use crate::h2::reading::{Data, Reading};
 use crate::h2::stream::StreamKey;
+use crate::multiplex::budget::Glitch;
 
 impl Codec {
     pub(super) fn begin_data(&mut self, header: &FrameHeader) -> Result<(), Broken> {

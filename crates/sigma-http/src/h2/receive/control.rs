@@ -1,11 +1,11 @@
 //! Control frames.
 
 use super::{Broken, PROTOCOL, SIZE, number, parent};
-use crate::h2::budget::Glitch;
 use crate::h2::connection::{Codec, GracefulEnd, LEAVING, Role};
 use crate::h2::frame::{self, ErrorCode, FrameHeader, MAX_31_BITS, MAX_FRAME_BYTES, flag, kind, setting};
-use crate::h2::priority::Priority;
 use crate::h2::stream::Fate;
+use crate::multiplex::budget::Glitch;
+use crate::multiplex::priority::Priority;
 
 /// The size of a SETTINGS frame, with 16 entries, that counts as one control frame. There are eight known settings.
 const SETTINGS_BYTES: usize = 16 * 6;

@@ -4,16 +4,16 @@ use sigma_buffer::held;
 
 use super::{Broken, PROTOCOL, SIZE, parent};
 use crate::h1::ParseError;
-use crate::h2::budget::Glitch;
 use crate::h2::connection::{Codec, Config, GracefulEnd, Incoming, Role};
-use crate::h2::fields::{FieldList, RequestFields, ResponseFields, Take, TrailerFields};
 use crate::h2::frame::{self, ErrorCode, FrameHeader, flag};
-use crate::h2::heads;
 use crate::h2::hpack::{Decoder, HpackError};
-use crate::h2::priority::Priority;
 use crate::h2::reading::{Block, Reading};
 use crate::h2::stream::{Fate, StreamKey};
 use crate::head::INTERIM_MAX;
+use crate::multiplex::budget::Glitch;
+use crate::multiplex::fields::{FieldList, RequestFields, ResponseFields, Take, TrailerFields};
+use crate::multiplex::heads;
+use crate::multiplex::priority::Priority;
 use crate::{BodyLength, Fault, Method, ResponseHead};
 
 /// The factor of the list's limit up to which a piece of a head is kept; Huffman coding and the tables make it

@@ -4,11 +4,11 @@ mod bodies;
 mod control;
 mod heads;
 
-use super::budget::{Glitch, Sent};
 use super::connection::{Codec, Role};
 use super::frame::{self, ErrorCode, FrameHeader, HEADER_BYTES, MAX_31_BITS, PREFACE, flag, kind};
 use super::reading::{Block, Reading};
 use super::stream::Fate;
+use crate::multiplex::budget::{Glitch, Sent};
 use crate::{Chunk, Fault, FaultKind};
 
 /// The reason why reading stops.

@@ -10,7 +10,7 @@ pub struct Priority {
 }
 
 /// The number of urgency levels.
-pub(super) const LEVELS: usize = 8;
+pub(crate) const LEVELS: usize = 8;
 
 impl Default for Priority {
     /// RFC 9218 §4

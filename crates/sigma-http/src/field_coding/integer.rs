@@ -9,7 +9,7 @@ const MORE: u32 = 5;
 ///
 /// Returns an error if it is truncated, exceeds 32 bits, or has needless zeros beyond five bytes.
 #[inline]
-pub(super) fn take(rest: &mut &[u8], bits: u32) -> Result<u32, HpackError> {
+pub(crate) fn take(rest: &mut &[u8], bits: u32) -> Result<u32, HpackError> {
     let (&first, tail) = rest.split_first().ok_or(HpackError::Truncated)?;
     *rest = tail;
     let most = (1 << bits) - 1;
@@ -33,7 +33,7 @@ fn take_more(rest: &mut &[u8], most: u8) -> Result<u32, HpackError> {
 
 /// Writes an integer after `flags`, which leave it `bits` of the first byte.
 #[inline]
-pub(super) fn put(flags: u8, bits: u32, value: usize, out: &mut Vec<u8>) {
+pub(crate) fn put(flags: u8, bits: u32, value: usize, out: &mut Vec<u8>) {
     let most = (1 << bits) - 1;
     if value < most { out.push(flags | value as u8) } else { put_more(flags | most as u8, value - most, out) }
 }
@@ -49,7 +49,7 @@ fn put_more(first: u8, mut left: usize, out: &mut Vec<u8>) {
 }
 
 /// Returns the number of bytes that [`put`] writes.
-pub(super) fn length(bits: u32, value: usize) -> usize {
+pub(crate) fn length(bits: u32, value: usize) -> usize {
     let most = (1 << bits) - 1;
     match value.checked_sub(most) {
         None => 1,

@@ -25,14 +25,14 @@ const NO_STATUS: ParseError = Invalid("there is no :status");
 const LATE: ParseError = Invalid("a pseudo-field behind a field");
 
 /// A head, or trailers, that takes fields one by one.
-pub(super) trait Take {
+pub(crate) trait Take {
     /// Takes the next one.
     fn take(&mut self, field: &Field<'_>) -> Result<(), ParseError>;
 }
 
 /// The fields of one block on their way into `T`, within the limit of their list. The first fault counts; later
 /// fields are only measured, as the whole block must be decoded.
-pub(super) struct FieldList<T> {
+pub(crate) struct FieldList<T> {
     into: T,
     bytes: usize,
     limit: usize,
@@ -40,12 +40,12 @@ pub(super) struct FieldList<T> {
 }
 
 impl<T: Take> FieldList<T> {
-    pub(super) fn new(into: T, limit: u32) -> FieldList<T> {
+    pub(crate) fn new(into: T, limit: u32) -> FieldList<T> {
         FieldList { into, bytes: 0, limit: limit as usize, error: None }
     }
 
     /// Takes the next field.
-    pub(super) fn add(&mut self, field: &Field<'_>) {
+    pub(crate) fn add(&mut self, field: &Field<'_>) {
         self.bytes = self.bytes.saturating_add(field.name.len() + field.value.len() + FIELD_OVERHEAD);
         if self.error.is_some() {
             return;
@@ -55,19 +55,19 @@ impl<T: Take> FieldList<T> {
     }
 
     /// Returns true if the list exceeds its limit so far that it deserves no response.
-    pub(super) fn is_bomb(&self) -> bool {
+    pub(crate) fn is_bomb(&self) -> bool {
         self.bytes > self.limit.saturating_mul(BOMB_FACTOR)
     }
 
     /// Returns the result, if all fields are valid.
-    pub(super) fn end(self) -> Result<T, ParseError> {
+    pub(crate) fn end(self) -> Result<T, ParseError> {
         self.error.map_or(Ok(self.into), Err)
     }
 }
 
 /// The pseudo-fields of a request, kept until the first regular field.
 #[derive(Debug, Default)]
-pub(super) struct Pseudo {
+pub(crate) struct Pseudo {
     bytes: Vec<u8>,
     method: Option<Range<usize>>,
     scheme: Option<Range<usize>>,
@@ -127,16 +127,16 @@ impl Pseudo {
 }
 
 /// Takes the fields of a request.
-pub(super) struct RequestFields<'a> {
+pub(crate) struct RequestFields<'a> {
     head: &'a mut RequestHead,
     pseudo: &'a mut Pseudo,
     limits: &'a HeadLimits,
     assembly: Option<Assembly>,
-    pub(super) priority: Priority,
+    pub(crate) priority: Priority,
 }
 
 impl<'a> RequestFields<'a> {
-    pub(super) fn new(
+    pub(crate) fn new(
         head: &'a mut RequestHead,
         pseudo: &'a mut Pseudo,
         limits: &'a HeadLimits,
@@ -148,7 +148,7 @@ impl<'a> RequestFields<'a> {
     }
 
     /// Completes the head, or returns its fault.
-    pub(super) fn end(mut self) -> Result<(), ParseError> {
+    pub(crate) fn end(mut self) -> Result<(), ParseError> {
         let assembly = match self.assembly.take() {
             Some(assembly) => assembly,
             None => self.pseudo.begin(self.head, self.limits)?,
@@ -177,20 +177,20 @@ impl Take for RequestFields<'_> {
 }
 
 /// Takes the fields of a response.
-pub(super) struct ResponseFields<'a> {
+pub(crate) struct ResponseFields<'a> {
     head: &'a mut ResponseHead,
     limits: &'a HeadLimits,
     assembly: Option<Assembly>,
 }
 
 impl<'a> ResponseFields<'a> {
-    pub(super) fn new(head: &'a mut ResponseHead, limits: &'a HeadLimits) -> ResponseFields<'a> {
+    pub(crate) fn new(head: &'a mut ResponseHead, limits: &'a HeadLimits) -> ResponseFields<'a> {
         head.clear();
         ResponseFields { head, limits, assembly: None }
     }
 
     /// Completes the head, or returns its fault.
-    pub(super) fn end(self) -> Result<(), ParseError> {
+    pub(crate) fn end(self) -> Result<(), ParseError> {
         self.assembly.map(|_| ()).ok_or(NO_STATUS)
     }
 }
@@ -221,18 +221,18 @@ fn status(value: &[u8]) -> Option<u16> {
 }
 
 /// Takes the fields of trailers.
-pub(super) struct TrailerFields {
+pub(crate) struct TrailerFields {
     headers: Headers,
     assembly: Assembly,
 }
 
 impl TrailerFields {
-    pub(super) fn new() -> TrailerFields {
+    pub(crate) fn new() -> TrailerFields {
         TrailerFields { headers: Headers::default(), assembly: Assembly::of_fields(&TRAILER_LIMITS) }
     }
 
     /// Returns the trailers, or their fault.
-    pub(super) fn end(self) -> Result<Headers, ParseError> {
+    pub(crate) fn end(self) -> Result<Headers, ParseError> {
         self.headers.check_trailers()?;
         Ok(self.headers)
     }

@@ -127,14 +127,14 @@ const fn rows() -> [Row; LONGEST + 1] {
 }
 
 /// Returns the largest decoded size of `coded` bytes: each code has at least five bits.
-pub(super) fn longest(coded: usize) -> usize {
+pub(crate) fn longest(coded: usize) -> usize {
     coded * 8 / 5
 }
 
 /// Decodes a string into the start of `out`, which has room for [`longest`]; returns its length.
 ///
 /// Returns an error for the end symbol, and for a padding of eight or more bits or with a zero.
-pub(super) fn decode(coded: &[u8], out: &mut [u8]) -> Result<usize, HpackError> {
+pub(crate) fn decode(coded: &[u8], out: &mut [u8]) -> Result<usize, HpackError> {
     let mut window = Window { bits: 0, length: 0, rest: coded };
     let mut filled = 0;
     loop {
@@ -221,7 +221,7 @@ impl Window<'_> {
 
 /// Writes a string literal: its length and the string, Huffman-coded if that is shorter. `LOWER` converts it to lower
 /// case.
-pub(super) fn put<const LOWER: bool>(text: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn put<const LOWER: bool>(text: &[u8], out: &mut Vec<u8>) {
     let start = out.len();
     integer::put(0, 7, text.len(), out);
     let body = out.len();

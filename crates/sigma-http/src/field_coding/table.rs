@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 /// Overhead of an entry besides its name and value (RFC 7541 §4.1).
-pub(super) const OVERHEAD: usize = 32;
+pub(crate) const OVERHEAD: usize = 32;
 /// The initial memory of a table's texts.
 const LEAST_BYTES: usize = 256;
 
@@ -12,7 +12,7 @@ const LEAST_BYTES: usize = 256;
 /// The texts are one run of bytes in the order of the fields. Eviction moves the start of the live part. The live
 /// part moves to the front only when room is needed after it.
 #[derive(Debug, Clone)]
-pub(super) struct Table<T> {
+pub(crate) struct Table<T> {
     entries: VecDeque<Entry<T>>,
     bytes: Vec<u8>,
     /// The bytes removed at the front, so that positions stay valid.
@@ -37,22 +37,22 @@ impl<T> Entry<T> {
 }
 
 /// Returns the counted size of a field.
-pub(super) fn size(name: &[u8], value: &[u8]) -> usize {
+pub(crate) fn size(name: &[u8], value: &[u8]) -> usize {
     name.len() + value.len() + OVERHEAD
 }
 
 impl<T: Copy> Table<T> {
-    pub(super) fn new(limit: u32) -> Table<T> {
+    pub(crate) fn new(limit: u32) -> Table<T> {
         Table { entries: VecDeque::new(), bytes: Vec::new(), moved: 0, size: 0, limit }
     }
 
-    pub(super) fn limit(&self) -> u32 {
+    pub(crate) fn limit(&self) -> u32 {
         self.limit
     }
 
     /// Returns name, value and note of an entry; the last one added has the age zero.
     #[inline]
-    pub(super) fn get(&self, age: usize) -> Option<(&[u8], &[u8], T)> {
+    pub(crate) fn get(&self, age: usize) -> Option<(&[u8], &[u8], T)> {
         let at = self.entries.len().checked_sub(age + 1)?;
         let entry = self.entries.get(at)?;
         let start = entry.start.wrapping_sub(self.moved) as usize;
@@ -61,7 +61,7 @@ impl<T: Copy> Table<T> {
     }
 
     /// Sets the total size of the entries, and evicts the excess.
-    pub(super) fn set_limit(&mut self, limit: u32) {
+    pub(crate) fn set_limit(&mut self, limit: u32) {
         self.limit = limit;
         self.evict(limit as usize);
         if self.entries.is_empty() {
@@ -71,7 +71,7 @@ impl<T: Copy> Table<T> {
 
     /// Adds a field and evicts the oldest ones as needed, even if the field is too large to be added (RFC 7541 §4.4).
     /// The name is kept in lower case. Returns true if it was added.
-    pub(super) fn add(&mut self, name: &[u8], value: &[u8], note: T) -> bool {
+    pub(crate) fn add(&mut self, name: &[u8], value: &[u8], note: T) -> bool {
         let size = size(name, value);
         let Some(others) = (self.limit as usize).checked_sub(size) else {
             self.evict(0);
@@ -125,13 +125,13 @@ impl<T: Copy> Table<T> {
 #[cfg(test)]
 impl<T: Copy> Table<T> {
     /// Returns names and values, the newest first.
-    pub(super) fn entries(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+    pub(crate) fn entries(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         let all = (0..self.entries.len()).filter_map(|age| self.get(age));
         all.map(|(name, value, _)| (name.to_vec(), value.to_vec())).collect()
     }
 
     /// Returns the counted size of the entries, and the memory of their texts.
-    pub(super) fn sizes(&self) -> (usize, usize) {
+    pub(crate) fn sizes(&self) -> (usize, usize) {
         (self.size as usize, self.bytes.capacity())
     }
 }

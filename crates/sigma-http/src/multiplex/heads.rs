@@ -16,12 +16,12 @@ thread_local! {
 }
 
 /// Returns a recycled head, with the fields of its last use.
-pub(super) fn take_request() -> RequestHead {
+pub(crate) fn take_request() -> RequestHead {
     REQUESTS.with_borrow_mut(Vec::pop).unwrap_or_default()
 }
 
 /// As [`take_request`].
-pub(super) fn take_response() -> ResponseHead {
+pub(crate) fn take_response() -> ResponseHead {
     RESPONSES.with_borrow_mut(Vec::pop).unwrap_or_default()
 }
 

@@ -28,10 +28,10 @@ impl FloodLimits {
 
 /// The amount sent to a peer, which allows it control frames.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Sent {
-    pub(super) bytes: u64,
+pub(crate) struct Sent {
+    pub(crate) bytes: u64,
     /// DATA frames, and requests
-    pub(super) frames: u64,
+    pub(crate) frames: u64,
 }
 
 impl Sent {
@@ -123,7 +123,7 @@ impl Spent {
 
 /// The budget of one connection.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(crate) struct Budget {
     limits: FloodLimits,
     resets: Spent,
     controls: Spent,
@@ -136,7 +136,7 @@ const MINUTE_MS: u64 = 60_000;
 const SECOND_MS: u64 = 1_000;
 
 impl Budget {
-    pub(super) fn new(limits: FloodLimits) -> Budget {
+    pub(crate) fn new(limits: FloodLimits) -> Budget {
         Budget {
             limits,
             resets: Spent::default(),
@@ -148,7 +148,7 @@ impl Budget {
 
     /// Pays for a glitch. Returns true if some budget is left.
     #[must_use]
-    pub(super) fn pays(&mut self, glitch: Glitch, now_ms: u64, sent: Sent) -> bool {
+    pub(crate) fn pays(&mut self, glitch: Glitch, now_ms: u64, sent: Sent) -> bool {
         self.glitches[glitch as usize] = self.glitches[glitch as usize].saturating_add(1);
         if glitch.is_reset() && self.limits.resets_per_minute != u32::MAX {
             self.resets.add(now_ms, MINUTE_MS);
@@ -165,7 +165,7 @@ impl Budget {
     }
 
     /// Returns the number of each kind since the last call.
-    pub(super) fn take(&mut self) -> [u32; GLITCHES] {
+    pub(crate) fn take(&mut self) -> [u32; GLITCHES] {
         std::mem::take(&mut self.glitches)
     }
 }
