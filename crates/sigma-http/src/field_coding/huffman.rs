@@ -222,8 +222,13 @@ impl Window<'_> {
 /// Writes a string literal: its length and the string, Huffman-coded if that is shorter. `LOWER` converts it to lower
 /// case.
 pub(crate) fn put<const LOWER: bool>(text: &[u8], out: &mut Vec<u8>) {
+    put_after::<LOWER>(0, 7, text, out);
+}
+
+/// As [`put`], after `flags`, which leave the length `bits` of the first byte. The bit above them marks the code.
+pub(crate) fn put_after<const LOWER: bool>(flags: u8, bits: u32, text: &[u8], out: &mut Vec<u8>) {
     let start = out.len();
-    integer::put(0, 7, text.len(), out);
+    integer::put(flags, bits, text.len(), out);
     let body = out.len();
     out.resize(body + text.len(), 0);
     let Some(length) = encode::<LOWER>(text, &mut out[body..]) else {
@@ -235,22 +240,23 @@ pub(crate) fn put<const LOWER: bool>(text: &[u8], out: &mut Vec<u8>) {
     };
     out.truncate(body + length);
     // The length of a shorter string may need fewer bytes.
-    let needed = start + integer::length(7, length);
+    let needed = start + integer::length(bits, length);
     if needed < body {
         out.copy_within(body.., needed);
         out.truncate(needed + length);
     }
-    put_length(length, &mut out[start..]);
+    put_length(flags | 1 << bits, bits, length, &mut out[start..]);
 }
 
 /// Writes the length of a coded string over the start of `out`.
-fn put_length(length: usize, out: &mut [u8]) {
-    if length < 0x7f {
-        out[0] = 0x80 | length as u8;
+fn put_length(flags: u8, bits: u32, length: usize, out: &mut [u8]) {
+    let most = (1 << bits) - 1;
+    if length < most {
+        out[0] = flags | length as u8;
         return;
     }
-    out[0] = 0xff;
-    let (mut left, mut at) = (length - 0x7f, 1);
+    out[0] = flags | most as u8;
+    let (mut left, mut at) = (length - most, 1);
     while left >= 0x80 {
         out[at] = left as u8 | 0x80;
         left >>= 7;

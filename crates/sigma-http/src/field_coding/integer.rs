@@ -12,7 +12,7 @@ const MORE: u32 = 5;
 pub(crate) fn take(rest: &mut &[u8], bits: u32) -> Result<u32, HpackError> {
     let (&first, tail) = rest.split_first().ok_or(HpackError::Truncated)?;
     *rest = tail;
-    let most = (1 << bits) - 1;
+    let most = u8::MAX >> (8 - bits);
     if first & most < most { Ok((first & most).into()) } else { take_more(rest, most) }
 }
 

@@ -29,12 +29,13 @@ mod send;
 mod stalled;
 mod stream;
 
-pub use crate::multiplex::{FloodLimits, GLITCHES, Glitch, Priority, recycle_request, recycle_response};
+pub use crate::multiplex::{
+    FloodLimits, GLITCHES, Glitch, Priority, RequestLine, recycle_request, recycle_response,
+};
 pub use accounts::REVOKED;
 pub use connection::{Arrival, Codec, Config, Incoming, Role};
 pub use frame::ErrorCode;
 pub use output::SLICES_MAX;
-pub use send::RequestLine;
 pub use stream::{Fate, StreamKey};
 
 #[cfg(test)]

@@ -7,6 +7,8 @@ use super::frame::{self, FrameHeader, HEADER_BYTES, flag, kind};
 use super::hpack::Pseudo as PseudoName;
 use super::output::{Output, SLICES_MAX};
 use super::stream::{End, StreamKey};
+use crate::multiplex::RequestLine;
+use crate::multiplex::fields::is_of_connection;
 use crate::multiplex::priority::Priority;
 use crate::{BodyLength, Chunk, HeaderId, Headers, Method, RequestHead};
 
@@ -18,28 +20,6 @@ const TURN_BYTES: usize = 16 * 1024;
 
 /// Pieces of a body of this size or more are not copied.
 const LARGE_BYTES: usize = 8 * 1024;
-
-/// The request line of HTTP/2.
-#[derive(Debug, Clone, Copy)]
-pub struct RequestLine<'l> {
-    /// `http` or `https`
-    pub scheme: &'l [u8],
-    /// Path and query.
-    pub target: &'l [u8],
-}
-
-/// Returns true for connection fields, which this version does not have (RFC 9113 §8.2.2).
-fn is_of_connection(id: HeaderId) -> bool {
-    matches!(
-        id,
-        HeaderId::Connection
-            | HeaderId::KeepAlive
-            | HeaderId::ProxyConnection
-            | HeaderId::TransferEncoding
-            | HeaderId::Upgrade
-            | HeaderId::Te
-    )
-}
 
 impl Codec {
     /// Sends the head of a request; `length` says whether a body follows. Returns None if no stream can be opened.

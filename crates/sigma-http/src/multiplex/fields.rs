@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::priority::Priority;
 use crate::h1::{HeadLimits, ParseError, Tolerance};
 use crate::pseudo_fields::{Assembly, Field};
-use crate::{Headers, PseudoFields, RequestHead, ResponseHead, Version};
+use crate::{HeaderId, Headers, PseudoFields, RequestHead, ResponseHead, Version};
 
 use ParseError::Invalid;
 
@@ -23,6 +23,28 @@ const REPEATED: ParseError = Invalid("a pseudo-field comes twice");
 const UNKNOWN: ParseError = Invalid("a pseudo-field that has no place here");
 const NO_STATUS: ParseError = Invalid("there is no :status");
 const LATE: ParseError = Invalid("a pseudo-field behind a field");
+
+/// The parts of a request line that the head lacks.
+#[derive(Debug, Clone, Copy)]
+pub struct RequestLine<'l> {
+    /// `http` or `https`
+    pub scheme: &'l [u8],
+    /// Path and query.
+    pub target: &'l [u8],
+}
+
+/// Returns true for connection fields, which these versions do not have (RFC 9113 §8.2.2, RFC 9114 §4.2).
+pub(crate) fn is_of_connection(id: HeaderId) -> bool {
+    matches!(
+        id,
+        HeaderId::Connection
+            | HeaderId::KeepAlive
+            | HeaderId::ProxyConnection
+            | HeaderId::TransferEncoding
+            | HeaderId::Upgrade
+            | HeaderId::Te
+    )
+}
 
 /// A head, or trailers, that takes fields one by one.
 pub(crate) trait Take {
@@ -122,7 +144,7 @@ impl Pseudo {
                 }
             }
         }
-        head.begin_assembly(Version::Http2, &fields, limits)
+        head.begin_assembly(head.version, &fields, limits)
     }
 }
 
@@ -137,12 +159,13 @@ pub(crate) struct RequestFields<'a> {
 
 impl<'a> RequestFields<'a> {
     pub(crate) fn new(
+        version: Version,
         head: &'a mut RequestHead,
         pseudo: &'a mut Pseudo,
         limits: &'a HeadLimits,
     ) -> RequestFields<'a> {
         head.clear();
-        head.version = Version::Http2;
+        head.version = version;
         pseudo.clear();
         RequestFields { head, pseudo, limits, assembly: None, priority: Priority::default() }
     }
@@ -184,8 +207,13 @@ pub(crate) struct ResponseFields<'a> {
 }
 
 impl<'a> ResponseFields<'a> {
-    pub(crate) fn new(head: &'a mut ResponseHead, limits: &'a HeadLimits) -> ResponseFields<'a> {
+    pub(crate) fn new(
+        version: Version,
+        head: &'a mut ResponseHead,
+        limits: &'a HeadLimits,
+    ) -> ResponseFields<'a> {
         head.clear();
+        head.version = version;
         ResponseFields { head, limits, assembly: None }
     }
 
@@ -200,7 +228,7 @@ impl Take for ResponseFields<'_> {
         match (&mut self.assembly, field.name) {
             (None, b":status") => {
                 let status = status(field.value).ok_or(Invalid("the :status is invalid"))?;
-                self.assembly = Some(self.head.begin_assembly(Version::Http2, status, self.limits)?);
+                self.assembly = Some(self.head.begin_assembly(self.head.version, status, self.limits)?);
                 Ok(())
             }
             (Some(_), b":status") => Err(REPEATED),

@@ -13,5 +13,6 @@ pub(crate) mod heads;
 pub(crate) mod priority;
 
 pub use budget::{FloodLimits, GLITCHES, Glitch};
+pub use fields::RequestLine;
 pub use heads::{recycle_request, recycle_response};
 pub use priority::Priority;

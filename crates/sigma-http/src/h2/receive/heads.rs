@@ -14,7 +14,7 @@ use crate::multiplex::budget::Glitch;
 use crate::multiplex::fields::{FieldList, RequestFields, ResponseFields, Take, TrailerFields};
 use crate::multiplex::heads;
 use crate::multiplex::priority::Priority;
-use crate::{BodyLength, Fault, Method, ResponseHead};
+use crate::{BodyLength, Fault, Method, ResponseHead, Version};
 
 /// The factor of the list's limit up to which a piece of a head is kept; Huffman coding and the tables make it
 /// smaller.
@@ -152,7 +152,7 @@ impl Codec {
         }
         let mut head = heads::take_request();
         let Config { head: limits, header_list_bytes, .. } = &self.config;
-        let fields = RequestFields::new(&mut head, &mut self.pseudo, limits);
+        let fields = RequestFields::new(Version::Http2, &mut head, &mut self.pseudo, limits);
         let fields = decode(&mut self.decoder, bytes, *header_list_bytes, fields)?;
         let priority = fields.as_ref().map_or_else(|_| Priority::default(), |fields| fields.priority);
         let assembled = fields.and_then(RequestFields::end);
@@ -177,7 +177,7 @@ impl Codec {
     fn on_response(&mut self, slot: u32, block: Block, bytes: &[u8]) -> Result<(), Broken> {
         let mut head = heads::take_response();
         let Config { head: limits, header_list_bytes, .. } = &self.config;
-        let fields = ResponseFields::new(&mut head, limits);
+        let fields = ResponseFields::new(Version::Http2, &mut head, limits);
         let fields = decode(&mut self.decoder, bytes, *header_list_bytes, fields)?;
         let assembled = fields.and_then(ResponseFields::end).map_err(ParseError::of_response);
         let id = block.stream;
