@@ -1,4 +1,4 @@
-//! The message model of all crates, and the wire formats of HTTP/1, HTTP/2, FastCGI and Dubbo as pure state machines.
+//! The message model of all crates, and the wire formats of HTTP/1, HTTP/2, HTTP/3, FastCGI and Dubbo as pure state machines.
 //!
 //! This crate does no I/O, reads no clock and does not wait: bytes go in and messages come out, and vice versa. So
 //! every codec can be fuzzed, replayed and tested byte by byte.
@@ -11,6 +11,7 @@ mod field_coding;
 pub mod frame;
 pub mod h1;
 pub mod h2;
+pub mod h3;
 pub mod head;
 pub mod header;
 mod header_id;

@@ -1,0 +1,202 @@
+//! The peer's control stream (RFC 9114 §6.2.1).
+
+use super::connection::{Codec, Role};
+use super::error::{Broken, ErrorCode};
+use super::frame::{FrameHeader, kind};
+use super::settings::PeerSettings;
+use super::varint;
+use crate::multiplex::budget::Glitch;
+use crate::multiplex::priority::Priority;
+
+/// The largest payload of a SETTINGS or PRIORITY_UPDATE frame.
+const PAYLOAD_MAX: u64 = 4096;
+
+/// The most priorities of requests that have not begun.
+const EARLY_PRIORITIES: usize = 128;
+
+/// The reading of the control stream.
+#[derive(Debug, Default)]
+pub(super) struct Control {
+    /// The first frame was taken.
+    greeted: bool,
+    /// An incomplete frame.
+    piece: Vec<u8>,
+    /// Bytes of an ignored frame that are to come.
+    skip: u64,
+    /// The last identifier of a GOAWAY frame.
+    goaway: Option<u64>,
+    /// The last identifier of a MAX_PUSH_ID frame.
+    max_push: Option<u64>,
+}
+
+impl Control {
+    /// Returns the memory of an incomplete frame.
+    pub(super) fn memory(&self) -> usize {
+        self.piece.capacity()
+    }
+}
+
+/// Priorities from PRIORITY_UPDATE frames.
+#[derive(Debug, Default)]
+pub(super) struct Priorities {
+    /// Of requests that have not begun; the newest last.
+    early: Vec<(u64, Priority)>,
+    /// Of requests that have begun, for the exchanges.
+    pub(super) changed: Vec<(u64, Priority)>,
+}
+
+impl Priorities {
+    /// Takes the priority of a request that begins.
+    pub(super) fn take(&mut self, id: u64) -> Option<Priority> {
+        let at = self.early.iter().position(|(early, _)| *early == id)?;
+        Some(self.early.remove(at).1)
+    }
+}
+
+const fn unexpected(reason: &'static str) -> Broken {
+    Broken::connection(ErrorCode::FRAME_UNEXPECTED, reason)
+}
+
+const fn wrong_id(reason: &'static str) -> Broken {
+    Broken::connection(ErrorCode::ID_ERROR, reason)
+}
+
+const fn malformed(reason: &'static str) -> Broken {
+    Broken::connection(ErrorCode::FRAME_ERROR, reason)
+}
+
+impl Codec {
+    /// Takes bytes of the peer's control stream.
+    pub(super) fn receive_control(&mut self, bytes: &[u8]) -> Result<(), Broken> {
+        let mut piece = std::mem::take(&mut self.control.piece);
+        piece.extend_from_slice(bytes);
+        let mut at = 0;
+        loop {
+            let skipped = self.control.skip.min((piece.len() - at) as u64);
+            self.control.skip -= skipped;
+            at += skipped as usize;
+            let Some((header, start)) = FrameHeader::take(&piece[at..]) else { break };
+            let is_whole = self.check_control(header)?;
+            if !is_whole {
+                self.control.skip = header.length;
+                at += start;
+                self.spend(Glitch::Control)?;
+                continue;
+            }
+            let start = at + start;
+            let Some(payload) = piece.get(start..start + header.length as usize) else { break };
+            self.take_control(header.kind, payload)?;
+            at = start + header.length as usize;
+        }
+        piece.drain(..at);
+        if piece.is_empty() {
+            piece = Vec::new();
+        }
+        self.control.piece = piece;
+        Ok(())
+    }
+
+    /// Checks the header of a frame. Returns false if its payload is ignored.
+    fn check_control(&mut self, header: FrameHeader) -> Result<bool, Broken> {
+        if !self.control.greeted && header.kind != kind::SETTINGS {
+            return Err(Broken::connection(ErrorCode::MISSING_SETTINGS, "the first frame is not SETTINGS"));
+        }
+        let is_server = self.config.role == Role::Server;
+        match header.kind {
+            kind::SETTINGS if self.control.greeted => Err(unexpected("SETTINGS come twice")),
+            kind::DATA | kind::HEADERS | kind::PUSH_PROMISE => Err(unexpected("a frame of a message")),
+            kind::MAX_PUSH_ID if !is_server => Err(unexpected("MAX_PUSH_ID of a server")),
+            kind::PRIORITY_UPDATE | kind::PRIORITY_UPDATE_PUSH if !is_server => {
+                Err(unexpected("PRIORITY_UPDATE of a server"))
+            }
+            kind if kind::is_of_http2(kind) => Err(unexpected("a frame of HTTP/2")),
+            kind::CANCEL_PUSH | kind::GOAWAY | kind::MAX_PUSH_ID
+                if !(1..=varint::BYTES_MAX as u64).contains(&header.length) =>
+            {
+                Err(malformed("a frame with one identifier has another size"))
+            }
+            kind if !kind::is_known(kind) => Ok(false),
+            _ if header.length > PAYLOAD_MAX => {
+                Err(Broken::connection(ErrorCode::EXCESSIVE_LOAD, "a control frame is too large"))
+            }
+            _ => Ok(true),
+        }
+    }
+
+    fn take_control(&mut self, kind: u64, payload: &[u8]) -> Result<(), Broken> {
+        if kind == kind::SETTINGS {
+            self.control.greeted = true;
+            self.peer = PeerSettings::parse(payload)?;
+            return Ok(());
+        }
+        self.spend(Glitch::Control)?;
+        if matches!(kind, kind::PRIORITY_UPDATE | kind::PRIORITY_UPDATE_PUSH) {
+            return self.on_priority_update(kind, payload);
+        }
+        let id = varint::only(payload).ok_or(malformed("a frame with one identifier has another size"))?;
+        match kind {
+            kind::GOAWAY => self.on_goaway(id),
+            kind::MAX_PUSH_ID => {
+                if self.control.max_push.is_some_and(|before| id < before) {
+                    return Err(wrong_id("MAX_PUSH_ID is lowered"));
+                }
+                self.control.max_push = Some(id);
+                Ok(())
+            }
+            // No push was ever promised or allowed.
+            _ => Err(wrong_id("CANCEL_PUSH of a push that was not promised")),
+        }
+    }
+
+    fn on_goaway(&mut self, id: u64) -> Result<(), Broken> {
+        if self.config.role == Role::Client && !id.is_multiple_of(4) {
+            return Err(wrong_id("GOAWAY names no stream of a client"));
+        }
+        if self.control.goaway.is_some_and(|before| id > before) {
+            return Err(wrong_id("GOAWAY with a higher identifier than before"));
+        }
+        self.control.goaway = Some(id);
+        Ok(())
+    }
+
+    /// RFC 9218 §7.2
+    fn on_priority_update(&mut self, kind: u64, payload: &[u8]) -> Result<(), Broken> {
+        let (id, length) = varint::take(payload).ok_or(malformed("PRIORITY_UPDATE without an identifier"))?;
+        if kind == kind::PRIORITY_UPDATE_PUSH {
+            return Err(wrong_id("PRIORITY_UPDATE of a push that was not promised"));
+        }
+        if !id.is_multiple_of(4) {
+            return Err(wrong_id("PRIORITY_UPDATE of a stream that is no request"));
+        }
+        let priority = Priority::parse(&payload[length..]);
+        if id < self.next_request {
+            let changed = &mut self.priorities.changed;
+            changed.retain(|(other, _)| *other != id);
+            // An exchange that has ended leaves its priority behind; others are taken at once.
+            if changed.len() < EARLY_PRIORITIES {
+                changed.push((id, priority));
+            }
+            return Ok(());
+        }
+        if (id - self.next_request) / 4 > u64::from(self.config.streams) {
+            return Err(wrong_id("PRIORITY_UPDATE of a stream beyond the limit"));
+        }
+        let early = &mut self.priorities.early;
+        early.retain(|(other, _)| *other != id);
+        if early.len() == EARLY_PRIORITIES {
+            early.remove(0);
+        }
+        early.push((id, priority));
+        Ok(())
+    }
+
+    /// Returns the first request that the peer does not process, once it leaves (RFC 9114 §5.2).
+    pub fn peer_goaway(&self) -> Option<u64> {
+        self.control.goaway
+    }
+
+    /// Returns true if the SETTINGS of the peer have arrived.
+    pub fn is_greeted(&self) -> bool {
+        self.control.greeted
+    }
+}
