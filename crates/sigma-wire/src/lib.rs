@@ -16,6 +16,7 @@ mod rest;
 mod rules;
 mod server;
 mod subrequest;
+mod tunnel;
 
 pub use client::{Connection, Terms};
 pub use no_client::NoClient;

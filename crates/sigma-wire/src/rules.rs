@@ -1,11 +1,21 @@
 //! The rules for a peer in every version, and the faults of peers that break them.
 
 use sigma_http::head::INTERIM_MAX;
-use sigma_http::{Fault, FaultKind};
+use sigma_http::{Fault, FaultKind, Headers};
 
 /// Returns the fault of a node that breaks a rule.
 pub(crate) fn bad_response(reason: &'static str) -> Fault {
     Fault::new(FaultKind::BadResponse, reason)
+}
+
+/// Returns the fault of a client that has left, or cancelled its stream.
+pub(crate) fn client_gone() -> Fault {
+    Fault::new(FaultKind::ClientGone, "the client closed the stream")
+}
+
+/// Returns the bytes of all names and values.
+pub(crate) fn field_bytes(headers: &Headers) -> u64 {
+    headers.iter().map(|(name, value)| (name.len() + value.len()) as u64).sum()
 }
 
 /// Counts another interim response.

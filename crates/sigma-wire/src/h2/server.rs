@@ -3,21 +3,14 @@
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use sha1::{Digest, Sha1};
 use sigma_http::h1::frame_response;
 use sigma_http::h2::{Arrival, ErrorCode, Fate, StreamKey, recycle_request};
-use sigma_http::{
-    BodyLength, Fault, FaultKind, Frame, HeaderId, Headers, Method, RequestHead, ResponseHead, Side,
-};
+use sigma_http::{BodyLength, Fault, Frame, HeaderId, Headers, Method, RequestHead, ResponseHead, Side};
 use sigma_net::Deadline;
 
 use super::mux::Mux;
-use crate::rules::{check_body, lower};
-
-/// RFC 6455 §1.3
-const WEBSOCKET_GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+use crate::rules::{check_body, client_gone, field_bytes, lower};
+use crate::tunnel::Tunnel;
 
 /// State that the streams of a connection share.
 #[derive(Debug)]
@@ -44,17 +37,6 @@ enum Answer {
     Begun,
     /// The client is gone.
     Lost,
-}
-
-/// The state of an extended CONNECT (RFC 8441).
-#[derive(Debug)]
-enum Tunnel {
-    /// The request is an ordinary one.
-    None,
-    /// A tunnel is requested; the value is the expected key response of an HTTP/1 node that accepts the WebSocket.
-    Asked(Option<String>),
-    /// The stream carries plain bytes.
-    Open,
 }
 
 /// One stream with its one exchange.
@@ -114,7 +96,7 @@ impl ServerStream {
         let accepted = length.and_then(|length| {
             // Other requests have no such field in this version.
             if head.headers.has(HeaderId::Upgrade) {
-                stream.ask_tunnel(random, head);
+                stream.tunnel = Tunnel::ask(random, head);
                 return Ok(());
             }
             stream.length = length;
@@ -126,36 +108,13 @@ impl ServerStream {
         (stream, accepted)
     }
 
-    /// RFC 8441 §5: this version has no key and no key response, so the gateway makes them.
-    fn ask_tunnel(&mut self, random: [u64; 2], head: &mut RequestHead) {
-        let mut accept = None;
-        if head.headers.has_token(HeaderId::Upgrade, b"websocket") {
-            let key = STANDARD.encode([random[0].to_ne_bytes(), random[1].to_ne_bytes()].concat());
-            head.headers.remove_name(b"sec-websocket-key");
-            head.headers.append("Sec-WebSocket-Key", key.as_bytes());
-            let digest = Sha1::new().chain_update(key.as_bytes()).chain_update(WEBSOCKET_GUID).finalize();
-            accept = Some(STANDARD.encode(digest));
-        }
-        self.tunnel = Tunnel::Asked(accept);
-    }
-
     pub(crate) fn asks_tunnel(&self) -> bool {
-        matches!(self.tunnel, Tunnel::Asked(_))
+        self.tunnel.is_asked()
     }
 
     /// Checks that the final head of a node is a valid response to this client.
     pub(crate) fn check_answer(&self, head: &ResponseHead) -> Result<(), Fault> {
-        let Tunnel::Asked(accept) = &self.tunnel else { return Ok(()) };
-        let failed = |reason| Err(Fault::new(FaultKind::UpgradeFailed, reason));
-        match (head.status, accept) {
-            (101, Some(accept)) => match head.headers.find(b"sec-websocket-accept") {
-                Some(got) if got == accept.as_bytes() => Ok(()),
-                _ => failed("the node's Sec-WebSocket-Accept does not fit the key"),
-            },
-            // A success would mean an open tunnel to the client.
-            (200..=299, _) => failed("the node answered without opening a tunnel"),
-            _ => Ok(()),
-        }
+        self.tunnel.check_answer(head)
     }
 
     pub(crate) fn body_length(&self) -> BodyLength {
@@ -175,7 +134,7 @@ impl ServerStream {
                 Poll::Ready(check_body(self.body_received, limit).map(|()| Frame::Data(data)))
             }
             Arrival::Frame(end) => Poll::Ready(Ok(end)),
-            Arrival::Cut(fate) => Poll::Ready(Err(fate.broken().unwrap_or_else(gone))),
+            Arrival::Cut(fate) => Poll::Ready(Err(fate.broken().unwrap_or_else(client_gone))),
             Arrival::Nothing => {
                 mux.wait(self.key, cx);
                 Poll::Pending
@@ -241,7 +200,7 @@ impl ServerStream {
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
         match self.answer {
             Answer::Awaited => return Poll::Ready(Ok(())),
-            Answer::Lost => return Poll::Ready(Err(gone())),
+            Answer::Lost => return Poll::Ready(Err(client_gone())),
             Answer::Begun => {}
         }
         let mux = &self.shared.mux;
@@ -303,29 +262,7 @@ impl Drop for ServerStream {
     }
 }
 
-/// Returns the fault of a client that has left, or cancelled its stream.
-fn gone() -> Fault {
-    Fault::new(FaultKind::ClientGone, "the client closed the stream")
-}
-
 /// Returns the fault of a response whose stream ended early.
 fn cut(fate: Fate) -> Fault {
-    fate.broken().filter(|fault| fault.side() == Side::Gateway).unwrap_or_else(gone)
-}
-
-fn field_bytes(headers: &Headers) -> u64 {
-    headers.iter().map(|(name, value)| (name.len() + value.len()) as u64).sum()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The example of RFC 6455 §1.3.
-    #[test]
-    fn a_key_gets_its_response() {
-        let digest =
-            Sha1::new().chain_update(b"dGhlIHNhbXBsZSBub25jZQ==").chain_update(WEBSOCKET_GUID).finalize();
-        assert_eq!(STANDARD.encode(digest), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
-    }
+    fate.broken().filter(|fault| fault.side() == Side::Gateway).unwrap_or_else(client_gone)
 }
