@@ -11,6 +11,7 @@ pub mod dubbo;
 pub mod fcgi;
 pub mod h1;
 pub mod h2;
+pub mod h3;
 mod no_client;
 mod rest;
 mod rules;

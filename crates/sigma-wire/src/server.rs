@@ -9,6 +9,7 @@ use sigma_net::Deadline;
 
 use crate::h1::Server;
 use crate::h2::ServerStream;
+use crate::h3;
 use crate::no_client::NoClient;
 use crate::subrequest::Subrequest;
 
@@ -19,6 +20,8 @@ pub enum Downstream<'c> {
     H1(&'c mut Server),
     /// One stream of a connection of HTTP/2.
     H2(&'c mut ServerStream),
+    /// One stream of a connection of HTTP/3.
+    H3(&'c mut h3::ServerStream),
     /// No client: the gateway itself sends the request
     NoClient(&'c mut NoClient),
     /// Another exchange of this gateway
@@ -30,6 +33,7 @@ macro_rules! each {
         match $self {
             Downstream::H1($c) => $call,
             Downstream::H2($c) => $call,
+            Downstream::H3($c) => $call,
             Downstream::NoClient($c) => $call,
             Downstream::Subrequest($c) => $call,
         }
@@ -61,6 +65,7 @@ impl Downstream<'_> {
         match self {
             Downstream::H1(_) | Downstream::NoClient(_) | Downstream::Subrequest(_) => false,
             Downstream::H2(c) => c.asks_tunnel(),
+            Downstream::H3(c) => c.asks_tunnel(),
         }
     }
 
@@ -73,6 +78,7 @@ impl Downstream<'_> {
         match self {
             Downstream::H1(_) | Downstream::NoClient(_) | Downstream::Subrequest(_) => Ok(()),
             Downstream::H2(c) => c.check_answer(head),
+            Downstream::H3(c) => c.check_answer(head),
         }
     }
 
@@ -115,7 +121,7 @@ impl Downstream<'_> {
     pub fn upgrades_by_connect(&self) -> bool {
         match self {
             Downstream::H1(_) | Downstream::NoClient(_) | Downstream::Subrequest(_) => false,
-            Downstream::H2(_) => true,
+            Downstream::H2(_) | Downstream::H3(_) => true,
         }
     }
 
@@ -131,7 +137,7 @@ impl Downstream<'_> {
         match self {
             Downstream::H1(c) => c.close_after(),
             // The stream is for this request alone; later requests on its connection do not depend on it.
-            Downstream::H2(_) | Downstream::NoClient(_) | Downstream::Subrequest(_) => {}
+            Downstream::H2(_) | Downstream::H3(_) | Downstream::NoClient(_) | Downstream::Subrequest(_) => {}
         }
     }
 
@@ -141,7 +147,7 @@ impl Downstream<'_> {
         match self {
             Downstream::H1(c) => c.forgo_body(),
             // The rest of it ends with the stream.
-            Downstream::H2(_) | Downstream::NoClient(_) | Downstream::Subrequest(_) => {}
+            Downstream::H2(_) | Downstream::H3(_) | Downstream::NoClient(_) | Downstream::Subrequest(_) => {}
         }
     }
 

@@ -1,0 +1,28 @@
+//! HTTP/3 (RFC 9114): both sides, and their common code.
+//!
+//! The codec is [`sigma_http::h3`], the transport is [`sigma_net::quic`]; this module connects them to tasks and
+//! timers. QUIC has the windows of streams: an exchange reads and writes its own stream, and a body that it does not
+//! read stays with the peer. The session has the rest: control streams, heads of requests, limits and the end.
+//!
+//! | file | role |
+//! |---|---|
+//! | `common` | one connection from the view of its streams |
+//! | `control` | the unidirectional streams of both sides |
+//! | `body` | one message of the peer on its stream |
+//! | `sending` | one message for the peer on its stream |
+//! | `session` | one connection of a client |
+//! | `pending` | a request before its head is complete |
+//! | `server` | one exchange on it |
+
+mod body;
+mod common;
+mod control;
+mod pending;
+mod sending;
+mod server;
+mod session;
+
+pub use pending::Incoming;
+pub use server::ServerStream;
+pub use session::{Session, SessionLimits};
+pub use sigma_http::h3::{FloodLimits, GLITCHES, Glitch};

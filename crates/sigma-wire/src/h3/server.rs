@@ -1,0 +1,365 @@
+//! The client's side of one exchange: a stream of its connection.
+
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use sigma_http::h1::frame_response;
+use sigma_http::h2::REVOKED;
+use sigma_http::h3::{ErrorCode, Glitch, Priority, Scope, recycle_request, send_order};
+use sigma_http::{BodyLength, Fault, FaultKind, Frame, HeaderId, Headers, Method, RequestHead, ResponseHead};
+use sigma_net::Deadline;
+
+use super::body::{Cut, Receiving};
+use super::common::{Common, Running};
+use super::pending::Incoming;
+use super::sending::Sending;
+use crate::rules::{check_body, client_gone, field_bytes, lower};
+use crate::tunnel::Tunnel;
+
+/// Bytes that an exchange moves before its account records them.
+const NOTED_BYTES: u64 = 16 * 1024;
+
+/// The progress of the response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    /// Its head is not sent.
+    Awaited,
+    /// The head is sent, the body follows.
+    Begun,
+    /// The client is gone, or the response was aborted.
+    Lost,
+}
+
+/// Facts about a new stream.
+pub(super) struct Origin {
+    /// The number of the request on its connection, from 1.
+    pub(super) number: u32,
+    /// The limit of the request body in bytes; 0 for no limit.
+    pub(super) body_bytes: u64,
+    /// The head broke a rule.
+    pub(super) malformed: bool,
+}
+
+/// One stream with its one exchange.
+#[derive(Debug)]
+pub struct ServerStream {
+    common: Rc<Common>,
+    running: Rc<Running>,
+    receiving: Receiving,
+    sending: Sending,
+    number: u32,
+    answer: Answer,
+    /// The rule that the client broke.
+    fault: Option<Fault>,
+    length: BodyLength,
+    tunnel: Tunnel,
+    pub(crate) deadline: Deadline,
+    /// The response has no body, whatever its head declares.
+    bodiless: bool,
+    malformed: bool,
+    head_received: u64,
+    body_received: u64,
+    /// The limit of the request body in bytes; 0 for no limit.
+    body_limit: u64,
+    /// Bytes of bodies that the exchange has in memory.
+    bodies_held: usize,
+    head_sent: u64,
+    body_sent: u64,
+    /// Bytes moved at the last entry in the account.
+    noted: u64,
+}
+
+impl ServerStream {
+    pub(super) fn new(
+        common: Rc<Common>,
+        running: Rc<Running>,
+        receiving: Receiving,
+        sending: Sending,
+        origin: Origin,
+    ) -> ServerStream {
+        let Origin { number, body_bytes, malformed } = origin;
+        ServerStream {
+            common,
+            running,
+            receiving,
+            sending,
+            number,
+            answer: Answer::Awaited,
+            fault: None,
+            length: BodyLength::None,
+            tunnel: Tunnel::None,
+            deadline: Deadline::new(),
+            bodiless: false,
+            malformed,
+            head_received: 0,
+            body_received: 0,
+            body_limit: body_bytes,
+            bodies_held: 0,
+            head_sent: 0,
+            body_sent: 0,
+            noted: 0,
+        }
+    }
+
+    /// Moves the request of a stream into `head`; a fault in it becomes the response on the stream. `random` is for
+    /// the key of a WebSocket handshake that the gateway makes for the client.
+    pub fn accept(
+        incoming: Incoming,
+        random: [u64; 2],
+        head: &mut RequestHead,
+    ) -> (ServerStream, Result<(), Fault>) {
+        let Incoming { mut stream, head: received, length, .. } = incoming;
+        recycle_request(std::mem::replace(head, received));
+        stream.bodiless = head.method == Method::Head;
+        stream.head_received = field_bytes(&head.headers) + head.path_and_query().len() as u64;
+        let accepted = length.and_then(|length| {
+            // Other requests have no such field in this version.
+            if head.headers.has(HeaderId::Upgrade) {
+                stream.tunnel = Tunnel::ask(random, head);
+                return Ok(());
+            }
+            stream.length = length;
+            match length {
+                BodyLength::Known(n) => check_body(n, stream.body_limit),
+                _ => Ok(()),
+            }
+        });
+        (stream, accepted)
+    }
+
+    pub(crate) fn asks_tunnel(&self) -> bool {
+        self.tunnel.is_asked()
+    }
+
+    /// Checks that the final head of a node is a valid response to this client.
+    pub(crate) fn check_answer(&self, head: &ResponseHead) -> Result<(), Fault> {
+        self.tunnel.check_answer(head)
+    }
+
+    pub(crate) fn body_length(&self) -> BodyLength {
+        self.length
+    }
+
+    pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Frame, Fault>> {
+        if let Some(fault) = self.poll_end(cx) {
+            return Poll::Ready(Err(fault));
+        }
+        match self.receiving.poll_frame(cx, &self.common) {
+            Poll::Ready(Ok(Frame::Data(data))) => {
+                self.body_received += data.len() as u64;
+                self.note();
+                // A tunnel has no length.
+                let limit = match self.tunnel {
+                    Tunnel::Open => 0,
+                    Tunnel::None | Tunnel::Asked(_) => self.body_limit,
+                };
+                Poll::Ready(check_body(self.body_received, limit).map(|()| Frame::Data(data)))
+            }
+            Poll::Ready(Ok(end)) => Poll::Ready(Ok(end)),
+            Poll::Ready(Err(cut)) => Poll::Ready(Err(self.end_input(cut))),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    /// Returns the fault of a stream that has ended early.
+    fn poll_end(&mut self, cx: &Context<'_>) -> Option<Fault> {
+        if self.fault.is_none() && self.running.is_revoked.get() {
+            self.break_off(ErrorCode::EXCESSIVE_LOAD, REVOKED);
+        }
+        if let Some(fault) = self.fault {
+            return Some(fault);
+        }
+        self.running.wait(cx);
+        (self.answer == Answer::Lost).then(client_gone)
+    }
+
+    /// Ends the stream because its request is cut.
+    fn end_input(&mut self, cut: Cut) -> Fault {
+        match cut {
+            Cut::Gone => {
+                self.lose();
+                client_gone()
+            }
+            Cut::Broken(broken) => {
+                let fault = Fault::new(FaultKind::BadRequest, broken.reason);
+                if broken.scope == Scope::Stream {
+                    self.common.spend(Glitch::StreamError);
+                }
+                self.break_off(broken.code, fault);
+                fault
+            }
+        }
+    }
+
+    /// Aborts both directions with a fault.
+    fn break_off(&mut self, code: ErrorCode, fault: Fault) {
+        self.fault = Some(fault);
+        self.answer = Answer::Lost;
+        self.sending.reset(code);
+        self.receiving.stop(&self.common, code);
+    }
+
+    /// Handles a client that has cancelled the request.
+    fn lose(&mut self) {
+        if self.answer != Answer::Lost {
+            self.answer = Answer::Lost;
+            self.sending.reset(ErrorCode::REQUEST_CANCELLED);
+            self.receiving.stop(&self.common, ErrorCode::REQUEST_CANCELLED);
+            if self.common.connection.lost().is_none() {
+                self.common.spend(Glitch::Reset);
+            }
+        }
+    }
+
+    pub(crate) fn poll_departure(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.poll_end(cx).is_some() {
+            return Poll::Ready(());
+        }
+        if self.receiving.poll_reset(cx).is_ready() || self.sending.poll_stopped(cx).is_ready() {
+            self.lose();
+            return Poll::Ready(());
+        }
+        Poll::Pending
+    }
+
+    pub(crate) fn send_interim(&mut self, head: &mut ResponseHead) {
+        if head.status == 101 {
+            // RFC 9220 §3: the response to an upgrade in HTTP/1.1 is a plain success here.
+            head.headers.remove_name(b"sec-websocket-accept");
+            head.headers.remove(HeaderId::ContentLength);
+            self.respond(200, &head.headers, b"", BodyLength::Streamed);
+            return;
+        }
+        if self.answer == Answer::Awaited {
+            frame_response(head, BodyLength::None, false);
+            let Self { common, sending, .. } = self;
+            sending.head(|out| common.with(|codec| codec.put_response(head.status, &head.headers, b"", out)));
+            sending.push();
+        }
+    }
+
+    pub(crate) fn send_head(&mut self, head: &mut ResponseHead, length: BodyLength, date: &[u8]) {
+        self.bodiless = frame_response(head, length, self.bodiless).is_empty();
+        self.respond(head.status, &head.headers, date, length);
+    }
+
+    fn respond(&mut self, status: u16, headers: &Headers, date: &[u8], length: BodyLength) {
+        if self.answer != Answer::Awaited {
+            return;
+        }
+        self.answer = Answer::Begun;
+        self.head_sent = field_bytes(headers);
+        self.running.account.grow(headers.memory());
+        if let Some(value) = headers.find(b"priority") {
+            let id = self.receiving.message.id();
+            self.sending.set_order(send_order(Priority::parse(value), id));
+        }
+        let Self { common, sending, .. } = self;
+        sending.head(|out| common.with(|codec| codec.put_response(status, headers, date, out)));
+        sending.begin_body(length, self.bodiless);
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.answer != Answer::Begun || self.sending.has_room()
+    }
+
+    pub(crate) fn send(&mut self, frame: Frame) {
+        if self.bodiless || self.answer != Answer::Begun {
+            return;
+        }
+        if let Frame::Data(data) = &frame {
+            self.body_sent += data.len() as u64;
+        }
+        self.sending.queue(frame);
+    }
+
+    pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
+        if let Some(order) = self.running.order.take() {
+            self.sending.set_order(order);
+        }
+        if self.answer == Answer::Awaited {
+            return Poll::Ready(Ok(()));
+        }
+        if let Some(fault) = self.poll_end(cx) {
+            return Poll::Ready(Err(fault));
+        }
+        match self.sending.poll_flush(cx, &self.common) {
+            Poll::Ready(Ok(())) => {
+                self.note();
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Err(_)) => {
+                self.lose();
+                Poll::Ready(Err(client_gone()))
+            }
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    /// Records the progress of the exchange.
+    fn note(&mut self) {
+        let moved = self.body_received + self.body_sent;
+        if moved - self.noted >= NOTED_BYTES {
+            self.noted = moved;
+            self.running.account.moved(moved);
+        }
+    }
+
+    pub(crate) fn upgrade(&mut self) {
+        self.tunnel = Tunnel::Open;
+    }
+
+    pub(crate) fn abort(&mut self) {
+        self.answer = Answer::Lost;
+        self.sending.reset(ErrorCode::INTERNAL_ERROR);
+        self.receiving.stop(&self.common, ErrorCode::INTERNAL_ERROR);
+    }
+
+    pub(crate) fn hold(&mut self, bytes: usize) {
+        if bytes != self.bodies_held {
+            self.running.account.change(self.bodies_held, bytes);
+            self.bodies_held = bytes;
+        }
+    }
+
+    pub(crate) fn limit_body(&mut self, bytes: u64) {
+        self.body_limit = lower(self.body_limit, bytes);
+    }
+
+    pub(crate) fn bytes_written(&self) -> u64 {
+        self.head_sent + self.sending.taken
+    }
+
+    /// Counts heads before compression, as in HTTP/2.
+    pub(crate) fn bytes_sent(&self) -> (u64, u64) {
+        (self.head_sent + self.body_sent, self.body_sent)
+    }
+
+    pub(crate) fn bytes_received(&self) -> u64 {
+        self.head_received + self.body_received
+    }
+
+    pub(crate) fn requests(&self) -> u32 {
+        self.number
+    }
+}
+
+impl Drop for ServerStream {
+    fn drop(&mut self) {
+        let code = match () {
+            () if self.malformed => ErrorCode::MESSAGE_ERROR,
+            // RFC 9114 §4.1: the rest of the request is not needed.
+            () if self.sending.is_complete() => ErrorCode::NO_ERROR,
+            () => ErrorCode::INTERNAL_ERROR,
+        };
+        if self.sending.is_complete() {
+            if let Some(sent) = self.sending.into_sent() {
+                self.common.linger(sent);
+            }
+        } else {
+            self.sending.reset(code);
+        }
+        self.receiving.stop(&self.common, code);
+        self.common.end(&self.running);
+    }
+}
