@@ -14,6 +14,7 @@ use crate::dubbo;
 use crate::fcgi;
 use crate::h1;
 use crate::h2::{ClientStream, Reused, SharedConnection};
+use crate::h3;
 use crate::rest::Rest;
 use crate::rules;
 
@@ -33,6 +34,8 @@ pub enum Connection {
     H1(Box<h1::Client>),
     /// One stream of a shared HTTP/2 connection
     H2(Box<ClientStream>),
+    /// One stream of a shared HTTP/3 connection
+    H3(Box<h3::ClientStream>),
     /// FastCGI
     Fcgi(Box<fcgi::Client>),
     /// Dubbo
@@ -44,6 +47,7 @@ macro_rules! each {
         match $self {
             Connection::H1($c) => $call,
             Connection::H2($c) => $call,
+            Connection::H3($c) => $call,
             Connection::Fcgi($c) => $call,
             Connection::Dubbo($c) => $call,
         }
@@ -71,6 +75,11 @@ impl Connection {
         Connection::H2(Box::new(ClientStream::new(Rc::clone(shared), reused)))
     }
 
+    /// Takes a stream for one exchange on a shared HTTP/3 connection with room for it.
+    pub fn on_h3(shared: &Rc<h3::SharedConnection>, reused: Reused) -> Connection {
+        Connection::H3(Box::new(h3::ClientStream::new(Rc::clone(shared), reused)))
+    }
+
     /// Sets the request data besides the next head, for a node that needs them.
     pub fn describe(&mut self, terms: Terms) {
         match (self, terms) {
@@ -94,6 +103,7 @@ impl Connection {
         match self {
             Connection::H1(c) => c.send_head(head, rewritten, length, upgrade),
             Connection::H2(c) => c.send_head(head, rewritten, length, upgrade),
+            Connection::H3(c) => c.send_head(head, rewritten, length, upgrade),
             // These protocols have no upgrade.
             Connection::Fcgi(c) => c.send_head(head, rewritten, length),
             Connection::Dubbo(c) => c.send_head(head, length),
@@ -131,6 +141,7 @@ impl Connection {
             Connection::H1(c) => c.poll_head(cx, method, limits, head),
             // Its heads share the limits of the whole connection.
             Connection::H2(c) => c.poll_head(cx, method, head),
+            Connection::H3(c) => c.poll_head(cx, method, head),
             Connection::Fcgi(c) => c.poll_head(cx, method, limits, head),
             Connection::Dubbo(c) => c.poll_head(cx, method, limits, head),
         }
@@ -142,6 +153,7 @@ impl Connection {
         match self {
             Connection::H1(c) => c.poll_answer(cx, limits),
             Connection::H2(c) => c.poll_answer(cx),
+            Connection::H3(c) => c.poll_answer(cx),
             Connection::Fcgi(c) => c.poll_answer(cx),
             Connection::Dubbo(c) => c.poll_answer(cx),
         }
@@ -159,6 +171,7 @@ impl Connection {
         match self {
             Connection::H1(c) => c.poll_frame(cx),
             Connection::H2(c) => c.poll_frame(cx),
+            Connection::H3(c) => c.poll_frame(cx),
             Connection::Fcgi(c) => c.poll_frame(cx),
             Connection::Dubbo(c) => c.poll_frame(),
         }
@@ -170,6 +183,7 @@ impl Connection {
         match self {
             Connection::H1(c) => c.poll_rest(cx),
             Connection::H2(c) => c.poll_rest(cx),
+            Connection::H3(c) => c.poll_rest(cx),
             // The end of a response is a record of its own, which is read with the body.
             Connection::Fcgi(_) => Poll::Pending,
             Connection::Dubbo(c) => Poll::Ready(c.take_rest()),
@@ -181,7 +195,7 @@ impl Connection {
         match self {
             Connection::H1(c) => c.upgrade(),
             // A response in these protocols is never a 101, so this is unreachable.
-            Connection::H2(_) | Connection::Fcgi(_) | Connection::Dubbo(_) => {}
+            Connection::H2(_) | Connection::H3(_) | Connection::Fcgi(_) | Connection::Dubbo(_) => {}
         }
     }
 
@@ -191,7 +205,7 @@ impl Connection {
         match self {
             Connection::H1(c) => c.begin_bytes(),
             // A caller that needs bytes dials no such connection, so no bytes arrive.
-            Connection::H2(_) | Connection::Fcgi(_) | Connection::Dubbo(_) => {}
+            Connection::H2(_) | Connection::H3(_) | Connection::Fcgi(_) | Connection::Dubbo(_) => {}
         }
     }
 
@@ -199,7 +213,7 @@ impl Connection {
     pub fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Result<Chunk, Fault>> {
         match self {
             Connection::H1(c) => c.poll_bytes(cx),
-            Connection::H2(_) | Connection::Fcgi(_) | Connection::Dubbo(_) => {
+            Connection::H2(_) | Connection::H3(_) | Connection::Fcgi(_) | Connection::Dubbo(_) => {
                 Poll::Ready(Err(rules::bad_response("the connection carries messages and no bytes")))
             }
         }
@@ -209,7 +223,7 @@ impl Connection {
     pub fn end_bytes(&mut self) {
         match self {
             Connection::H1(c) => c.end_bytes(),
-            Connection::H2(_) | Connection::Fcgi(_) | Connection::Dubbo(_) => {}
+            Connection::H2(_) | Connection::H3(_) | Connection::Fcgi(_) | Connection::Dubbo(_) => {}
         }
     }
 
@@ -250,7 +264,7 @@ impl Connection {
         match self {
             Connection::H1(c) => c.is_reusable(requests_max),
             // The stream ends with its exchange; the connection under it stays in the pool.
-            Connection::H2(_) => false,
+            Connection::H2(_) | Connection::H3(_) => false,
             Connection::Fcgi(c) => c.is_reusable(requests_max),
             Connection::Dubbo(c) => c.is_reusable(requests_max),
         }
@@ -261,7 +275,7 @@ impl Connection {
     pub fn is_quiet(&mut self) -> bool {
         match self {
             Connection::H1(c) => c.is_quiet(),
-            Connection::H2(_) => false,
+            Connection::H2(_) | Connection::H3(_) => false,
             Connection::Fcgi(c) => c.is_quiet(),
             Connection::Dubbo(c) => c.is_quiet(),
         }

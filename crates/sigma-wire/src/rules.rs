@@ -50,3 +50,38 @@ pub(crate) fn check_body(bytes: u64, limit: u64) -> Result<(), Fault> {
     }
     Ok(())
 }
+
+/// Returns the fault of a node that ends a stream.
+pub(crate) fn terminated() -> Fault {
+    Fault::new(FaultKind::ConnectionTerminated, "the node ended the stream before its answer")
+}
+
+/// Returns the target with certain raw bytes encoded: clients send them raw, HTTP/1 forwards them, and many servers
+/// of HTTP/2 and HTTP/3 reject them (RFC 3986 §2.2 reserves none of them).
+pub(crate) fn sendable(target: &[u8]) -> std::borrow::Cow<'_, [u8]> {
+    let raw = |byte: &u8| matches!(byte, b'<' | b'>' | b'`');
+    if !target.iter().any(raw) {
+        return target.into();
+    }
+    let mut out = Vec::with_capacity(target.len() + 8);
+    for byte in target {
+        match byte {
+            b'<' => out.extend_from_slice(b"%3C"),
+            b'>' => out.extend_from_slice(b"%3E"),
+            b'`' => out.extend_from_slice(b"%60"),
+            byte => out.push(*byte),
+        }
+    }
+    out.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_encoded_for_sending() {
+        assert_eq!(&*sendable(b"/a|b?c"), b"/a|b?c");
+        assert_eq!(&*sendable(b"/a|<b>?`c"), b"/a|%3Cb%3E?%60c");
+    }
+}

@@ -114,6 +114,11 @@ impl Message {
         self.id
     }
 
+    /// Returns true while a field section waits for the dynamic table.
+    pub fn is_blocked(&self) -> bool {
+        matches!(self.reading, Reading::Blocked)
+    }
+
     /// Returns the memory of an incomplete field section.
     pub fn memory(&self) -> usize {
         self.section.capacity()

@@ -5,12 +5,12 @@ use std::task::{Context, Poll};
 
 use sigma_http::h1::frame_request;
 use sigma_http::h2::{Arrival, Codec, ErrorCode, Fate, RequestLine, StreamKey, recycle_response};
-use sigma_http::{BodyLength, Fault, FaultKind, Frame, Headers, Method, RequestHead, ResponseHead};
+use sigma_http::{BodyLength, Fault, FaultKind, Frame, Method, RequestHead, ResponseHead};
 use sigma_net::Deadline;
 
 use super::shared::{Reused, SharedConnection};
 use crate::rest::Rest;
-use crate::rules::{self, bad_response};
+use crate::rules::{self, bad_response, field_bytes, sendable, terminated};
 
 /// A stream to a node, from the request's head to the response's end.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl ClientStream {
             return;
         }
         frame_request(&mut head.headers, length);
-        self.head_bytes = bytes_of(&head.headers);
+        self.head_bytes = field_bytes(&head.headers);
         let target = sendable(rewritten.unwrap_or_else(|| head.path_and_query()));
         let line = RequestLine { scheme: self.connection.scheme(), target: &target };
         self.key = self.connection.mux().with(|codec| codec.open(head, line, length));
@@ -125,7 +125,7 @@ impl ClientStream {
             Ok(Some(received)) => {
                 recycle_response(std::mem::replace(head, received));
                 self.answered = true;
-                self.received += bytes_of(&head.headers);
+                self.received += field_bytes(&head.headers);
                 Poll::Ready(self.accept_head(key, method, head))
             }
             Ok(None) => {
@@ -181,7 +181,7 @@ impl ClientStream {
             Arrival::Frame(frame) => {
                 self.received += match &frame {
                     Frame::Data(data) => data.len() as u64,
-                    Frame::Trailers(fields) => bytes_of(fields),
+                    Frame::Trailers(fields) => field_bytes(fields),
                     _ => 0,
                 };
                 Poll::Ready(Ok(frame))
@@ -258,43 +258,5 @@ impl Drop for ClientStream {
         if timed_out && self.connection.mux().read() == self.read_before {
             self.connection.retire();
         }
-    }
-}
-
-/// Returns the target with certain raw bytes encoded: clients send them raw, HTTP/1 forwards them, and many servers
-/// of this version reject them (RFC 3986 §2.2 reserves none of them).
-fn sendable(target: &[u8]) -> std::borrow::Cow<'_, [u8]> {
-    let raw = |byte: &u8| matches!(byte, b'<' | b'>' | b'`');
-    if !target.iter().any(raw) {
-        return target.into();
-    }
-    let mut out = Vec::with_capacity(target.len() + 8);
-    for byte in target {
-        match byte {
-            b'<' => out.extend_from_slice(b"%3C"),
-            b'>' => out.extend_from_slice(b"%3E"),
-            b'`' => out.extend_from_slice(b"%60"),
-            byte => out.push(*byte),
-        }
-    }
-    out.into()
-}
-
-fn bytes_of(fields: &Headers) -> u64 {
-    fields.iter().map(|(name, value)| (name.len() + value.len()) as u64).sum()
-}
-
-fn terminated() -> Fault {
-    Fault::new(FaultKind::ConnectionTerminated, "the node ended the stream before its answer")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn targets_are_encoded_for_sending() {
-        assert_eq!(&*sendable(b"/a|b?c"), b"/a|b?c");
-        assert_eq!(&*sendable(b"/a|<b>?`c"), b"/a|%3Cb%3E?%60c");
     }
 }

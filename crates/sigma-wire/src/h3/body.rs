@@ -21,22 +21,24 @@ pub(super) struct Receiving {
     ended: bool,
     /// The message was read to its end.
     complete: bool,
-    /// Bytes of the stream read so far.
-    pub(super) read: u64,
+    /// The reason why it is not read any further.
+    cut: Option<Cut>,
 }
 
 /// The reason why a message is not read any further.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Cut {
-    /// The peer has reset the stream, or the connection has ended.
-    Gone,
+    /// The peer has reset the stream, with this code.
+    Reset(ErrorCode),
+    /// The connection has ended.
+    Lost,
     /// The peer broke a rule.
     Broken(Broken),
 }
 
 impl Receiving {
     pub(super) fn new(message: Message, recv: RecvStream) -> Receiving {
-        Receiving { message, recv, input: Chunk::empty(), ended: false, complete: false, read: 0 }
+        Receiving { message, recv, input: Chunk::empty(), ended: false, complete: false, cut: None }
     }
 
     /// Returns the memory of the bytes that were read and not taken.
@@ -56,8 +58,8 @@ impl Receiving {
         }
         match self.recv.poll_fill(cx, &mut self.input) {
             Poll::Ready(Ok(0)) => self.ended = true,
-            Poll::Ready(Ok(n)) => self.read += n as u64,
-            Poll::Ready(Err(_)) => return Poll::Ready(Err(Cut::Gone)),
+            Poll::Ready(Ok(_)) => {}
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(cut(error))),
             Poll::Pending => return Poll::Pending,
         }
         Poll::Ready(Ok(()))
@@ -65,7 +67,11 @@ impl Receiving {
 
     /// Reads what has come before the first event: the end of the stream decides on the framing of a message.
     pub(super) fn fill_first(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Cut>> {
-        while !self.ended && (self.input.is_empty() || !self.input.spare().is_empty()) {
+        // Nothing is read behind a head that waits for the dynamic table.
+        while !self.message.is_blocked()
+            && !self.ended
+            && (self.input.is_empty() || !self.input.spare().is_empty())
+        {
             match self.fill(cx) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Pending if !self.input.is_empty() => break,
@@ -78,9 +84,20 @@ impl Receiving {
     /// Returns the next event, other than a need for more bytes. A field section that waits for the dynamic table
     /// wakes the task.
     pub(super) fn poll_event(&mut self, cx: &mut Context<'_>, common: &Common) -> Poll<Result<Event, Cut>> {
+        if let Some(cut) = self.cut {
+            return Poll::Ready(Err(cut));
+        }
         if self.complete {
             return Poll::Ready(Ok(Event::End));
         }
+        let event = self.read_event(cx, common);
+        if let Poll::Ready(Err(cut)) = event {
+            self.cut = Some(cut);
+        }
+        event
+    }
+
+    fn read_event(&mut self, cx: &mut Context<'_>, common: &Common) -> Poll<Result<Event, Cut>> {
         loop {
             let event = common.with(|codec| codec.read(&mut self.message, &mut self.input, self.ended));
             match event {
@@ -96,8 +113,10 @@ impl Receiving {
                 Ok(Event::Blocked) => {
                     common.wait_for_entries(cx);
                     // A cancelled stream gives its place to another one.
-                    if !self.ended && self.recv.poll_reset(cx).is_ready() {
-                        return Poll::Ready(Err(Cut::Gone));
+                    if !self.ended
+                        && let Poll::Ready(error) = self.recv.poll_reset(cx)
+                    {
+                        return Poll::Ready(Err(cut(error)));
                     }
                     return Poll::Pending;
                 }
@@ -148,5 +167,12 @@ impl Receiving {
         self.recv.stop(code.0);
         let id = self.message.id();
         common.with(|codec| codec.abandon(id));
+    }
+}
+
+fn cut(error: RecvError) -> Cut {
+    match error {
+        RecvError::Reset(code) => Cut::Reset(ErrorCode(code)),
+        RecvError::Stopped | RecvError::Lost(_) => Cut::Lost,
     }
 }

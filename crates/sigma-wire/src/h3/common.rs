@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::{Context, Waker};
 
-use sigma_buffer::held::{self, Account, EXCHANGE_BYTES};
+use sigma_buffer::held::{self, Account};
 use sigma_http::h3::{Broken, Codec, Config, ErrorCode, Glitch, Priority, send_order};
 use sigma_net::deadline;
 use sigma_net::quic::{Connection, SendStream};
@@ -43,6 +43,8 @@ pub(super) struct Running {
     pub(super) account: Account,
     /// Its account was revoked.
     pub(super) is_revoked: Cell<bool>,
+    /// The peer leaves, and did not process it.
+    pub(super) is_excluded: Cell<bool>,
     /// A new order of its stream.
     pub(super) order: Cell<Option<i32>>,
     waker: RefCell<Option<Waker>>,
@@ -144,9 +146,8 @@ impl Common {
         }
     }
 
-    /// Registers an exchange whose head has `head` bytes of memory.
-    pub(super) fn begin(&self, id: u64, head: usize, account: Account) -> Rc<Running> {
-        account.grow(head + EXCHANGE_BYTES);
+    /// Registers an exchange.
+    pub(super) fn begin(&self, id: u64, account: Account) -> Rc<Running> {
         let mut exchanges = self.exchanges.borrow_mut();
         let place = exchanges.iter().position(Option::is_none).unwrap_or_else(|| {
             exchanges.push(None);
@@ -157,6 +158,7 @@ impl Common {
             place,
             account,
             is_revoked: Cell::new(false),
+            is_excluded: Cell::new(false),
             order: Cell::new(None),
             waker: RefCell::default(),
         });
@@ -195,6 +197,15 @@ impl Common {
             }
         }
         !self.account.is_revoked()
+    }
+
+    /// Ends the exchanges that a leaving peer does not process.
+    pub(super) fn exclude_from(&self, first: u64) {
+        for running in self.exchanges.borrow().iter().flatten() {
+            if running.id >= first && !running.is_excluded.replace(true) {
+                running.wake();
+            }
+        }
     }
 
     /// Passes changed priorities to their exchanges.

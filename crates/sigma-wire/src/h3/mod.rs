@@ -13,16 +13,22 @@
 //! | `session` | one connection of a client |
 //! | `pending` | a request before its head is complete |
 //! | `server` | one exchange on it |
+//! | `shared` | one connection to a node, shared by exchanges |
+//! | `client` | one exchange on it |
 
 mod body;
+mod client;
 mod common;
 mod control;
 mod pending;
 mod sending;
 mod server;
 mod session;
+mod shared;
 
+pub use client::ClientStream;
 pub use pending::Incoming;
 pub use server::ServerStream;
 pub use session::{Session, SessionLimits};
+pub use shared::{SharedConnection, SharedLimits};
 pub use sigma_http::h3::{FloodLimits, GLITCHES, Glitch};

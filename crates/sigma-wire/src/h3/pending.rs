@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use sigma_buffer::held::Account;
+use sigma_buffer::held::{Account, EXCHANGE_BYTES};
 use sigma_http::h3::{ErrorCode, Event, Glitch, Message, Request, Scope, send_order};
 use sigma_http::{BodyLength, Fault, RequestHead};
 use sigma_net::quic::IncomingStream;
@@ -94,7 +94,7 @@ impl Pending {
             Poll::Pending => (Outcome::Waits, Some(self)),
             Poll::Ready(Ok(Event::Request(request))) => (self.begin(common, *request, body_bytes), None),
             Poll::Ready(Ok(_)) => (Outcome::Over, None),
-            Poll::Ready(Err(Cut::Gone)) => {
+            Poll::Ready(Err(Cut::Reset(_) | Cut::Lost)) => {
                 self.cancel(common);
                 (Outcome::Over, None)
             }
@@ -125,7 +125,8 @@ impl Pending {
         let id = self.receiving.message.id();
         self.sending.set_order(send_order(priority, id));
         let account = Account::of_exchange(&common.account);
-        let running = common.begin(id, head.headers.memory(), account);
+        account.grow(head.headers.memory() + EXCHANGE_BYTES);
+        let running = common.begin(id, account);
         let stream = ServerStream::new(
             Rc::clone(common),
             running,

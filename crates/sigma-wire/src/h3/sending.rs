@@ -4,7 +4,7 @@ use std::task::{Context, Poll};
 
 use sigma_http::h3::{ErrorCode, data_header};
 use sigma_http::{BodyLength, Chunk, Frame, Headers};
-use sigma_net::quic::{SendStream, Stopped};
+use sigma_net::quic::{SendError, SendStream, Stopped};
 
 use super::common::Common;
 
@@ -37,9 +37,14 @@ pub(super) struct Sending {
     pub(super) taken: u64,
 }
 
-/// The reason why a message is not sent any further: the peer wants no more of it.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Unwanted;
+/// The reason why a message is not sent any further.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unwanted {
+    /// The peer wants no more of it.
+    Stopped,
+    /// The stream or the connection has ended.
+    Lost,
+}
 
 impl Sending {
     pub(super) fn new(send: SendStream) -> Sending {
@@ -122,7 +127,7 @@ impl Sending {
         if matches!(self.end, End::Sent) {
             return Poll::Ready(Ok(()));
         }
-        let Some(send) = &mut self.send else { return Poll::Ready(Err(Unwanted)) };
+        let Some(send) = &mut self.send else { return Poll::Ready(Err(Unwanted::Lost)) };
         if self.piece.is_empty() {
             put_trailers(&mut self.end, common, &mut self.small);
         }
@@ -140,7 +145,8 @@ impl Sending {
         }
         match sent {
             Poll::Pending => return Poll::Pending,
-            Poll::Ready(Err(_)) => return Poll::Ready(Err(Unwanted)),
+            Poll::Ready(Err(SendError::Stopped(_))) => return Poll::Ready(Err(Unwanted::Stopped)),
+            Poll::Ready(Err(_)) => return Poll::Ready(Err(Unwanted::Lost)),
             Poll::Ready(Ok(())) => {}
         }
         if matches!(self.end, End::Queued(_)) {
@@ -167,8 +173,15 @@ impl Sending {
         }
     }
 
+    /// Drops the rest of the message: the peer has what it needs.
+    pub(super) fn discard(&mut self) {
+        self.small = Vec::new();
+        self.piece = Chunk::empty();
+        self.end = End::Sent;
+    }
+
     /// Returns the stream of a complete message.
-    pub(super) fn into_sent(&mut self) -> Option<SendStream> {
+    pub(super) fn take_sent(&mut self) -> Option<SendStream> {
         self.send.take()
     }
 }

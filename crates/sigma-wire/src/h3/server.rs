@@ -176,7 +176,7 @@ impl ServerStream {
     /// Ends the stream because its request is cut.
     fn end_input(&mut self, cut: Cut) -> Fault {
         match cut {
-            Cut::Gone => {
+            Cut::Reset(_) | Cut::Lost => {
                 self.lose();
                 client_gone()
             }
@@ -353,7 +353,7 @@ impl Drop for ServerStream {
             () => ErrorCode::INTERNAL_ERROR,
         };
         if self.sending.is_complete() {
-            if let Some(sent) = self.sending.into_sent() {
+            if let Some(sent) = self.sending.take_sent() {
                 self.common.linger(sent);
             }
         } else {

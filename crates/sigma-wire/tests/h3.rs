@@ -1,0 +1,354 @@
+//! Both ends of HTTP/3 understand each other, over QUIC on loopback.
+
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::net::{SocketAddr, UdpSocket};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rcgen::{CertificateParams, KeyPair};
+use sigma_http::h1::{Tolerance, parse_request};
+use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, Headers, Method, RequestHead, ResponseHead};
+use sigma_net::quic::{Endpoint, EndpointOptions, Identities, Neighbours, Place, QuicKeys, QuicLimits};
+use sigma_net::tls::pem::Pair;
+use sigma_net::tls::{
+    Certificates, ClientSettings, ClientTls, Identity, Offer, Resumption, ServerIdentity, Versions,
+};
+use sigma_wire::h2::Reused;
+use sigma_wire::h3::{
+    FloodLimits, Incoming, ServerStream, Session, SessionLimits, SharedConnection, SharedLimits,
+};
+use sigma_wire::{Connection, Downstream, HeadLimits};
+use tokio::task::{LocalSet, spawn_local};
+
+const HEAD: HeadLimits =
+    HeadLimits { line_bytes: 1_000, head_bytes: 1_000, fields: 10, tolerance: Tolerance::NONE };
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const SESSION: SessionLimits = SessionLimits {
+    head: HEAD,
+    body_bytes: 0,
+    requests: 100,
+    head_ms: 60_000,
+    idle_ms: 60_000,
+    streams: 10,
+    pending_resets: 10,
+    header_list_bytes: 1_000,
+    table_bytes: 4_096,
+    blocked_streams: 16,
+    flood: FloodLimits::NONE,
+};
+
+const SHARED: SharedLimits = SharedLimits {
+    head: HEAD,
+    streams: 10,
+    header_list_bytes: 1_000,
+    table_bytes: 4_096,
+    blocked_streams: 16,
+    controls_per_second: u32::MAX,
+};
+
+struct Shown(Certificates);
+
+impl Identities for Shown {
+    fn choose(&self, name: Option<&str>) -> Option<Arc<ServerIdentity>> {
+        self.0.choose(name).cloned()
+    }
+}
+
+fn shown() -> Arc<dyn Identities> {
+    let key = KeyPair::generate().expect("it is set up");
+    let cert = CertificateParams::new(vec!["a.test".to_owned()])
+        .expect("it is set up")
+        .self_signed(&key)
+        .expect("it is set up");
+    let pairs = vec![Pair::parse(&cert.pem(), &key.serialize_pem(), None).expect("it is set up")];
+    let identity = Identity {
+        pairs,
+        versions: Versions::ALL,
+        offer: Offer::default(),
+        client_auth: None,
+        resumption: Resumption::Off,
+    };
+    let identity = Arc::new(ServerIdentity::new(identity).expect("it is set up"));
+    Arc::new(Shown(Certificates::new([("a.test", identity)], None)))
+}
+
+fn bound() -> UdpSocket {
+    UdpSocket::bind("127.0.0.1:0").expect("it is set up")
+}
+
+fn drive(endpoint: &Endpoint) {
+    let endpoint = endpoint.clone();
+    spawn_local(async move { endpoint.run().await });
+}
+
+fn listen() -> (Endpoint, SocketAddr) {
+    let options = EndpointOptions {
+        keys: Arc::new(QuicKeys::random().expect("it is set up")),
+        place: Place { generation: 0, worker: 0 },
+        neighbours: Arc::new(Neighbours::new(1)),
+        steering: None,
+        limits: QuicLimits::default(),
+    };
+    let endpoint = Endpoint::server(bound().into(), options).expect("it is set up");
+    let addr = endpoint.local_addr().expect("it is set up");
+    drive(&endpoint);
+    (endpoint, addr)
+}
+
+/// Runs a client against a server whose requests go to `serve`; `closing` ends the server's session.
+fn run<S: Future<Output = ()> + 'static>(
+    limits: SessionLimits,
+    closing: Rc<Cell<bool>>,
+    serve: impl Fn(Incoming) -> S,
+    ask: impl AsyncFnOnce(Rc<SharedConnection>),
+) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("it is set up");
+    LocalSet::new().block_on(&runtime, async {
+        let (server, addr) = listen();
+        let client = Endpoint::client(bound().into(), QuicLimits::default()).expect("it is set up");
+        drive(&client);
+        let serving = async {
+            let connection = server
+                .next()
+                .await
+                .expect("it is set up")
+                .accept(shown(), &Offer::default())
+                .await
+                .expect("it is set up");
+            let peer = connection.peer();
+            let mut session = Session::accept(connection, peer, limits);
+            while let Some(incoming) = session.next(|| closing.get()).await {
+                spawn_local(serve(incoming));
+            }
+        };
+        let asking = async {
+            let settings = ClientSettings {
+                alpn: vec![b"h3".to_vec()],
+                versions: Versions::ONLY_13,
+                ..ClientSettings::default()
+            };
+            let tls = ClientTls::new(settings).expect("it is set up");
+            let connection = client.connect(addr, "a.test", &tls).await.expect("it is set up");
+            let shared = SharedConnection::open(connection, &SHARED);
+            ask(shared).await;
+        };
+        tokio::select! {
+            () = sigma_net::deadline::drive(|_| 1) => unreachable!("the wheel turns for ever"),
+            done = tokio::time::timeout(PATIENCE, async { tokio::join!(serving, asking) }) => {
+                done.expect("the test hangs");
+            }
+        }
+    });
+}
+
+fn open() -> Rc<Cell<bool>> {
+    Rc::new(Cell::new(false))
+}
+
+/// More than all windows, so that both ends have to wait.
+fn long() -> Vec<u8> {
+    (0..3_000_000u32).map(|n| n as u8).collect()
+}
+
+fn head_of(text: &str) -> RequestHead {
+    let mut head = RequestHead::default();
+    parse_request(text.as_bytes(), &HEAD, &mut head).expect("a valid head").expect("a whole one");
+    head
+}
+
+async fn answer_head(connection: &mut Connection, method: Method) -> Result<ResponseHead, Fault> {
+    let mut head = ResponseHead::default();
+    poll_fn(|cx| connection.poll_head(cx, method, &HEAD, &mut head)).await?;
+    Ok(head)
+}
+
+/// Sends a request with a long body, and checks the response of [`echo`].
+async fn ask_echo(mut connection: Connection) {
+    let mut head = head_of("POST /a?b HTTP/1.1\r\nHost: h\r\nX-A: 1\r\nConnection: x-b\r\n\r\n");
+    let (body, mut taken) = (long(), 0);
+    connection.send_head(&mut head, None, BodyLength::Known(body.len() as u64), None);
+    let (mut got, mut trailers, mut answer) = (Vec::new(), None, None);
+    let mut ended = false;
+    while !ended || trailers.is_none() {
+        poll_fn(|cx| {
+            loop {
+                let flushed = connection.poll_flush(cx).map(|sent| sent.expect("the request leaves"));
+                if flushed.is_pending() || ended || !connection.has_room() {
+                    break;
+                }
+                let piece = Chunk::next_of(&body, &mut taken);
+                ended = piece.is_none();
+                connection.send(piece.map_or(Frame::End, Frame::Data));
+            }
+            if answer.is_none() {
+                let mut head = ResponseHead::default();
+                let came = connection.poll_head(cx, Method::Post, &HEAD, &mut head);
+                if came.map(|came| came.expect("a response")).is_pending() {
+                    return std::task::Poll::Pending;
+                }
+                answer = Some(head);
+            }
+            connection.poll_frame(cx).map(|frame| match frame.expect("a body") {
+                Frame::Data(data) => got.extend_from_slice(&data),
+                Frame::Trailers(fields) => trailers = Some(fields),
+                Frame::End => panic!("the trailers are lost"),
+            })
+        })
+        .await;
+    }
+    let answer = answer.expect("a response");
+    assert_eq!((answer.status, answer.headers.find(b"x-c")), (203, Some(&b"3"[..])));
+    assert!(got == body, "{} bytes", got.len());
+    assert_eq!(trailers.expect("trailers").find(b"x-sum"), Some(&b"9"[..]));
+}
+
+/// Sends the body of the request back as it comes, with trailers.
+async fn echo(incoming: Incoming) {
+    let mut head = RequestHead::default();
+    let (mut stream, accepted) = ServerStream::accept(incoming, [1, 2], &mut head);
+    accepted.expect("a valid head");
+    assert_eq!((head.method, head.path_and_query()), (Method::Post, &b"/a?b"[..]));
+    assert_eq!((head.authority(), head.headers.find(b"x-a")), (&b"h"[..], Some(&b"1"[..])));
+    let mut down = Downstream::H3(&mut stream);
+    let mut answer = ResponseHead::default();
+    answer.status = 203;
+    answer.headers.append("X-C", b"3");
+    down.send_head(&mut answer, BodyLength::Streamed, b"Sun, 06 Nov 1994 08:49:37 GMT");
+    let mut trailers = Headers::default();
+    trailers.append("X-Sum", b"9");
+    let mut trailers = Some(Box::new(trailers));
+    while trailers.is_some() {
+        let frame = poll_fn(|cx| down.poll_frame(cx)).await.expect("a body");
+        assert!(down.has_room());
+        match frame {
+            Frame::Data(_) => down.send(frame),
+            _ => down.send(trailers.take().map_or(Frame::End, Frame::Trailers)),
+        }
+        poll_fn(|cx| down.poll_flush(cx)).await.expect("the response leaves");
+    }
+}
+
+#[test]
+fn several_at_a_time_share_a_connection() {
+    run(SESSION, open(), echo, async |shared| {
+        tokio::join!(
+            ask_echo(Connection::on_h3(&shared, Reused::No)),
+            ask_echo(Connection::on_h3(&shared, Reused::No)),
+        );
+        assert!(shared.is_idle() && shared.has_room(100));
+    });
+}
+
+async fn serve_early(incoming: Incoming) {
+    let (mut stream, _) = ServerStream::accept(incoming, [1, 2], &mut RequestHead::default());
+    let mut down = Downstream::H3(&mut stream);
+    let mut interim = ResponseHead::default();
+    interim.start(103);
+    down.send_interim(&mut interim);
+    let mut answer = ResponseHead::default();
+    answer.start(413);
+    down.send_head(&mut answer, BodyLength::Known(6), b"");
+    down.send(Frame::Data(Chunk::copy_of(b"early\n")));
+    poll_fn(|cx| down.poll_flush(cx)).await.expect("the response leaves");
+}
+
+#[test]
+fn an_early_response_arrives_whole() {
+    run(SESSION, open(), serve_early, async |shared| {
+        let mut connection = Connection::on_h3(&shared, Reused::No);
+        connection.send_head(
+            &mut head_of("POST / HTTP/1.1\r\nHost: h\r\n\r\n"),
+            None,
+            BodyLength::Streamed,
+            None,
+        );
+        poll_fn(|cx| connection.poll_flush(cx)).await.expect("the head leaves");
+        assert_eq!(answer_head(&mut connection, Method::Post).await.expect("an interim head").status, 103);
+        assert_eq!(answer_head(&mut connection, Method::Post).await.expect("a head").status, 413);
+        // The rest of the request is not wanted, which is no fault of the response.
+        for _ in 0..3 {
+            connection.send(Frame::Data(Chunk::copy_of(&[b'x'; 4_000])));
+            poll_fn(|cx| connection.poll_flush(cx)).await.expect("it is sent or dropped");
+        }
+        let frame = poll_fn(|cx| connection.poll_frame(cx)).await.expect("a body");
+        assert!(matches!(frame, Frame::Data(data) if data[..] == *b"early\n"));
+        assert!(matches!(poll_fn(|cx| connection.poll_frame(cx)).await, Ok(Frame::End)));
+    });
+}
+
+#[test]
+fn a_dropped_exchange_cuts_its_response() {
+    let serve = async |incoming| {
+        let (mut stream, _) = ServerStream::accept(incoming, [1, 2], &mut RequestHead::default());
+        let mut down = Downstream::H3(&mut stream);
+        let mut answer = ResponseHead::default();
+        answer.start(200);
+        down.send_head(&mut answer, BodyLength::Known(10), b"");
+        down.send(Frame::Data(Chunk::copy_of(b"half")));
+        poll_fn(|cx| down.poll_flush(cx)).await.expect("it leaves");
+        // The client cancels its second request only.
+        if poll_fn(|cx| down.poll_frame(cx)).await.is_ok() {
+            down.abort();
+        }
+    };
+    run(SESSION, open(), serve, async |shared| {
+        let mut first = Connection::on_h3(&shared, Reused::No);
+        first.send_head(&mut head_of("GET / HTTP/1.1\r\nHost: h\r\n\r\n"), None, BodyLength::None, None);
+        poll_fn(|cx| first.poll_flush(cx)).await.expect("the head leaves");
+        let mut result = answer_head(&mut first, Method::Get).await.map(|_| ());
+        while result.is_ok() {
+            result = poll_fn(|cx| first.poll_frame(cx)).await.map(|_| ());
+        }
+        let kind = result.expect_err("a cut response").kind;
+        assert!(matches!(kind, FaultKind::ResponseIncomplete | FaultKind::ConnectionTerminated), "{kind:?}");
+        let mut second = Connection::on_h3(&shared, Reused::No);
+        second.send_head(
+            &mut head_of("POST / HTTP/1.1\r\nHost: h\r\n\r\n"),
+            None,
+            BodyLength::Streamed,
+            None,
+        );
+        poll_fn(|cx| second.poll_flush(cx)).await.expect("the head leaves");
+        assert_eq!(answer_head(&mut second, Method::Get).await.expect("a head").status, 200);
+        drop((first, second));
+        assert!(shared.is_idle() && !shared.is_spent(100));
+    });
+}
+
+#[test]
+fn a_closing_server_ends_its_requests_and_takes_no_more() {
+    let closing = open();
+    let close = Rc::clone(&closing);
+    let serve = move |incoming| {
+        let close = Rc::clone(&close);
+        async move {
+            let (mut stream, _) = ServerStream::accept(incoming, [1, 2], &mut RequestHead::default());
+            let mut down = Downstream::H3(&mut stream);
+            while !matches!(poll_fn(|cx| down.poll_frame(cx)).await, Ok(Frame::End)) {}
+            close.set(true);
+            let mut answer = ResponseHead::default();
+            answer.start(200);
+            down.send_head(&mut answer, BodyLength::Known(2), b"");
+            down.send(Frame::Data(Chunk::copy_of(b"hi")));
+            poll_fn(|cx| down.poll_flush(cx)).await.expect("the response leaves");
+        }
+    };
+    run(SESSION, closing, serve, async |shared| {
+        let mut first = Connection::on_h3(&shared, Reused::No);
+        first.send_head(&mut head_of("GET / HTTP/1.1\r\nHost: h\r\n\r\n"), None, BodyLength::None, None);
+        poll_fn(|cx| first.poll_flush(cx)).await.expect("the head leaves");
+        assert_eq!(answer_head(&mut first, Method::Get).await.expect("a head").status, 200);
+        assert!(matches!(poll_fn(|cx| first.poll_frame(cx)).await, Ok(Frame::Data(_))));
+        while !shared.is_spent(100) {
+            tokio::task::yield_now().await;
+        }
+        let mut late = Connection::on_h3(&shared, Reused::Yes);
+        late.send_head(&mut head_of("GET / HTTP/1.1\r\nHost: h\r\n\r\n"), None, BodyLength::None, None);
+        let fault = answer_head(&mut late, Method::Get).await.expect_err("no stream");
+        assert!(late.is_unsent() && fault.kind == FaultKind::ConnectionTerminated);
+    });
+}
