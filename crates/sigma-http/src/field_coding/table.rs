@@ -93,6 +93,22 @@ impl<T: Copy> Table<T> {
         true
     }
 
+    /// Returns the number of entries.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Returns how many of the oldest entries leave for a new field of this size.
+    pub(crate) fn leaving_for(&self, size: usize) -> usize {
+        let mut total = self.size as usize + size;
+        let leaves = |entry: &&Entry<T>| {
+            let is_over = total > self.limit as usize;
+            total -= entry.length() + OVERHEAD;
+            is_over
+        };
+        self.entries.iter().take_while(leaves).count()
+    }
+
     fn evict(&mut self, most: usize) {
         while self.size as usize > most {
             let Some(oldest) = self.entries.pop_front() else { return };
