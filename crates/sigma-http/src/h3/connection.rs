@@ -109,7 +109,7 @@ pub struct Codec {
     pub(super) priorities: Priorities,
     /// The number of open streams of each critical type that came.
     critical: [bool; 3],
-    outputs: Outputs,
+    pub(super) outputs: Outputs,
     /// Streams whose field section waits, with the entries that it needs.
     pub(super) blocked: Vec<(u64, u64)>,
     /// The first request that has not begun.
@@ -328,6 +328,7 @@ impl Codec {
     pub fn memory(&self) -> usize {
         let Outputs { control, encoder, decoder } = &self.outputs;
         self.decoder.memory()
+            + self.encoder.memory()
             + self.control.memory()
             + control.capacity()
             + encoder.capacity()

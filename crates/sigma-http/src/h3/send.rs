@@ -6,13 +6,26 @@ use crate::multiplex::fields::is_of_connection;
 use crate::multiplex::{Priority, RequestLine};
 use crate::{HeaderId, Headers, RequestHead};
 
+/// Instructions that wait for the peer's window; beyond them no field enters the table.
+const INSTRUCTIONS_MAX: usize = 4096;
+
+/// The usual size of the prefix of a field section.
+const PREFIX_BYTES: usize = 8;
+
 /// The memory for field sections that is kept between heads.
 const KEPT_SECTION_BYTES: usize = 4096;
 
 impl Codec {
     /// Writes the head of a response, with `date` if it lacks one. Interim heads need no date.
-    pub fn put_response(&mut self, status: u16, headers: &Headers, date: &[u8], out: &mut Vec<u8>) {
-        self.put_section(out, |encoder, section| {
+    pub fn put_response(
+        &mut self,
+        stream: u64,
+        status: u16,
+        headers: &Headers,
+        date: &[u8],
+        out: &mut Vec<u8>,
+    ) {
+        self.put_section(stream, out, |encoder, section| {
             encoder.status(status, section);
             for (id, name, value) in headers.fields() {
                 if !is_of_connection(id) {
@@ -26,8 +39,8 @@ impl Codec {
     }
 
     /// Writes the head of a request.
-    pub fn put_request(&mut self, head: &RequestHead, line: RequestLine<'_>, out: &mut Vec<u8>) {
-        self.put_section(out, |encoder, section| {
+    pub fn put_request(&mut self, stream: u64, head: &RequestHead, line: RequestLine<'_>, out: &mut Vec<u8>) {
+        self.put_section(stream, out, |encoder, section| {
             let other = HeaderId::Other;
             encoder.encode(other, b":method", head.method_token(), section);
             encoder.encode(other, b":scheme", line.scheme, section);
@@ -46,8 +59,8 @@ impl Codec {
     }
 
     /// Writes trailers.
-    pub fn put_trailers(&mut self, headers: &Headers, out: &mut Vec<u8>) {
-        self.put_section(out, |encoder, section| {
+    pub fn put_trailers(&mut self, stream: u64, headers: &Headers, out: &mut Vec<u8>) {
+        self.put_section(stream, out, |encoder, section| {
             for (id, name, value) in headers.fields() {
                 if !is_of_connection(id) {
                     encoder.encode(id, name, value, section);
@@ -58,13 +71,19 @@ impl Codec {
 
     fn put_section(
         &mut self,
+        stream: u64,
         out: &mut Vec<u8>,
         fields: impl FnOnce(&mut super::qpack::Encoder, &mut Vec<u8>),
     ) {
         let mut section = std::mem::take(&mut self.section);
-        self.encoder.begin(&mut section);
+        let instructions = &mut self.outputs.encoder;
+        self.encoder.begin(stream, instructions.len() < INSTRUCTIONS_MAX);
         fields(&mut self.encoder, &mut section);
-        FrameHeader { kind: kind::HEADERS, length: section.len() as u64 }.put(out);
+        instructions.append(&mut self.encoder.instructions);
+        let mut prefix = Vec::with_capacity(PREFIX_BYTES);
+        self.encoder.end(&mut prefix);
+        FrameHeader { kind: kind::HEADERS, length: (prefix.len() + section.len()) as u64 }.put(out);
+        out.extend_from_slice(&prefix);
         out.extend_from_slice(&section);
         if section.capacity() <= KEPT_SECTION_BYTES {
             section.clear();

@@ -46,7 +46,7 @@ fn settings(pairs: &[(u64, u64)]) -> Vec<u8> {
 fn section(fields: &[(&str, &str)]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut encoder = qpack::Encoder::default();
-    encoder.begin(&mut out);
+    encoder.end(&mut out);
     for (name, value) in fields {
         encoder.encode(HeaderId::of(name.as_bytes()), name.as_bytes(), value.as_bytes(), &mut out);
     }
@@ -424,7 +424,7 @@ fn heads_pass_from_side_to_side() {
     let wire = b"PUT /a?b HTTP/1.1\r\nHost: h.test\r\nX-One: 1\r\nConnection: close\r\n\r\n";
     crate::h1::parse_request(wire, &HEAD, &mut head).unwrap();
     let mut out = Vec::new();
-    client.put_request(&head, RequestLine { scheme: b"https", target: b"/a?b" }, &mut out);
+    client.put_request(0, &head, RequestLine { scheme: b"https", target: b"/a?b" }, &mut out);
     let Ok(Event::Request(request)) =
         server.read(&mut Message::new(0, false), &mut Chunk::copy_of(&out), false)
     else {
@@ -439,10 +439,10 @@ fn heads_pass_from_side_to_side() {
     answer.start(404);
     answer.headers.append("X-Two", b"2");
     let mut out = Vec::new();
-    server.put_response(404, &answer.headers, b"today", &mut out);
+    server.put_response(0, 404, &answer.headers, b"today", &mut out);
     out.extend_from_slice(&data_header(2));
     out.extend_from_slice(b"hi");
-    server.put_trailers(&answer.headers, &mut out);
+    server.put_trailers(0, &answer.headers, &mut out);
     let (mut message, mut input) = (Message::new(0, false), Chunk::copy_of(&out));
     let Ok(Event::Response(got)) = client.read(&mut message, &mut input, true) else { panic!("a response") };
     assert_eq!((got.status, got.headers.get(HeaderId::Date)), (404, Some(&b"today"[..])));

@@ -108,8 +108,8 @@ impl ClientStream {
         // A client opens the bidirectional streams: each fourth number.
         let id = send.id().index() * 4;
         let common = &self.connection.common;
-        let mut sending = Sending::new(send);
-        sending.head(|out| common.with(|codec| codec.put_request(head, line, out)));
+        let mut sending = Sending::new(id, send);
+        sending.head(|out| common.with(|codec| codec.put_request(id, head, line, out)));
         common.with(|codec| codec.note_sent(0, 1));
         sending.begin_body(length, length.is_empty());
         let running = common.begin(id, Account::lasting());

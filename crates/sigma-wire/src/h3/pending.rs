@@ -71,7 +71,7 @@ impl Pending {
         }
         let number = common.look(sigma_http::h3::Codec::begun);
         let receiving = Receiving::new(Message::new(id, false), recv);
-        Some(Pending { receiving, sending: Sending::new(send), since_ms: now_ms, number, is_early })
+        Some(Pending { receiving, sending: Sending::new(id, send), since_ms: now_ms, number, is_early })
     }
 
     /// Returns the memory of the head so far.

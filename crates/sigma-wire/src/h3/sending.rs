@@ -25,6 +25,7 @@ enum End {
 /// The writing of one message.
 #[derive(Debug)]
 pub(super) struct Sending {
+    id: u64,
     send: Option<SendStream>,
     /// Heads and small pieces that were not passed to the stream.
     small: Vec<u8>,
@@ -47,8 +48,9 @@ pub(super) enum Unwanted {
 }
 
 impl Sending {
-    pub(super) fn new(send: SendStream) -> Sending {
+    pub(super) fn new(id: u64, send: SendStream) -> Sending {
         Sending {
+            id,
             send: Some(send),
             small: Vec::new(),
             piece: Chunk::empty(),
@@ -129,7 +131,7 @@ impl Sending {
         }
         let Some(send) = &mut self.send else { return Poll::Ready(Err(Unwanted::Lost)) };
         if self.piece.is_empty() {
-            put_trailers(&mut self.end, common, &mut self.small);
+            put_trailers(self.id, &mut self.end, common, &mut self.small);
         }
         if !self.small.is_empty() {
             send.put(&std::mem::take(&mut self.small));
@@ -139,7 +141,7 @@ impl Sending {
         if bytes > 0 {
             common.with(|codec| codec.note_sent(bytes as u64, 1));
         }
-        if sent.is_ready() && put_trailers(&mut self.end, common, &mut self.small) {
+        if sent.is_ready() && put_trailers(self.id, &mut self.end, common, &mut self.small) {
             send.put(&std::mem::take(&mut self.small));
             sent = send.poll_send(cx, &mut Chunk::empty());
         }
@@ -187,9 +189,9 @@ impl Sending {
 }
 
 /// Writes queued trailers; returns true if there were any.
-fn put_trailers(end: &mut End, common: &Common, out: &mut Vec<u8>) -> bool {
+fn put_trailers(id: u64, end: &mut End, common: &Common, out: &mut Vec<u8>) -> bool {
     let End::Queued(trailers) = end else { return false };
     let Some(trailers) = trailers.take() else { return false };
-    common.with(|codec| codec.put_trailers(&trailers, out));
+    common.with(|codec| codec.put_trailers(id, &trailers, out));
     true
 }

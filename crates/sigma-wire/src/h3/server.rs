@@ -232,8 +232,11 @@ impl ServerStream {
         }
         if self.answer == Answer::Awaited {
             frame_response(head, BodyLength::None, false);
+            let id = self.receiving.message.id();
             let Self { common, sending, .. } = self;
-            sending.head(|out| common.with(|codec| codec.put_response(head.status, &head.headers, b"", out)));
+            sending.head(|out| {
+                common.with(|codec| codec.put_response(id, head.status, &head.headers, b"", out))
+            });
             sending.push();
         }
     }
@@ -254,8 +257,9 @@ impl ServerStream {
             let id = self.receiving.message.id();
             self.sending.set_order(send_order(Priority::parse(value), id));
         }
+        let id = self.receiving.message.id();
         let Self { common, sending, .. } = self;
-        sending.head(|out| common.with(|codec| codec.put_response(status, headers, date, out)));
+        sending.head(|out| common.with(|codec| codec.put_response(id, status, headers, date, out)));
         sending.begin_body(length, self.bodiless);
     }
 

@@ -1,25 +1,44 @@
 //! Encoding of field sections.
 //!
-//! Sections refer to the static table alone, so the peer never waits for one. Strings are Huffman-coded at the start
-//! of a connection only, as in HPACK: to save a byte costs more instructions than the rest of the encoding.
+//! A section refers to the static table, and to entries of the dynamic table that the peer has acknowledged: it never
+//! waits at the peer. The table learns as in HPACK: a field enters it the second time. An entry stays while a section
+//! that refers to it is not acknowledged.
+//!
+//! Strings are Huffman-coded at the start of a connection only, as in HPACK: to save a byte costs more instructions
+//! than the rest of the encoding.
 
 use super::fixed::{self, Found};
 use crate::HeaderId;
+use crate::field_coding::memory::{self, Memory, mix, sample};
+use crate::field_coding::table::{self, Table};
 use crate::field_coding::{HpackError, huffman, integer};
 use crate::h3::error::{Broken, ErrorCode};
 
 /// The number of string bytes that are Huffman-coded on a connection: about its first ten heads.
 const CODED_BYTES: u32 = 4096;
 
+/// The largest used part of the peer's table.
+const TABLE_BYTES_MAX: u64 = 4096;
+
+/// Sections that refer to the table and are not acknowledged. A peer that acknowledges nothing gets no further ones.
+const OUTSTANDING_MAX: usize = 128;
+
 /// A shorter cookie could be guessed from sizes (RFC 9204 §7.1.3).
 const GUESSABLE_COOKIE: usize = 20;
 
 const INDEXED_STATIC: (u8, u32) = (0xc0, 6);
+const INDEXED_DYNAMIC: (u8, u32) = (0x80, 6);
 const NAMED_STATIC: (u8, u32) = (0x50, 4);
+const NAMED_DYNAMIC: (u8, u32) = (0x40, 4);
 const LITERAL: (u8, u32) = (0x20, 3);
 /// The flag of a value that no intermediary may put into a table.
 const NEVER_NAMED: u8 = 0x20;
 const NEVER_LITERAL: u8 = 0x10;
+
+const INSERT_NAMED_STATIC: (u8, u32) = (0xc0, 6);
+const INSERT_LITERAL: (u8, u32) = (0x40, 5);
+const CAPACITY: (u8, u32) = (0x20, 5);
+const VALUE: (u8, u32) = (0, 7);
 
 /// An integer of an instruction has at most this number of bytes.
 const PIECE_MAX: usize = 8;
@@ -31,11 +50,79 @@ pub struct Encoder {
     coded: u32,
     /// An incomplete instruction of the peer's decoder.
     piece: Vec<u8>,
+    /// The instructions for the peer's decoder.
+    pub instructions: Vec<u8>,
+    dynamic: Option<Box<Dynamic>>,
 }
 
 impl Default for Encoder {
     fn default() -> Encoder {
-        Encoder { coded: CODED_BYTES, piece: Vec::new() }
+        Encoder { coded: CODED_BYTES, piece: Vec::new(), instructions: Vec::new(), dynamic: None }
+    }
+}
+
+/// A section that refers to the table.
+#[derive(Debug, Clone, Copy)]
+struct Section {
+    stream: u64,
+    /// Entries that it needs.
+    required: u64,
+    /// The first entry that it refers to.
+    first: u64,
+}
+
+/// The dynamic table of the peer.
+#[derive(Debug)]
+struct Dynamic {
+    table: Table<()>,
+    memory: Memory,
+    /// The number of entries that the announced capacity has room for.
+    entries_max: u64,
+    /// Entries ever inserted.
+    inserted: u64,
+    /// Entries that the peer has acknowledged.
+    known: u64,
+    outstanding: Vec<Section>,
+    /// The acknowledged entries at the start of the section that is written.
+    base: u64,
+    /// What it refers to.
+    section: Section,
+    may_refer: bool,
+    may_insert: bool,
+}
+
+impl Dynamic {
+    /// Refers to the entry of this age, if the peer has it.
+    fn refer(&mut self, age: usize) -> Option<usize> {
+        let at = self.inserted - 1 - age as u64;
+        if !self.may_refer || at >= self.base {
+            return None;
+        }
+        self.section.required = self.section.required.max(at + 1);
+        self.section.first = self.section.first.min(at);
+        Some((self.base - 1 - at) as usize)
+    }
+
+    /// Returns true if a field of this size may enter: the entries that leave for it are acknowledged, and no section
+    /// on its way refers to them.
+    fn may_enter(&self, size: usize) -> bool {
+        if !self.may_insert || size > self.table.limit() as usize / 2 {
+            return false;
+        }
+        let leaving = self.table.leaving_for(size) as u64;
+        let end = self.inserted - self.table.len() as u64 + leaving;
+        let sections = self.outstanding.iter().chain([&self.section]);
+        leaving == 0 || (end <= self.known && sections.into_iter().all(|section| end <= section.first))
+    }
+
+    fn insert(&mut self, name: &[u8], value: &[u8], hashes: [u32; 2], has_static_name: bool) {
+        self.table.add(name, value, ());
+        self.inserted += 1;
+        self.memory.count_added();
+        self.memory.register(hashes[1]);
+        if !has_static_name {
+            self.memory.register(hashes[0]);
+        }
     }
 }
 
@@ -44,34 +131,134 @@ const fn bad_instruction(reason: &'static str) -> Broken {
 }
 
 impl Encoder {
-    /// Starts a section: writes its prefix.
-    pub fn begin(&mut self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&[0, 0]);
+    /// Uses a dynamic table: the peer has announced this capacity.
+    pub fn set_table(&mut self, announced: u64) {
+        let bytes = announced.min(TABLE_BYTES_MAX);
+        let entries_max = announced / table::OVERHEAD as u64;
+        if bytes < 2 * table::OVERHEAD as u64 || self.dynamic.is_some() {
+            return;
+        }
+        integer::put(CAPACITY.0, CAPACITY.1, bytes as usize, &mut self.instructions);
+        self.dynamic = Some(Box::new(Dynamic {
+            table: Table::new(bytes as u32),
+            memory: Memory::default(),
+            entries_max,
+            inserted: 0,
+            known: 0,
+            outstanding: Vec::new(),
+            base: 0,
+            section: Section { stream: 0, required: 0, first: u64::MAX },
+            may_refer: false,
+            may_insert: false,
+        }));
+    }
+
+    /// Returns the memory of the table.
+    pub fn memory(&self) -> usize {
+        self.dynamic.as_ref().map_or(0, |dynamic| dynamic.table.limit() as usize + size_of::<Dynamic>())
+    }
+
+    /// Starts a section on a stream. `may_insert` is false while the peer takes no instructions.
+    pub fn begin(&mut self, stream: u64, may_insert: bool) {
+        if let Some(dynamic) = &mut self.dynamic {
+            dynamic.memory.begin();
+            dynamic.base = dynamic.known;
+            dynamic.section = Section { stream, required: 0, first: u64::MAX };
+            dynamic.may_refer = dynamic.outstanding.len() < OUTSTANDING_MAX;
+            dynamic.may_insert = may_insert && dynamic.may_refer;
+        }
+    }
+
+    /// Ends a section: writes its prefix, which stands before its fields.
+    pub fn end(&mut self, out: &mut Vec<u8>) {
+        let Some(dynamic) = self.dynamic.as_mut().filter(|dynamic| dynamic.section.required > 0) else {
+            out.extend_from_slice(&[0, 0]);
+            return;
+        };
+        let section = dynamic.section;
+        let encoded = section.required % (2 * dynamic.entries_max) + 1;
+        integer::put(0, 8, encoded as usize, out);
+        integer::put(0, 7, (dynamic.base - section.required) as usize, out);
+        dynamic.outstanding.push(section);
     }
 
     /// Writes a field. `name` may have any case and is written in lower case. `id` is `HeaderId::of(name)`.
     pub fn encode(&mut self, id: HeaderId, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
-        let found = fixed::find(name, value);
-        let secret = is_secret(id, name, value);
-        let index = match found {
-            Found::Field(index) if !secret => {
-                integer::put(INDEXED_STATIC.0, INDEXED_STATIC.1, index, out);
-                return;
-            }
-            Found::Field(index) | Found::Name(index) => Some(index),
-            Found::Nothing => None,
+        let (index, is_whole) = match fixed::find(name, value) {
+            Found::Field(index) => (Some(index), true),
+            Found::Name(index) => (Some(index), false),
+            Found::Nothing => (None, false),
         };
-        match index {
-            Some(index) => {
-                let never = if secret { NEVER_NAMED } else { 0 };
-                integer::put(NAMED_STATIC.0 | never, NAMED_STATIC.1, index, out);
-            }
-            None => {
-                let never = if secret { NEVER_LITERAL } else { 0 };
-                self.string::<true>((LITERAL.0 | never, LITERAL.1), name, out);
-            }
+        if is_secret(id, name, value) {
+            self.literal(index, NEVER_NAMED, NEVER_LITERAL, name, out);
+            self.string::<false>(VALUE, value, out);
+            return;
         }
-        self.string::<false>((0, 7), value, out);
+        if is_whole {
+            integer::put(INDEXED_STATIC.0, INDEXED_STATIC.1, index.unwrap_or_default(), out);
+            return;
+        }
+        if !self.put_known(index, name, value, out) {
+            self.literal(index, 0, 0, name, out);
+            self.string::<false>(VALUE, value, out);
+        }
+    }
+
+    /// Writes a field by the dynamic table, or lets it enter. Returns true if it was written.
+    fn put_known(&mut self, index: Option<usize>, name: &[u8], value: &[u8], out: &mut Vec<u8>) -> bool {
+        let Some(dynamic) = &mut self.dynamic else { return false };
+        let is_named = |field: (&[u8], &[u8], ())| field.0.eq_ignore_ascii_case(name);
+        let is = |field: (&[u8], &[u8], ())| field.1 == value && is_named(field);
+        let name_hash = match index {
+            Some(index) => mix(index as u32, 0),
+            None => memory::hash_of_name(name),
+        };
+        let hash = mix(name_hash, sample(value, 0));
+        let found = match dynamic.memory.guess(&dynamic.table, is) {
+            None => {
+                let found = dynamic.memory.find(hash, &dynamic.table, is);
+                found.inspect(|age| dynamic.memory.follow(*age))
+            }
+            found => found,
+        };
+        if let Some(age) = found {
+            let Some(relative) = dynamic.refer(age) else { return false };
+            integer::put(INDEXED_DYNAMIC.0, INDEXED_DYNAMIC.1, relative, out);
+            return true;
+        }
+        let is_again = dynamic.memory.notice(hash) | (index.is_none() && dynamic.memory.notice(name_hash));
+        let mut named = None;
+        if index.is_none() {
+            let age = dynamic.memory.find(name_hash, &dynamic.table, is_named);
+            named = age.and_then(|age| dynamic.refer(age));
+        }
+        if is_again && dynamic.may_enter(table::size(name, value)) {
+            dynamic.insert(name, value, [name_hash, hash], index.is_some());
+            self.put_insert(index, name, value);
+        }
+        let Some(relative) = named else { return false };
+        integer::put(NAMED_DYNAMIC.0, NAMED_DYNAMIC.1, relative, out);
+        self.string::<false>(VALUE, value, out);
+        true
+    }
+
+    /// Writes the instruction for a new entry.
+    fn put_insert(&mut self, index: Option<usize>, name: &[u8], value: &[u8]) {
+        let mut out = std::mem::take(&mut self.instructions);
+        match index {
+            Some(index) => integer::put(INSERT_NAMED_STATIC.0, INSERT_NAMED_STATIC.1, index, &mut out),
+            None => self.string::<true>(INSERT_LITERAL, name, &mut out),
+        }
+        self.string::<false>(VALUE, value, &mut out);
+        self.instructions = out;
+    }
+
+    /// Writes the name of a literal; its value follows.
+    fn literal(&mut self, index: Option<usize>, named: u8, unnamed: u8, name: &[u8], out: &mut Vec<u8>) {
+        match index {
+            Some(index) => integer::put(NAMED_STATIC.0 | named, NAMED_STATIC.1, index, out),
+            None => self.string::<true>((LITERAL.0 | unnamed, LITERAL.1), name, out),
+        }
     }
 
     /// Writes `:status`.
@@ -100,23 +287,40 @@ impl Encoder {
     /// # Errors
     /// Returns an error if an instruction cannot be followed; it ends the connection.
     pub fn instruct(&mut self, bytes: &[u8]) -> Result<(), Broken> {
-        let mut bytes = bytes;
-        while let Some((first, after)) = bytes.split_first() {
-            self.piece.push(*first);
-            bytes = after;
+        for byte in bytes {
+            self.piece.push(*byte);
             let first = self.piece[0];
             let bits = if first & 0x80 != 0 { 7 } else { 6 };
             match integer::take(&mut self.piece.as_slice(), bits) {
-                Ok(_) => self.piece.clear(),
-                Err(HpackError::Truncated) if self.piece.len() < PIECE_MAX => continue,
+                Ok(number) => {
+                    self.piece.clear();
+                    self.follow(first, number.into())?;
+                }
+                Err(HpackError::Truncated) if self.piece.len() < PIECE_MAX => {}
                 Err(_) => return Err(bad_instruction("a number of an instruction is too large")),
             }
-            match first >> 6 {
-                // No section refers to the dynamic table, and no entry was inserted.
-                0 => return Err(bad_instruction("an entry is acknowledged that was not inserted")),
-                2 | 3 => return Err(bad_instruction("a section is acknowledged that needs no entries")),
-                // A stream was cancelled.
-                _ => {}
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self, first: u8, number: u64) -> Result<(), Broken> {
+        const UNKNOWN: Broken = bad_instruction("a section is acknowledged that needs no entries");
+        const UNSENT: Broken = bad_instruction("an entry is acknowledged that was not inserted");
+        match (first >> 6, self.dynamic.as_deref_mut()) {
+            // 01xxxxxx: Stream Cancellation.
+            (1, None) => {}
+            (1, Some(dynamic)) => dynamic.outstanding.retain(|section| section.stream != number),
+            // 00xxxxxx: Insert Count Increment.
+            (0, Some(dynamic)) if number > 0 && number <= dynamic.inserted - dynamic.known => {
+                dynamic.known += number;
+            }
+            (0, _) => return Err(UNSENT),
+            // 1xxxxxxx: Section Acknowledgment.
+            (_, None) => return Err(UNKNOWN),
+            (_, Some(dynamic)) => {
+                let at = dynamic.outstanding.iter().position(|section| section.stream == number);
+                let section = dynamic.outstanding.remove(at.ok_or(UNKNOWN)?);
+                dynamic.known = dynamic.known.max(section.required);
             }
         }
         Ok(())

@@ -174,7 +174,153 @@ fn text() -> impl Strategy<Value = Vec<u8>> {
     proptest::collection::vec(any::<u8>(), 0..80)
 }
 
+/// Two ends with one table; the order of bytes on the streams is up to the test.
+struct Ends {
+    encoder: Encoder,
+    decoder: Decoder,
+    stream: u64,
+}
+
+impl Ends {
+    fn new(table_bytes: u32) -> Ends {
+        let mut encoder = Encoder::default();
+        encoder.set_table(table_bytes.into());
+        Ends { encoder, decoder: Decoder::new(table_bytes), stream: 0 }
+    }
+
+    /// Encodes a section on the next stream.
+    fn encode(&mut self, fields: &Fields) -> Vec<u8> {
+        let (mut section, mut out) = (Vec::new(), Vec::new());
+        self.encoder.begin(self.stream, true);
+        self.stream += 4;
+        for (name, value) in fields {
+            self.encoder.encode(HeaderId::of(name), name, value, &mut section);
+        }
+        self.encoder.end(&mut out);
+        out.append(&mut section);
+        out
+    }
+
+    /// Passes all instructions of the encoder, and acknowledges them.
+    fn pass_instructions(&mut self) {
+        let before = self.decoder.inserted();
+        self.decoder.instruct(&std::mem::take(&mut self.encoder.instructions)).unwrap();
+        let inserted = self.decoder.inserted() - before;
+        if inserted > 0 {
+            let mut out = Vec::new();
+            integer::put(0, 6, inserted as usize, &mut out);
+            self.encoder.instruct(&out).unwrap();
+        }
+    }
+
+    fn acknowledge(&mut self, stream: u64) {
+        let mut out = Vec::new();
+        integer::put(0x80, 7, stream as usize, &mut out);
+        self.encoder.instruct(&out).unwrap();
+    }
+}
+
+#[test]
+fn repeated_fields_become_indices_once_acknowledged() {
+    let mut ends = Ends::new(4096);
+    let fields = pairs(&[(":status", "200"), ("x-one", "a longer value"), ("server", "sigma")]);
+    let sizes: Vec<usize> = (0..5)
+        .map(|round| {
+            let section = ends.encode(&fields);
+            // Instructions arrive later than sections: nothing waits.
+            assert_eq!(decode(&mut ends.decoder, &section), Ok(fields.clone()), "{round}");
+            if section[0] != 0 {
+                ends.acknowledge(ends.stream - 4);
+            }
+            ends.pass_instructions();
+            section.len()
+        })
+        .collect();
+    assert_eq!((sizes[2], sizes[3], sizes[4]), (5, 5, 5), "prefix and three indices: {sizes:?}");
+    assert!(sizes[1] > 15, "{sizes:?}");
+    assert_eq!(ends.decoder.inserted(), 2);
+}
+
+#[test]
+fn a_peer_that_acknowledges_nothing_gets_no_references() {
+    let mut ends = Ends::new(512);
+    for round in 0..40u32 {
+        let fields = pairs(&[("x-a", "1234567"), ("x-b", "12345678"), ("x-c", &round.to_string())]);
+        let section = ends.encode(&fields);
+        assert_eq!(section[..2], [0, 0]);
+        assert_eq!(decode(&mut ends.decoder, &section), Ok(fields));
+    }
+    ends.decoder.instruct(&ends.encoder.instructions).unwrap();
+    let mut few = Ends::new(4096);
+    let fields = pairs(&[("x-a", "1234567")]);
+    for _ in 0..400 {
+        few.encode(&fields);
+        few.pass_instructions();
+    }
+    assert_eq!(few.encode(&fields)[..2], [0, 0], "sections are not acknowledged");
+    for stream in (0..1600).step_by(4) {
+        let mut cancel = Vec::new();
+        integer::put(0x40, 6, stream, &mut cancel);
+        few.encoder.instruct(&cancel).unwrap();
+    }
+    assert_ne!(few.encode(&fields)[..2], [0, 0], "they were cancelled");
+}
+
+#[test]
+fn acknowledgements_are_checked() {
+    let mut ends = Ends::new(4096);
+    let fields = pairs(&[("x-a", "1234567")]);
+    ends.encode(&fields);
+    ends.encode(&fields);
+    let code = |result: Result<(), crate::h3::error::Broken>| result.map_err(|broken| broken.code.0);
+    assert_eq!(code(ends.encoder.instruct(&[2])), Err(0x202), "one entry was inserted");
+    assert_eq!(code(ends.encoder.instruct(&[0])), Err(0x202));
+    assert_eq!(code(ends.encoder.instruct(&[1])), Ok(()));
+    assert_eq!(code(ends.encoder.instruct(&[1])), Err(0x202));
+    assert_eq!(code(ends.encoder.instruct(&[0x80])), Err(0x202), "stream 0 had no reference");
+    ends.encode(&fields);
+    assert_eq!(code(ends.encoder.instruct(&[0x88])), Ok(()));
+    assert_eq!(code(ends.encoder.instruct(&[0x88])), Err(0x202));
+}
+
 proptest! {
+    /// Whatever order acknowledgements have, every section is decoded at once, and references stay valid until then.
+    #[test]
+    fn sections_never_wait_and_stay_decodable(
+        table_bytes in 0u32..600,
+        rounds in proptest::collection::vec((0usize..6, 0usize..12, any::<bool>(), 0u8..4), 1..120),
+    ) {
+        let mut ends = Ends::new(table_bytes);
+        let mut late: Vec<(u64, Vec<u8>, Fields)> = Vec::new();
+        for (name, value, passes, takes) in rounds {
+            let fields: Fields = (0..4)
+                .map(|at| {
+                    let name = format!("x-{}", (name + at) % 7);
+                    (name.into_bytes(), format!("{:0w$}", value + at, w = 3 * value + 1).into_bytes())
+                })
+                .collect();
+            let stream = ends.stream;
+            let section = ends.encode(&fields);
+            late.push((stream, section, fields));
+            if passes {
+                ends.pass_instructions();
+            }
+            for _ in 0..takes {
+                if late.is_empty() {
+                    break;
+                }
+                let (stream, section, fields) = late.remove(value % late.len());
+                prop_assert_eq!(decode(&mut ends.decoder, &section), Ok(fields));
+                if section[0] != 0 {
+                    ends.acknowledge(stream);
+                }
+            }
+        }
+        for (_, section, fields) in late {
+            prop_assert_eq!(decode(&mut ends.decoder, &section), Ok(fields));
+        }
+    }
+
     #[test]
     fn encoded_fields_are_decoded(
         list in proptest::collection::vec((text(), text()), 0..80),
@@ -189,7 +335,7 @@ proptest! {
         }
         fields.iter_mut().for_each(|(name, _)| name.make_ascii_lowercase());
         let mut section = Vec::new();
-        encoder.begin(&mut section);
+        encoder.end(&mut section);
         for (name, value) in &fields {
             encoder.encode(HeaderId::of(name), name, value, &mut section);
         }
