@@ -194,7 +194,7 @@ impl Inner {
         self.held = 0;
     }
 
-    /// Queues bytes of a stream behind what is held back.
+    /// Queues bytes of a stream behind its held bytes.
     pub(super) fn hold(&mut self, id: StreamId, bytes: Bytes) {
         if let Some(stream) = self.streams.get_mut(&id) {
             self.held += bytes.len();
@@ -228,7 +228,7 @@ impl Inner {
         Ok(true)
     }
 
-    /// Drops what a stream holds back.
+    /// Drops the held bytes of a stream.
     pub(super) fn drop_held(&mut self, id: StreamId) {
         if let Some(stream) = self.streams.get_mut(&id) {
             self.held -= stream.held.drain(..).map(|bytes| bytes.len()).sum::<usize>();

@@ -1,7 +1,8 @@
 //! The driver: it moves datagrams between the socket and the connections, and keeps their time.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
@@ -16,9 +17,13 @@ use super::endpoint::EndpointCounts;
 use super::ids::{Place, QuicKeys, destination};
 use super::neighbours::{Neighbours, Strays};
 use super::socket::{Batch, Packet, QuicSocket};
+use super::succession::{Forwarded, Predecessors};
 
 /// Batches that the driver receives before other tasks run.
 const BATCHES_PER_TURN: usize = 4;
+
+/// Forwarded packets that the driver handles before other tasks run.
+const FORWARDED_PER_TURN: usize = 64;
 
 /// Datagrams in one send: more would delay other connections, and the kernel allows 64.
 const SEGMENTS_MAX: usize = 16;
@@ -89,7 +94,7 @@ pub(super) struct Core {
     /// By their handles, which are small numbers.
     connections: Vec<Option<Rc<Shared>>>,
     timeouts: BTreeSet<(Instant, usize)>,
-    /// Clients that nobody has admitted yet.
+    /// Clients before their admission.
     pub(super) arrivals: VecDeque<quinn_proto::Incoming>,
     pub(super) acceptor: Option<Waker>,
     /// New clients are refused.
@@ -102,6 +107,8 @@ pub(super) struct Core {
     keys: Rc<Routing>,
     strays: Option<Strays>,
     sleep: Option<Pin<Box<Sleep>>>,
+    /// Another process reads the socket, and forwards the packets of this one.
+    forwarded: Option<Forwarded>,
 }
 
 /// Finds the owners of packets.
@@ -109,22 +116,34 @@ pub(super) struct Routing {
     pub(super) keys: std::sync::Arc<QuicKeys>,
     pub(super) place: Place,
     pub(super) neighbours: std::sync::Arc<Neighbours>,
+    /// The address of the socket.
+    pub(super) addr: Option<SocketAddr>,
+    /// Made with the first packet for a process before this one.
+    pub(super) predecessors: OnceCell<Option<Predecessors>>,
 }
 
 impl Routing {
-    /// Forwards a packet of another worker; returns None for it.
+    /// Forwards a packet of another worker or process; returns None for it.
     fn keep(&self, packet: Packet, counts: &Cell<EndpointCounts>) -> Option<Packet> {
         let owner = destination(&packet.bytes).and_then(|id| self.keys.open(id));
-        match owner {
-            Some(owner) if owner.generation == self.place.generation && owner.worker != self.place.worker => {
-                let forwarded = self.neighbours.forward(owner.worker, &packet);
-                EndpointCounts::change(counts, |counts| match forwarded {
-                    true => counts.forwarded += 1,
-                    false => counts.dropped += 1,
-                });
-                None
-            }
-            _ => Some(packet),
+        let Some(owner) = owner.filter(|owner| *owner != self.place) else { return Some(packet) };
+        let forwarded = match owner.generation == self.place.generation {
+            true => self.neighbours.forward(owner.worker, &packet),
+            false => self.forward_back(owner, &packet),
+        };
+        EndpointCounts::change(counts, |counts| match forwarded {
+            true => counts.forwarded += 1,
+            false => counts.dropped += 1,
+        });
+        // A process that is gone has left its connections: they get a stateless reset.
+        (!forwarded && owner.generation != self.place.generation).then_some(packet)
+    }
+
+    fn forward_back(&self, owner: Place, packet: &Packet) -> bool {
+        let predecessors = self.predecessors.get_or_init(|| Predecessors::open().ok());
+        match (predecessors, self.addr) {
+            (Some(predecessors), Some(addr)) => predecessors.forward(&self.keys, owner, addr, packet),
+            _ => false,
         }
     }
 }
@@ -158,13 +177,14 @@ impl Driver {
                 keys: Rc::new(routing),
                 strays,
                 sleep: None,
+                forwarded: None,
             }),
             half_open: Rc::default(),
             counts: Cell::default(),
         })
     }
 
-    /// Drives until the socket fails.
+    /// Drives until the socket fails, or the last connection of a closed endpoint has ended.
     pub(super) fn poll_run(&self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         // Nothing that happens below has to wake this task.
         self.queue.waker.borrow_mut().take();
@@ -175,6 +195,7 @@ impl Driver {
             core.turn(self, &mut wakers);
             match received {
                 Err(error) => Poll::Ready(Err(error)),
+                Ok(_) if core.is_closing && core.endpoint.open_connections() == 0 => Poll::Ready(Ok(())),
                 Ok(more) => {
                     if more || !self.queue.list.borrow().is_empty() {
                         cx.waker().wake_by_ref();
@@ -198,6 +219,11 @@ impl Core {
             let bytes = BytesMut::from(&stray.bytes[..]);
             self.handle(driver, now, Packet { from: stray.from, to: stray.to, ecn: stray.ecn, bytes });
         }
+        if let Some(mut forwarded) = self.forwarded.take() {
+            let more = self.receive_forwarded(driver, cx, now, &mut forwarded);
+            self.forwarded = Some(forwarded);
+            return more;
+        }
         BATCH.with_borrow_mut(|batch| {
             for _ in 0..BATCHES_PER_TURN {
                 let routing = Rc::clone(&self.keys);
@@ -216,6 +242,33 @@ impl Core {
             }
             Ok(true)
         })
+    }
+
+    /// Handles packets that the next process forwards; returns true if there may be more.
+    fn receive_forwarded(
+        &mut self,
+        driver: &Driver,
+        cx: &mut Context<'_>,
+        now: Instant,
+        forwarded: &mut Forwarded,
+    ) -> std::io::Result<bool> {
+        for _ in 0..FORWARDED_PER_TURN {
+            match forwarded.poll_next(cx) {
+                Poll::Pending => return Ok(false),
+                Poll::Ready(Ok(Some(packet))) => self.handle(driver, now, packet),
+                Poll::Ready(Ok(None)) => {}
+                Poll::Ready(Err(error)) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Leaves the socket to the next process, which forwards the packets of this one.
+    pub(super) fn hand_over(&mut self) -> std::io::Result<()> {
+        self.is_closing = true;
+        let addr = self.keys.addr.ok_or(std::io::ErrorKind::AddrNotAvailable)?;
+        self.forwarded = Some(Forwarded::open(&self.keys.keys, self.keys.place, addr)?);
+        Ok(())
     }
 
     /// Handles one datagram.
@@ -345,7 +398,7 @@ impl Core {
         }
     }
 
-    /// Takes the events of a connection, and sends what it has to send.
+    /// Takes the events of a connection, and sends its packets.
     pub(super) fn drive(
         &mut self,
         driver: &Driver,

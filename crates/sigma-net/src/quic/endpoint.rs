@@ -1,6 +1,6 @@
 //! One UDP socket of a worker, with its connections.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -125,12 +125,13 @@ impl Endpoint {
         let offered = serves.then(|| Arc::new(server.clone()));
         let machine = quinn_proto::Endpoint::new(Arc::new(config), offered, socket.discovers_mtu(), None);
         let strays = neighbours.join(place.worker);
-        let routing = Routing { keys, place, neighbours };
+        let addr = socket.local_addr();
+        let routing = Routing { keys, place, neighbours, addr, predecessors: OnceCell::new() };
         let driver = Driver::new(socket, machine, routing, strays, &limits);
         Ok(Endpoint { driver, server: Rc::new(server), transport, limits })
     }
 
-    /// Drives the endpoint and its connections.
+    /// Drives the endpoint and its connections, until the last one has ended after [`Endpoint::close`].
     ///
     /// # Errors
     /// Returns the error of the operating system when the socket cannot be read any more.
@@ -162,6 +163,17 @@ impl Endpoint {
             core.acceptor.take()
         };
         acceptor.into_iter().for_each(Waker::wake);
+        self.driver.queue.wake();
+    }
+
+    /// Leaves the socket to the next process, which has the same keys and a later generation: it forwards the packets
+    /// of the connections of this one. New clients are refused.
+    pub fn hand_over(&self) {
+        let handed_over = self.driver.core.borrow_mut().hand_over();
+        if let Err(error) = handed_over {
+            tracing::warn!(%error, "connections over QUIC end with the upgrade");
+        }
+        self.driver.queue.wake();
     }
 
     /// Returns the address that the socket is bound to.

@@ -23,6 +23,7 @@ mod retry;
 mod session;
 mod socket;
 mod stream;
+mod succession;
 #[cfg(test)]
 mod tests;
 

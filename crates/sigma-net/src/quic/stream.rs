@@ -193,7 +193,7 @@ impl SendStream {
 
     /// Sets the priority: streams of a higher one go first, equal ones share.
     pub fn set_priority(&mut self, priority: i32) {
-        // A stream that is over has none.
+        // A closed stream ignores it.
         let _ = self.shared.inner.borrow_mut().machine.send_stream(self.id).set_priority(priority);
     }
 }
