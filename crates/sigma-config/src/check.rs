@@ -167,13 +167,17 @@ impl Rules<'_> {
                 // UDP ports are separate from TCP ports.
                 canonical.push_str("/udp");
             }
+            // HTTP/3 has the UDP port of the same number.
+            let quic = place.contains_key("http3").then(|| format!("{canonical}/udp"));
             let pointer = member(&pointer, "address");
-            if let Some(first) = taken.get(&canonical) {
-                let message = format!("{canonical} is already the address of {first}");
-                self.error(&pointer, "duplicate_address", message, "give each its own address");
-                continue;
+            for canonical in std::iter::once(canonical).chain(quic) {
+                if let Some(first) = taken.get(&canonical) {
+                    let message = format!("{canonical} is already the address of {first}");
+                    self.error(&pointer, "duplicate_address", message, "give each its own address");
+                    continue;
+                }
+                taken.insert(canonical, pointer.clone());
             }
-            taken.insert(canonical, pointer);
         }
         if self.root.get("listeners").and_then(Value::as_array).is_some_and(Vec::is_empty) {
             self.error("listeners", "length", "no listener is named", "name one, or leave `listeners` out");

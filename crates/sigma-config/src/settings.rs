@@ -5,6 +5,7 @@
 mod client_address;
 mod compat;
 mod http2;
+mod http3;
 mod listener;
 mod operators;
 mod router;
@@ -29,6 +30,7 @@ pub(crate) use client_address::breaches as client_address_breaches;
 pub use client_address::{AddressField, ClientAddress};
 pub use compat::{Compat, UnknownFields};
 pub use http2::Http2;
+pub use http3::Http3;
 pub use listener::{Listener, StreamListener, default_listeners, written_listener};
 pub use operators::{
     Admin, AdminApiVersion, AdminKey, AdminRole, AdminTls, Control, NiubixAdmin, Operators, Status,

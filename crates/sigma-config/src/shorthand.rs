@@ -168,6 +168,13 @@ fn expand_listeners(listeners: &mut Value) -> usize {
             Some(Value::Bool(false)) => drop(item.as_object_mut().and_then(|item| item.shift_remove("tls"))),
             _ => {}
         }
+        match item.get("http3") {
+            Some(Value::Bool(true)) => item["http3"] = json!({}),
+            Some(Value::Bool(false)) => {
+                drop(item.as_object_mut().and_then(|item| item.shift_remove("http3")))
+            }
+            _ => {}
+        }
         let Some(address) = item.get("address").and_then(Value::as_str) else { continue };
         let Some(port) = address.strip_prefix(':').and_then(|port| port.parse::<u16>().ok()) else {
             continue;

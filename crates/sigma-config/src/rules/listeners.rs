@@ -11,8 +11,39 @@ pub(crate) fn of_document(root: &Object) -> Vec<Problem> {
     listeners.flat_map(|(index, listener)| of_listener(&element("listeners", index), listener)).collect()
 }
 
-/// Reports the fields of a listener that its `stream` does not support.
 fn of_listener(place: &str, listener: &Value) -> Vec<Problem> {
+    let mut found = of_stream(place, listener);
+    found.extend(of_http3(place, listener));
+    found
+}
+
+/// Reports why a listener cannot have HTTP/3.
+fn of_http3(place: &str, listener: &Value) -> Option<Problem> {
+    listener.get("http3").filter(|http3| **http3 != Value::Null)?;
+    let has = |field: &str| listener.get(field).is_some_and(|value| *value != Value::Null);
+    let address = listener.get("address").and_then(Value::as_str).unwrap_or_default();
+    let protocols = listener.get("tls").and_then(|tls| tls.get("protocols")).and_then(Value::as_array);
+    let (message, hint) = match () {
+        () if has("stream") => ("`stream` sessions have no HTTP", "remove `http3` or `stream`"),
+        () if address.starts_with("unix:") => (
+            "HTTP/3 has an address and a UDP port, and this is a Unix socket",
+            "write ip:port, [v6]:port or :port",
+        ),
+        () if !has("tls") => ("HTTP/3 is always encrypted, and the listener has no `tls`", "add `tls`"),
+        () if has("proxy_protocol") => (
+            "the PROXY protocol needs a connection, and HTTP/3 is over UDP",
+            "give HTTP/3 a listener of its own",
+        ),
+        () if protocols.is_some_and(|all| !all.iter().any(|version| version == "TLSv1.3")) => {
+            ("HTTP/3 needs TLS 1.3, which `tls.protocols` does not name", "add `TLSv1.3` to `tls.protocols`")
+        }
+        () => return None,
+    };
+    Some(Problem::new(member(place, "http3"), "conflict", message).hint(hint))
+}
+
+/// Reports the fields of a listener that its `stream` does not support.
+fn of_stream(place: &str, listener: &Value) -> Vec<Problem> {
     let is_written = |field: &str| listener.get(field).is_some_and(|value| *value != Value::Null);
     let mut found = Vec::new();
     let mut refuse = |field: &str, message: &str, hint: &str| {
@@ -78,5 +109,16 @@ mod tests {
         );
         check(json!({"address": "unix:/a", "stream": "udp"}), &["listeners[0].address"]);
         check(json!({"address": "unix:/a", "stream": "tcp"}), &[]);
+        check(json!({"address": ":1", "tls": {}, "http3": {}}), &[]);
+        check(json!({"address": ":1", "tls": {"protocols": ["TLSv1.2", "TLSv1.3"]}, "http3": {}}), &[]);
+        for listener in [
+            json!({"address": ":1", "http3": {}}),
+            json!({"address": "unix:/a", "tls": {}, "http3": {}}),
+            json!({"address": ":1", "tls": {}, "http3": {}, "stream": "tls"}),
+            json!({"address": ":1", "tls": {}, "http3": {}, "proxy_protocol": {"trusted": ["::1"]}}),
+            json!({"address": ":1", "tls": {"protocols": ["TLSv1.2"]}, "http3": {}}),
+        ] {
+            check(listener, &["listeners[0].http3"]);
+        }
     }
 }

@@ -32,6 +32,9 @@ pub struct Listener {
     /// TLS: `true`, `auto` or a table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<crate::tls::ListenerTls>,
+    /// HTTP/3 on the UDP port with the same number: `true` or a table. It needs `tls`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http3: Option<super::Http3>,
     /// The PROXY protocol of connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy_protocol: Option<crate::tls::ListenerProxyProtocol>,
@@ -57,6 +60,15 @@ impl Listener {
         }
     }
 
+    /// Returns the UDP port of its HTTP/3, if it has one.
+    #[must_use]
+    pub fn quic_place(&self) -> Option<ListenPlace> {
+        match &self.address {
+            ListenAddress::Tcp(address) if self.http3.is_some() => Some(ListenPlace::Udp(*address)),
+            _ => None,
+        }
+    }
+
     /// Creates a listener without options.
     #[must_use]
     pub fn new(address: ListenAddress) -> Listener {
@@ -67,6 +79,7 @@ impl Listener {
             name: None,
             stream: None,
             tls: None,
+            http3: None,
             proxy_protocol: None,
         }
     }
