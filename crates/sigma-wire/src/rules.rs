@@ -1,7 +1,16 @@
 //! The rules for a peer in every version, and the faults of peers that break them.
 
 use sigma_http::head::INTERIM_MAX;
-use sigma_http::{Fault, FaultKind, Headers};
+use sigma_http::{Fault, FaultKind, Headers, ResponseHead};
+
+/// Adds `Alt-Svc` to a response without one (RFC 7838 §3): a node may have announced something itself.
+pub(crate) fn announce(alternative: Option<&str>, head: &mut ResponseHead) {
+    if let Some(value) = alternative
+        && head.headers.find(b"alt-svc").is_none()
+    {
+        head.headers.append("Alt-Svc", value.as_bytes());
+    }
+}
 
 /// Returns the fault of a node that breaks a rule.
 pub(crate) fn bad_response(reason: &'static str) -> Fault {

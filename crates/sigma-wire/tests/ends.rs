@@ -128,6 +128,7 @@ async fn one_exchange_at_a_time() {
         head_ms: NOT_LONG_MS,
         idle_ms: NOT_LONG_MS,
         half_close_ms: NOT_LONG_MS,
+        alternative: None,
     });
     let mut server = Server::new(far, Chunk::empty(), limits, Rc::new(Cell::new(true)));
     let serve = async {
@@ -151,6 +152,7 @@ fn served(half_close_ms: u64, listens: &Rc<Cell<bool>>) -> (Stream, Server) {
         head_ms: NOT_LONG_MS,
         idle_ms: NOT_LONG_MS,
         half_close_ms,
+        alternative: None,
     };
     (near, Server::new(far, Chunk::empty(), Rc::new(limits), Rc::clone(listens)))
 }
@@ -268,7 +270,7 @@ async fn a_half_closed_client_is_gone_after_a_time_without_a_byte() {
 #[tokio::test]
 async fn several_at_a_time_share_a_connection() {
     let serve = async |far| {
-        let mut session = Session::accept(far, Chunk::empty(), Peer::Unix, SESSION);
+        let mut session = Session::accept(far, Chunk::empty(), Peer::Unix, SESSION, None);
         let mut served = 0;
         while let Some(incoming) = session.next(|| false).await {
             served += 1;

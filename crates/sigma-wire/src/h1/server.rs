@@ -17,7 +17,7 @@ use sigma_http::{
 use sigma_net::{Deadline, Stream};
 
 use super::flush;
-use crate::rules::{NO_ROOM, check_body, lower};
+use crate::rules::{NO_ROOM, announce, check_body, lower};
 
 /// The limit of bytes of further requests that are read during a request.
 const AHEAD_BYTES: usize = 64 * 1024;
@@ -37,6 +37,8 @@ pub struct ServerLimits {
     pub idle_ms: u64,
     /// How long a client that has closed its sending side is served without a byte to it.
     pub half_close_ms: u64,
+    /// The value of `Alt-Svc` in responses (RFC 7838); unset where nothing is announced.
+    pub alternative: Option<Box<str>>,
 }
 
 /// The reason why there is no request.
@@ -380,6 +382,7 @@ impl Server {
     }
 
     pub(crate) fn send_head(&mut self, head: &mut ResponseHead, length: BodyLength, date: &[u8]) {
+        announce(self.limits.alternative.as_deref(), head);
         // The last chance to announce the end of the connection.
         self.persists &= self.listens.get() && self.may_discard_rest();
         self.patience = None;

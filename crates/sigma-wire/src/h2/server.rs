@@ -9,7 +9,7 @@ use sigma_http::{BodyLength, Fault, Frame, HeaderId, Headers, Method, RequestHea
 use sigma_net::Deadline;
 
 use super::mux::Mux;
-use crate::rules::{check_body, client_gone, field_bytes, lower};
+use crate::rules::{announce, check_body, client_gone, field_bytes, lower};
 use crate::tunnel::Tunnel;
 
 /// State that the streams of a connection share.
@@ -18,6 +18,8 @@ pub(super) struct Shared {
     pub(super) mux: Rc<Mux>,
     /// Bytes of a request body; 0 for no limit.
     pub(super) body_bytes: u64,
+    /// The value of `Alt-Svc` in responses (RFC 7838).
+    pub(super) alternative: Option<Box<str>>,
 }
 
 /// A stream opened by the client, with the head of its request.
@@ -169,6 +171,7 @@ impl ServerStream {
     }
 
     pub(crate) fn send_head(&mut self, head: &mut ResponseHead, length: BodyLength, date: &[u8]) {
+        announce(self.shared.alternative.as_deref(), head);
         self.bodiless = frame_response(head, length, self.bodiless).is_empty();
         self.respond(head.status, &head.headers, date, length);
     }

@@ -95,11 +95,18 @@ pub struct Session {
 }
 
 impl Session {
-    /// Takes a connection whose client has sent `first`, the beginning of the preface. `peer` is the name in logs.
-    pub fn accept(stream: Stream, first: Chunk, peer: Peer, limits: SessionLimits) -> Session {
+    /// Takes a connection whose client has sent `first`, the beginning of the preface. `peer` is the name in logs,
+    /// `alternative` the value of `Alt-Svc` in responses.
+    pub fn accept(
+        stream: Stream,
+        first: Chunk,
+        peer: Peer,
+        limits: SessionLimits,
+        alternative: Option<Box<str>>,
+    ) -> Session {
         let mux = Mux::new(config(&limits));
         let transport = Transport::new(stream, first, Rc::clone(&mux));
-        let shared = Rc::new(Shared { mux, body_bytes: limits.body_bytes });
+        let shared = Rc::new(Shared { mux, body_bytes: limits.body_bytes, alternative });
         let deadline = Deadline::new();
         deadline.set(limits.head_ms);
         Session {
