@@ -90,6 +90,14 @@ pub enum Counter {
     TlsHandshakes,
     /// Failed TLS handshakes with clients
     TlsHandshakeFailures,
+    /// Clients over QUIC that had to prove their address first
+    QuicRetries,
+    /// Clients over QUIC without a response: too many handshakes were incomplete
+    QuicIgnored,
+    /// Packets of QUIC passed to their worker, or to the process before
+    QuicForwarded,
+    /// Packets of QUIC whose worker could not take them
+    QuicDropped,
     /// WebSockets opened by `Upgrade` (RFC 6455).
     WebsocketsByUpgrade,
     /// Open WebSockets by `Upgrade`; goes up and down
@@ -176,7 +184,7 @@ impl Counter {
 const KINDS: &str = "refusals_";
 
 /// Every counter with its public name, in the order of [`Counter`].
-const NAMES: [(Counter, &str); 68] = [
+const NAMES: [(Counter, &str); 72] = [
     (Counter::Requests, "requests"),
     (Counter::ExchangesEnded, "exchanges_ended"),
     (Counter::Responses1xx, "responses_1xx"),
@@ -213,6 +221,10 @@ const NAMES: [(Counter, &str); 68] = [
     (Counter::ErrorLinesDropped, "error_lines_dropped"),
     (Counter::TlsHandshakes, "tls_handshakes"),
     (Counter::TlsHandshakeFailures, "tls_handshake_failures"),
+    (Counter::QuicRetries, "quic_retries"),
+    (Counter::QuicIgnored, "quic_ignored"),
+    (Counter::QuicForwarded, "quic_forwarded"),
+    (Counter::QuicDropped, "quic_dropped"),
     (Counter::WebsocketsByUpgrade, "websockets_by_upgrade"),
     (Counter::WebsocketsByUpgradeActive, "websockets_by_upgrade_active"),
     (Counter::WebsocketsByConnect, "websockets_by_connect"),

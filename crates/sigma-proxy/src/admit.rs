@@ -198,7 +198,7 @@ pub(crate) async fn shaken(
 }
 
 /// Counts a failed handshake. A client that left before its ClientHello was complete does not count.
-fn failed(
+pub(crate) fn failed(
     worker: &Worker,
     origin: Origin,
     listener: &ListenerOptions,

@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 
 use sigma_config::process::Sandbox;
 use sigma_config::settings::{ListenPlace, Settings};
-use sigma_net::deadline;
 use sigma_net::latest::{Taker, Teller, latest};
 use sigma_net::listen::Opened;
+use sigma_net::quic::Endpoint;
 use sigma_net::uring::Sizes;
 use sigma_net::worker::{Io, kept_up};
+use sigma_net::{BoundSocket, deadline};
 use sigma_observe::counters::WorkerCounters;
 use sigma_observe::log_buffer::{LogSink, LogWriter};
 use sigma_plugin::Local;
@@ -24,7 +25,8 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::flow::udp::{Hall, Passing, go_on, receive_loop};
 use crate::inheritance::{BindError, Bound, Inheritance, Listeners};
-use crate::listen::accept_loop;
+use crate::listen::{accept_loop, quic};
+use crate::quic_state::QuicShared;
 use crate::snapshot::Snapshot;
 use crate::worker::Worker;
 
@@ -179,6 +181,7 @@ impl Gateway {
         let (name, io) = (format!("sigma-worker-{number}"), io_of(&snapshot.settings));
         let is_filtered = snapshot.settings.process.sandbox == Sandbox::Full;
         let datagram_share = sigma_net::limits::datagram_share(self.inheritance.counters().len());
+        QuicShared::of(&node).set_workers(self.inheritance.counters().len());
         let thread = sigma_net::worker::spawn(name, cpu, io, is_filtered, move || async move {
             let local = Local::new(number, seed);
             let worker = Worker::new(snapshot, counters, log, health, (node, local), watchers, seed);
@@ -392,6 +395,8 @@ struct Acceptor {
     stop: Rc<Notify>,
     /// For datagrams: the sessions.
     hall: Option<Rc<Hall>>,
+    /// For HTTP/3: its socket.
+    endpoint: Option<Endpoint>,
 }
 
 /// Mostly one for each listener; more where the process before had more workers.
@@ -403,6 +408,10 @@ const STOP_ACCEPTING: Duration = Duration::from_millis(100);
 fn open(worker: &Rc<Worker>, accepting: &mut Accepting, listeners: Listeners) {
     for (place, socket, name) in listeners.open {
         let stop = Rc::new(Notify::new());
+        if has_http3(worker, &place) {
+            accepting.entry(place.clone()).or_default().extend(open_quic(worker, place, socket, name, stop));
+            continue;
+        }
         let (worker, own_place, stopping) = (Rc::clone(worker), place.clone(), Rc::clone(&stop));
         let (task, hall) = match socket.open() {
             Ok(Opened::Connections(listening)) => {
@@ -427,8 +436,37 @@ fn open(worker: &Rc<Worker>, accepting: &mut Accepting, listeners: Listeners) {
                 continue;
             }
         };
-        accepting.entry(place).or_default().push(Acceptor { task, stop, hall });
+        accepting.entry(place).or_default().push(Acceptor { task, stop, hall, endpoint: None });
     }
+}
+
+/// Returns true if a place is the UDP port of a listener with HTTP/3.
+fn has_http3(worker: &Worker, place: &ListenPlace) -> bool {
+    let ListenPlace::Udp(addr) = place else { return false };
+    let view = worker.view();
+    view.snapshot.listener(&ListenPlace::Tcp(*addr)).is_some_and(|listener| listener.http3.is_some())
+}
+
+/// Starts the endpoint of a listener with HTTP/3.
+fn open_quic(
+    worker: &Rc<Worker>,
+    place: ListenPlace,
+    socket: BoundSocket,
+    name: Option<String>,
+    stop: Rc<Notify>,
+) -> Option<Acceptor> {
+    let addr = place.ip()?;
+    let endpoint = quic::open_endpoint(worker, &place, socket)?;
+    let (driven, own) = (endpoint.clone(), endpoint.clone());
+    let driving = Rc::clone(worker);
+    tokio::task::spawn_local(kept_up("driving HTTP/3", move || {
+        quic::drive(Rc::clone(&driving), driven.clone())
+    }));
+    let (worker, stopping) = (Rc::clone(worker), Rc::clone(&stop));
+    let task = tokio::task::spawn_local(kept_up("accepting HTTP/3", move || {
+        quic::quic_loop(Rc::clone(&worker), endpoint.clone(), addr, name.clone(), Rc::clone(&stopping))
+    }));
+    Some(Acceptor { task, stop, hall: None, endpoint: Some(own) })
 }
 
 fn close(accepting: &mut Accepting, place: &ListenPlace) {
@@ -458,6 +496,10 @@ fn pass(accepting: &Accepting, passing: &mpsc::Sender<Vec<Passing>>) {
         if let Some(hall) = &acceptor.hall {
             acceptor.stop.notify_one();
             hall.pass(&mut sessions);
+        }
+        if let Some(endpoint) = &acceptor.endpoint {
+            acceptor.stop.notify_one();
+            endpoint.hand_over();
         }
     }
     // There is room for one of each worker.

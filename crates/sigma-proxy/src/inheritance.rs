@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sigma_config::settings::{ListenPlace, Listener};
+use sigma_config::settings::{ListenPlace, Listener, StreamListener};
 use sigma_net::listen::{Claim, Occupant, SocketFile, Transport};
 use sigma_net::tls::{SharedKey, TicketKeys};
 use sigma_net::{BoundSocket, Sockets};
@@ -200,6 +200,7 @@ impl Inheritance {
     /// # Errors
     /// Returns an error if a listener cannot be bound; nothing has changed then.
     pub(crate) fn bind(&self, wanted: &[Listener]) -> Result<Bound, BindError> {
+        let wanted = &with_quic(wanted)[..];
         let is_held = |listener: &&Listener| self.listening.iter().any(|held| held.serves(listener));
         // Unix sockets first: a client that reaches a port may rely on them.
         let mut missing: Vec<(&Listener, ListenPlace)> =
@@ -299,6 +300,18 @@ impl Inheritance {
     pub(crate) fn release_sockets(&mut self) {
         self.listening.iter_mut().for_each(|held| held.sockets.clear());
     }
+}
+
+/// Returns the listeners, and one of UDP for each that has HTTP/3: its socket is bound, inherited and closed alike.
+fn with_quic(wanted: &[Listener]) -> Vec<Listener> {
+    let of_quic = |listener: &Listener| Listener {
+        stream: Some(StreamListener::Udp),
+        tls: None,
+        http3: None,
+        ..listener.clone()
+    };
+    let quic = wanted.iter().filter(|listener| listener.quic_place().is_some()).map(of_quic);
+    wanted.iter().cloned().chain(quic).collect()
 }
 
 fn handles(held: &[Held], workers: usize) -> Result<Vec<Listeners>, BindError> {

@@ -29,6 +29,7 @@ pub mod live;
 mod outbound;
 mod passage;
 mod pressure;
+mod quic_state;
 mod refusals;
 mod refuser;
 mod retry;

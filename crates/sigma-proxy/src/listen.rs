@@ -1,5 +1,6 @@
 //! Accept: from a listening socket to exchanges, one task per connection.
 
+pub(crate) mod quic;
 mod streams;
 
 use std::cell::Cell;
@@ -16,7 +17,7 @@ use sigma_observe::counters::Counter;
 use sigma_observe::moment;
 use sigma_plugin::traffic::Traffic;
 use sigma_wire::Downstream;
-use sigma_wire::h1::{NoRequest, Server};
+use sigma_wire::h1::{NoRequest, Server, ServerLimits};
 use tokio::sync::Notify;
 
 use crate::addresses::Counted;
@@ -27,7 +28,7 @@ use crate::flow;
 use crate::refusals;
 use crate::snapshot::edge::ListenerOptions;
 use crate::worker::{Entered, View, Worker};
-use streams::multiplexed;
+use streams::{Multiplexed, multiplexed};
 
 /// Pause after a failed accept: the usual reason, no free file descriptor, needs time to pass.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -99,7 +100,7 @@ pub(crate) async fn accept_loop(
                     None => {
                         let early = Chunk::empty();
                         let admitted = Admitted { stream, early, origin, is_misplaced: false };
-                        start(counted, serve(entered, admitted, open));
+                        start(counted, serve(entered, admitted, open, None));
                     }
                     Some(listener) if listener.is_stream => {
                         let own = || Traffic::of(&worker.node, &worker.local, &place.to_string());
@@ -249,6 +250,7 @@ async fn serve_admitted(
 ) {
     // Boxed, so that the memory of a handshake is free again when it is over.
     let admitted = Box::pin(admit(&entered.0, stream, origin, &listener)).await;
+    let alternative = quic::alternative(&entered.0, &listener);
     drop(listener);
     let Some(admitted) = admitted else { return };
     if admitted.is_misplaced {
@@ -257,9 +259,10 @@ async fn serve_admitted(
     if admitted.stream.tls().is_some_and(|facts| facts.alpn.as_deref() == Some(b"h2")) {
         let Admitted { stream, early, origin, .. } = admitted;
         let info = ConnectionInfo::new(origin, &stream);
-        Box::pin(multiplexed(entered, (stream, early), info, open)).await;
+        let session = Multiplexed::over_tcp(&entered.0, (stream, early), &info, alternative);
+        Box::pin(multiplexed(entered, session, info, open)).await;
     } else {
-        Box::pin(serve(entered, admitted, open)).await;
+        Box::pin(serve(entered, admitted, open, alternative)).await;
     }
 }
 
@@ -288,10 +291,18 @@ async fn answer_misplaced(entered: Entered, admitted: Admitted, open: Rc<Cell<bo
     }
 }
 
-/// Serves a connection that begins with HTTP/1.
-fn serve(entered: Entered, admitted: Admitted, open: Rc<Cell<bool>>) -> impl Future<Output = ()> {
+/// Serves a connection that begins with HTTP/1. `alternative` is the value of `Alt-Svc` in its responses.
+fn serve(
+    entered: Entered,
+    admitted: Admitted,
+    open: Rc<Cell<bool>>,
+    alternative: Option<Box<str>>,
+) -> impl Future<Output = ()> {
     let Admitted { stream, early, origin, .. } = admitted;
-    let limits = Rc::clone(&entered.0.view().server_limits);
+    let mut limits = Rc::clone(&entered.0.view().server_limits);
+    if alternative.is_some() {
+        limits = Rc::new(ServerLimits { alternative, ..ServerLimits::clone(&limits) });
+    }
     let info = ConnectionInfo::new(origin, &stream);
     let server = Server::new(stream, early, limits, Rc::clone(&open));
     converse(Box::new(Http1Connection { server, info, entered, open }))
@@ -314,7 +325,8 @@ async fn converse(mut http1: Box<Http1Connection>) {
         }
         if server.may_be_preface() && Box::pin(server.is_preface()).await {
             let Http1Connection { server, info, entered, open } = *http1;
-            return Box::pin(multiplexed(entered, server.into_parts(), info, open)).await;
+            let session = Multiplexed::over_tcp(&entered.0, server.into_parts(), &info, None);
+            return Box::pin(multiplexed(entered, session, info, open)).await;
         }
         // Boxed, so that an idle connection's task does not hold room for an exchange.
         let mut exchange = Box::pin(exchange(&mut http1));

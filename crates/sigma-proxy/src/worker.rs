@@ -34,6 +34,7 @@ use crate::guards::{Guards, OwnGuards};
 use crate::live::{Live, LiveReporter};
 use crate::outbound::Calls;
 use crate::pressure::{Pressure, Strain, is_refused};
+use crate::quic_state::QuicPorts;
 use crate::retry::{Load, Recent};
 use crate::snapshot::{Snapshot, Upstream};
 use crate::tap::{TapOrders, Taps};
@@ -168,6 +169,8 @@ pub(crate) struct Worker {
     random: Cell<u64>,
     pub(crate) drain: Drain,
     connections: Cell<u32>,
+    /// The addresses where it has HTTP/3.
+    pub(crate) quic_ports: QuicPorts,
     /// The state that sessions over UDP share.
     pub(crate) datagrams: Datagrams,
     /// Bounds the TLS handshakes under way.
@@ -228,6 +231,7 @@ impl Worker {
             drain: Drain::default(),
             connections: Cell::new(0),
             datagrams: Datagrams::default(),
+            quic_ports: QuicPorts::default(),
             connection_numbers: Cell::new(0),
             live: Live::new(live),
             taps: Taps::new(taps),

@@ -96,7 +96,11 @@ fn tell_of(lines: u64, level: Level) {
 /// Returns the filter of `error_log.level`. At `warn` it also passes the few lines about the start of the
 /// process and the results of reloads, for readers of warnings only.
 fn filter(level: &str) -> Result<EnvFilter, String> {
-    let directives = if level == "warn" { format!("warn,{LIFE}=info") } else { level.to_owned() };
+    let mut directives = if level == "warn" { format!("warn,{LIFE}=info") } else { level.to_owned() };
+    if !matches!(level, "debug" | "trace") {
+        // Its warnings are about single packets, which any client can send.
+        directives.push_str(",quinn_proto=error");
+    }
     EnvFilter::try_new(directives).map_err(|error| error.to_string())
 }
 

@@ -173,7 +173,8 @@ impl Task<'_> {
             }
         };
         let (place, proxy_protocol) = (listener.place(), listener.proxy_protocol.clone());
-        Some(ListenerOptions { place, proxy_protocol, tls, is_stream })
+        let http3 = listener.http3.clone();
+        Some(ListenerOptions { place, proxy_protocol, tls, is_stream, http3 })
     }
 }
 

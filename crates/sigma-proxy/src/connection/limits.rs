@@ -1,9 +1,10 @@
 //! The limits of clients' connections, from the settings.
 
-use sigma_config::settings::{Settings, Tolerate};
+use sigma_config::settings::{Http3, Settings, Tolerate};
 use sigma_http::h1::{HeadLimits, Tolerance};
 use sigma_wire::h1::ServerLimits;
 use sigma_wire::h2::{FloodLimits, SessionLimits};
+use sigma_wire::h3;
 
 /// Returns the limits of a connection.
 pub(crate) fn server_limits(settings: &Settings) -> ServerLimits {
@@ -20,6 +21,7 @@ pub(crate) fn server_limits(settings: &Settings) -> ServerLimits {
         head_ms: timeouts.request_head_ms.into(),
         idle_ms: timeouts.keepalive_ms.into(),
         half_close_ms: timeouts.half_close_ms.into(),
+        alternative: None,
     }
 }
 
@@ -56,6 +58,27 @@ pub(crate) fn session_limits(settings: &Settings) -> SessionLimits {
             resets_per_minute: http2.resets_per_minute,
             controls_per_second: http2.control_frames_per_second,
         },
+    }
+}
+
+/// Returns the limits of a connection of HTTP/3; the defaults without settings.
+pub(crate) fn h3_limits(settings: &Settings, http3: Option<&Http3>) -> h3::SessionLimits {
+    let default = Http3::default();
+    let http3 = http3.unwrap_or(&default);
+    let SessionLimits { head, body_bytes, requests, head_ms, idle_ms, pending_resets, flood, .. } =
+        session_limits(settings);
+    h3::SessionLimits {
+        head,
+        body_bytes,
+        requests,
+        head_ms,
+        idle_ms,
+        streams: http3.concurrent_streams,
+        pending_resets,
+        header_list_bytes: http3.header_list_bytes,
+        table_bytes: http3.qpack_table_bytes,
+        blocked_streams: http3.qpack_blocked_streams,
+        flood,
     }
 }
 

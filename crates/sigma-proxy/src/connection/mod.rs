@@ -6,12 +6,13 @@ mod tls;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+use sigma_net::tls::Facts;
 use sigma_net::{Peer, Stream};
 use sigma_observe::date::Clock;
 use sigma_plugin::context::Client;
 use sigma_plugin::variables::tick;
 
-pub(crate) use limits::{answer_limits, server_limits, session_limits};
+pub(crate) use limits::{answer_limits, h3_limits, server_limits, session_limits};
 pub(crate) use tls::TlsSession;
 
 /// The source and destination addresses of a request; the same for all requests of a connection.
@@ -66,5 +67,10 @@ impl ConnectionInfo {
     /// Returns the facts about `stream` once it may carry requests.
     pub(crate) fn new(origin: Origin, stream: &Stream) -> ConnectionInfo {
         ConnectionInfo { origin, session: TlsSession::of(stream).map(Rc::new) }
+    }
+
+    /// Returns the facts about a connection over QUIC.
+    pub(crate) fn over_quic(origin: Origin, facts: &Facts) -> ConnectionInfo {
+        ConnectionInfo { origin, session: Some(Rc::new(TlsSession::from_facts(facts.clone()))) }
     }
 }

@@ -27,10 +27,14 @@ pub(crate) struct TlsSession {
 impl TlsSession {
     /// Returns the session of `stream`, if it is encrypted.
     pub(crate) fn of(stream: &Stream) -> Option<TlsSession> {
-        let facts = stream.tls()?.clone();
+        stream.tls().cloned().map(TlsSession::from_facts)
+    }
+
+    /// Returns the session with these facts.
+    pub(crate) fn from_facts(facts: Facts) -> TlsSession {
         let judged = Cell::new((facts.revision, facts.client_certificate));
         let judged_later = RefCell::default();
-        Some(TlsSession { tls: Rc::new(shown(&facts)), facts, judged, judged_later })
+        TlsSession { tls: Rc::new(shown(&facts)), facts, judged, judged_later }
     }
 
     /// Returns true if a client certificate was requested.

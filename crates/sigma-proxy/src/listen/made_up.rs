@@ -29,6 +29,7 @@ pub(super) fn accepted(worker: &Rc<Worker>, open: &Open, stream: Stream) -> impl
         Entered(Rc::clone(worker)),
         Admitted { stream, early: Chunk::empty(), origin, is_misplaced: false },
         Rc::clone(&open.0),
+        None,
     )
 }
 

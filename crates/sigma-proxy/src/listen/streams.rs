@@ -9,7 +9,8 @@ use sigma_http::Chunk;
 use sigma_net::Stream;
 use sigma_observe::counters::Counter;
 use sigma_wire::Downstream;
-use sigma_wire::h2::{Glitch, Incoming, ServerStream, Session};
+use sigma_wire::h2::{self, GLITCHES, Glitch};
+use sigma_wire::h3;
 
 use crate::connection::{ConnectionInfo, session_limits};
 use crate::exchange::Exchange;
@@ -18,16 +19,55 @@ use crate::worker::{Entered, Worker};
 /// Most idle runners of a worker; further ones end. Each holds the memory of an exchange.
 const IDLE_RUNNERS_MAX: usize = 128;
 
+/// A connection with streams.
+pub(super) enum Multiplexed {
+    /// HTTP/2
+    H2(h2::Session),
+    /// HTTP/3
+    H3(h3::Session),
+}
+
+/// A stream with a request.
+enum Incoming {
+    H2(h2::Incoming),
+    H3(h3::Incoming),
+}
+
+impl Multiplexed {
+    /// Takes a connection over TCP whose client has sent `early`.
+    pub(super) fn over_tcp(
+        worker: &Worker,
+        (stream, early): (Stream, Chunk),
+        info: &ConnectionInfo,
+        alternative: Option<Box<str>>,
+    ) -> Multiplexed {
+        let limits = session_limits(&worker.view().snapshot.settings);
+        Multiplexed::H2(h2::Session::accept(stream, early, info.origin.peer, limits, alternative))
+    }
+
+    async fn next(&mut self, closing: impl Fn() -> bool) -> Option<Incoming> {
+        match self {
+            Multiplexed::H2(session) => session.next(closing).await.map(Incoming::H2),
+            Multiplexed::H3(session) => session.next(closing).await.map(Incoming::H3),
+        }
+    }
+
+    fn take_glitches(&mut self) -> [u32; GLITCHES] {
+        match self {
+            Multiplexed::H2(session) => session.take_glitches(),
+            Multiplexed::H3(session) => session.take_glitches(),
+        }
+    }
+}
+
 /// Serves a connection with streams: a runner for each of them, in addition to the connection's own task.
 pub(super) async fn multiplexed(
     entered: Entered,
-    (stream, early): (Stream, Chunk),
+    mut session: Multiplexed,
     info: ConnectionInfo,
     open: Rc<Cell<bool>>,
 ) {
     let worker = Rc::clone(&entered.0);
-    let limits = session_limits(&worker.view().snapshot.settings);
-    let mut session = Session::accept(stream, early, info.origin.peer, limits);
     // It is counted out when the last of its exchanges is over.
     let connection = Rc::new((entered, info));
     let runners = worker.local.part(Runners::default);
@@ -38,7 +78,7 @@ pub(super) async fn multiplexed(
     count_glitches(&worker, &mut session);
 }
 
-fn count_glitches(worker: &Worker, session: &mut Session) {
+fn count_glitches(worker: &Worker, session: &mut Multiplexed) {
     for (glitch, n) in Glitch::ALL.into_iter().zip(session.take_glitches()) {
         let counter = match glitch {
             _ if n == 0 => continue,
@@ -120,8 +160,20 @@ async fn exchange_of_stream(Job { connection, incoming }: Job) {
     let (Entered(worker), info) = &*connection;
     let mut scratch = worker.take_scratch();
     let key = [worker.random(), worker.random()];
-    let (mut stream, accepted) = ServerStream::accept(incoming, key, &mut scratch.ctx.request);
-    let down = Downstream::H2(&mut stream);
+    let request = &mut scratch.ctx.request;
+    let (mut h2, mut h3);
+    let (down, accepted) = match incoming {
+        Incoming::H2(incoming) => {
+            let accepted;
+            (h2, accepted) = h2::ServerStream::accept(incoming, key, request);
+            (Downstream::H2(&mut h2), accepted)
+        }
+        Incoming::H3(incoming) => {
+            let accepted;
+            (h3, accepted) = h3::ServerStream::accept(incoming, key, request);
+            (Downstream::H3(&mut h3), accepted)
+        }
+    };
     match accepted {
         Ok(()) => Exchange::open(worker, info, down, &mut scratch).run().await,
         Err(fault) => Exchange::open(worker, info, down, &mut scratch).refuse(fault).await,

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use sigma_config::settings::ListenPlace;
+use sigma_config::settings::{Http3, ListenPlace};
 use sigma_config::tls::ListenerProxyProtocol;
 use sigma_net::tls::{AcceptOptions, Certificates, Demand, ServerIdentity};
 use sigma_schema::id::Id;
@@ -18,6 +18,8 @@ pub(crate) struct ListenerOptions {
     pub(crate) tls: Option<TlsOptions>,
     /// Its connections are sessions, which stream routes serve.
     pub(crate) is_stream: bool,
+    /// Its UDP port serves HTTP/3.
+    pub(crate) http3: Option<Http3>,
 }
 
 /// TLS on a listener.
