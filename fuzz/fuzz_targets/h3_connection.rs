@@ -21,7 +21,7 @@ const CONFIG: Config = Config {
     flood: FloodLimits { resets_per_minute: 1_000, controls_per_second: 1_000 },
 };
 
-/// The most memory of a connection, and of a message, whatever the peer sends.
+/// The most memory of a connection, and of a message.
 const MEMORY_MAX: usize = 64 * 1024;
 
 fuzz_target!(|data: &[u8]| {

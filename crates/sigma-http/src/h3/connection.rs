@@ -297,7 +297,7 @@ impl Codec {
         !(control.is_empty() && encoder.is_empty() && decoder.is_empty())
     }
 
-    /// Counts what was sent to the peer: it allows the peer control frames.
+    /// Counts bytes and frames sent to the peer: they allow it control frames.
     pub fn note_sent(&mut self, bytes: u64, frames: u64) {
         self.sent.bytes += bytes;
         self.sent.frames += frames;

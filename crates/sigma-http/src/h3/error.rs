@@ -47,7 +47,7 @@ impl ErrorCode {
     pub const QPACK_DECODER_STREAM_ERROR: ErrorCode = ErrorCode(0x202);
 }
 
-/// What an error ends.
+/// The scope of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// The stream on which it occurred
@@ -59,7 +59,7 @@ pub enum Scope {
 /// A broken rule of the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Broken {
-    /// What it ends.
+    /// Its scope.
     pub scope: Scope,
     /// The code for the peer.
     pub code: ErrorCode,

@@ -103,7 +103,7 @@ pub fn data_header(length: usize) -> Vec<u8> {
 /// highest order first and takes turns within one order (RFC 9218 §10).
 ///
 /// Streams of one urgency that are not incremental go one after another: earlier requests are higher. The transport
-/// has 32 bits; the last 2^26 requests of a connection are told apart.
+/// has 32 bits; the last 2^26 requests of a connection differ.
 pub fn send_order(priority: Priority, id: u64) -> i32 {
     /// The orders of one urgency.
     const LEVEL: i32 = 1 << 27;

@@ -135,6 +135,12 @@ impl SendStream {
         self.shared.inner.borrow().streams.get(&self.id).is_none_or(|stream| stream.held.is_empty())
     }
 
+    /// Returns the bytes that are held back.
+    pub fn held_bytes(&self) -> usize {
+        let inner = self.shared.inner.borrow();
+        inner.streams.get(&self.id).map_or(0, |stream| stream.held.iter().map(Bytes::len).sum())
+    }
+
     /// Queues a copy of `bytes`, such as the head of a frame. It never waits; the caller keeps it small.
     pub fn put(&mut self, bytes: &[u8]) {
         let mut inner = self.shared.inner.borrow_mut();

@@ -65,7 +65,7 @@ impl Receiving {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads what has come before the first event: the end of the stream decides on the framing of a message.
+    /// Reads the bytes that are there before the first event: the end of the stream decides on the framing of a message.
     pub(super) fn fill_first(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Cut>> {
         // Nothing is read behind a head that waits for the dynamic table.
         while !self.message.is_blocked()

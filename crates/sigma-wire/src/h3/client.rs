@@ -291,7 +291,7 @@ impl ClientStream {
     }
 
     pub(crate) fn bytes_written(&self) -> u64 {
-        self.head_bytes + self.halves.as_ref().map_or(0, |halves| halves.sending.taken)
+        self.head_bytes + self.halves.as_ref().map_or(0, |halves| halves.sending.taken())
     }
 
     /// Returns the fault for a stream that ended before the response. RFC 9114 §4.1.1: a request that the node

@@ -67,9 +67,11 @@ impl Control {
                     if let Poll::Ready(Stopped::Code(_)) = send.poll_stopped(cx) {
                         return Err(Codec::closed_critical());
                     }
-                    // Held back bytes need the waker of the stream.
-                    if send.poll_send(cx, &mut Chunk::empty()).is_ready() && !output.is_empty() {
+                    if !output.is_empty() && send.has_room() {
                         send.put(&std::mem::take(output));
+                    } else if !output.is_empty() {
+                        // The window of the stream wakes this task.
+                        let _ = send.poll_send(cx, &mut Chunk::empty());
                     }
                 }
                 if output.len() > WAITING_MAX {

@@ -34,8 +34,8 @@ pub(super) struct Sending {
     end: End,
     /// The rest of the declared length.
     left: Option<u64>,
-    /// Bytes of the body that the stream has taken.
-    pub(super) taken: u64,
+    /// Bytes of the body that were queued.
+    queued: u64,
 }
 
 /// The reason why a message is not sent any further.
@@ -56,7 +56,7 @@ impl Sending {
             piece: Chunk::empty(),
             end: End::Open,
             left: None,
-            taken: 0,
+            queued: 0,
         }
     }
 
@@ -92,6 +92,12 @@ impl Sending {
         self.piece.is_empty() && self.send.as_ref().is_none_or(SendStream::has_room)
     }
 
+    /// Returns the bytes of the body that the windows of the peer have taken.
+    pub(super) fn taken(&self) -> u64 {
+        let held = self.piece.len() + self.send.as_ref().map_or(0, SendStream::held_bytes);
+        self.queued.saturating_sub(held as u64)
+    }
+
     /// Returns true if the message was sent to its end.
     pub(super) fn is_complete(&self) -> bool {
         matches!(self.end, End::Sent)
@@ -112,7 +118,7 @@ impl Sending {
                     }
                 }
                 self.small.extend_from_slice(&data_header(data.len()));
-                self.taken += data.len() as u64;
+                self.queued += data.len() as u64;
                 if data.len() < LARGE_BYTES {
                     self.small.extend_from_slice(&data);
                 } else {
@@ -130,6 +136,10 @@ impl Sending {
             return Poll::Ready(Ok(()));
         }
         let Some(send) = &mut self.send else { return Poll::Ready(Err(Unwanted::Lost)) };
+        let is_empty = self.small.is_empty() && self.piece.is_empty() && matches!(self.end, End::Open);
+        if is_empty && send.has_room() {
+            return Poll::Ready(Ok(()));
+        }
         if self.piece.is_empty() {
             put_trailers(self.id, &mut self.end, common, &mut self.small);
         }
@@ -175,7 +185,7 @@ impl Sending {
         }
     }
 
-    /// Drops the rest of the message: the peer has what it needs.
+    /// Drops the rest of the message: the peer does not need it.
     pub(super) fn discard(&mut self) {
         self.small = Vec::new();
         self.piece = Chunk::empty();

@@ -331,7 +331,7 @@ impl ServerStream {
     }
 
     pub(crate) fn bytes_written(&self) -> u64 {
-        self.head_sent + self.sending.taken
+        self.head_sent + self.sending.taken()
     }
 
     /// Counts heads before compression, as in HTTP/2.

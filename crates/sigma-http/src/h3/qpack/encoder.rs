@@ -85,7 +85,7 @@ struct Dynamic {
     outstanding: Vec<Section>,
     /// The acknowledged entries at the start of the section that is written.
     base: u64,
-    /// What it refers to.
+    /// The references of the section that is written.
     section: Section,
     may_refer: bool,
     may_insert: bool,
@@ -169,7 +169,7 @@ impl Encoder {
         }
     }
 
-    /// Ends a section: writes its prefix, which stands before its fields.
+    /// Ends a section: writes its prefix, which comes before its fields.
     pub fn end(&mut self, out: &mut Vec<u8>) {
         let Some(dynamic) = self.dynamic.as_mut().filter(|dynamic| dynamic.section.required > 0) else {
             out.extend_from_slice(&[0, 0]);

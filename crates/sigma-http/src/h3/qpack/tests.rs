@@ -129,7 +129,7 @@ fn invalid_instructions_are_rejected() {
     Decoder::new(0).instruct(&bytes("20 20")).unwrap();
 }
 
-/// An entry with upper case is no field of a message, whatever the table keeps.
+/// An entry with upper case is no field of a message.
 #[test]
 fn an_entry_with_upper_case_is_invalid_in_messages() {
     let mut decoder = Decoder::new(4096);
@@ -284,7 +284,7 @@ fn acknowledgements_are_checked() {
 }
 
 proptest! {
-    /// Whatever order acknowledgements have, every section is decoded at once, and references stay valid until then.
+    /// Every section is decoded at once, in any order of acknowledgements.
     #[test]
     fn sections_never_wait_and_stay_decodable(
         table_bytes in 0u32..600,
