@@ -3,9 +3,9 @@
 //! This code does no I/O and does not wait. The driver passes bytes of the peer's unidirectional streams to
 //! [`Codec::receive_uni`], writes [`Codec::take_output`] to the own ones, and reads requests by [`Codec::read`].
 
-use super::control::{Control, Priorities};
 use super::error::{Broken, ErrorCode};
 use super::frame::{self, kind, setting, stream};
+use super::peer::{Control, Priorities};
 use super::qpack::{Decoder, Encoder};
 use super::settings::PeerSettings;
 use super::varint;

@@ -3,6 +3,7 @@
 use super::connection::{Codec, Role};
 use super::error::{Broken, ErrorCode};
 use super::frame::{FrameHeader, kind};
+use super::peer::EARLY_PRIORITIES;
 use super::settings::PeerSettings;
 use super::varint;
 use crate::multiplex::budget::Glitch;
@@ -10,48 +11,6 @@ use crate::multiplex::priority::Priority;
 
 /// The largest payload of a SETTINGS or PRIORITY_UPDATE frame.
 const PAYLOAD_MAX: u64 = 4096;
-
-/// The most priorities of requests that have not begun.
-const EARLY_PRIORITIES: usize = 128;
-
-/// The reading of the control stream.
-#[derive(Debug, Default)]
-pub(super) struct Control {
-    /// The first frame was taken.
-    greeted: bool,
-    /// An incomplete frame.
-    piece: Vec<u8>,
-    /// Bytes of an ignored frame that are to come.
-    skip: u64,
-    /// The last identifier of a GOAWAY frame.
-    goaway: Option<u64>,
-    /// The last identifier of a MAX_PUSH_ID frame.
-    max_push: Option<u64>,
-}
-
-impl Control {
-    /// Returns the memory of an incomplete frame.
-    pub(super) fn memory(&self) -> usize {
-        self.piece.capacity()
-    }
-}
-
-/// Priorities from PRIORITY_UPDATE frames.
-#[derive(Debug, Default)]
-pub(super) struct Priorities {
-    /// Of requests that have not begun; the newest last.
-    early: Vec<(u64, Priority)>,
-    /// Of requests that have begun, for the exchanges.
-    pub(super) changed: Vec<(u64, Priority)>,
-}
-
-impl Priorities {
-    /// Takes the priority of a request that begins.
-    pub(super) fn take(&mut self, id: u64) -> Option<Priority> {
-        let at = self.early.iter().position(|(early, _)| *early == id)?;
-        Some(self.early.remove(at).1)
-    }
-}
 
 const fn unexpected(reason: &'static str) -> Broken {
     Broken::connection(ErrorCode::FRAME_UNEXPECTED, reason)

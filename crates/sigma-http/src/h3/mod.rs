@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `connection` | one connection: its unidirectional streams, budget and graceful end |
 //! | `control` | the peer's control stream |
+//! | `peer` | the state of that stream |
 //! | `settings` | SETTINGS frames |
 //! | `message` | messages on request streams |
 //! | `send` | outgoing frames of messages |
@@ -22,6 +23,7 @@ mod control;
 mod error;
 pub mod frame;
 mod message;
+mod peer;
 pub mod qpack;
 mod send;
 mod settings;

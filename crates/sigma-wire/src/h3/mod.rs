@@ -27,8 +27,7 @@ mod session;
 mod shared;
 
 pub use client::ClientStream;
-pub use pending::Incoming;
-pub use server::ServerStream;
+pub use server::{Incoming, ServerStream};
 pub use session::{Session, SessionLimits};
 pub use shared::{SharedConnection, SharedLimits};
 pub use sigma_http::h3::{FloodLimits, GLITCHES, Glitch};

@@ -5,29 +5,12 @@ use std::task::{Context, Poll};
 
 use sigma_buffer::held::{Account, EXCHANGE_BYTES};
 use sigma_http::h3::{ErrorCode, Event, Glitch, Message, Request, Scope, send_order};
-use sigma_http::{BodyLength, Fault, RequestHead};
 use sigma_net::quic::IncomingStream;
 
 use super::body::{Cut, Receiving};
 use super::common::Common;
 use super::sending::Sending;
-use super::server::ServerStream;
-
-/// A stream opened by the client, with the head of its request.
-#[derive(Debug)]
-pub struct Incoming {
-    pub(super) stream: ServerStream,
-    pub(super) head: RequestHead,
-    pub(super) length: Result<BodyLength, Fault>,
-    is_early: bool,
-}
-
-impl Incoming {
-    /// Returns true if the request came before the end of the handshake: it may be a replay.
-    pub fn is_early(&self) -> bool {
-        self.is_early
-    }
-}
+use super::server::{Incoming, Origin, ServerStream};
 
 /// A request whose head has not come.
 #[derive(Debug)]
@@ -132,7 +115,7 @@ impl Pending {
             running,
             self.receiving,
             self.sending,
-            super::server::Origin { number: self.number, body_bytes, malformed },
+            Origin { number: self.number, body_bytes, malformed },
         );
         Outcome::Request(Box::new(Incoming { stream, head, length, is_early: self.is_early }))
     }

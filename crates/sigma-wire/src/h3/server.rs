@@ -11,7 +11,6 @@ use sigma_net::Deadline;
 
 use super::body::{Cut, Receiving};
 use super::common::{Common, Running};
-use super::pending::Incoming;
 use super::sending::Sending;
 use crate::rules::{check_body, client_gone, field_bytes, lower};
 use crate::tunnel::Tunnel;
@@ -19,9 +18,25 @@ use crate::tunnel::Tunnel;
 /// Bytes that an exchange moves before its account records them.
 const NOTED_BYTES: u64 = 16 * 1024;
 
+/// A stream opened by the client, with the head of its request.
+#[derive(Debug)]
+pub struct Incoming {
+    pub(super) stream: ServerStream,
+    pub(super) head: RequestHead,
+    pub(super) length: Result<BodyLength, Fault>,
+    pub(super) is_early: bool,
+}
+
+impl Incoming {
+    /// Returns true if the request came before the end of the handshake: it may be a replay.
+    pub fn is_early(&self) -> bool {
+        self.is_early
+    }
+}
+
 /// The progress of the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Answer {
+enum Progress {
     /// Its head is not sent.
     Awaited,
     /// The head is sent, the body follows.
@@ -48,7 +63,7 @@ pub struct ServerStream {
     receiving: Receiving,
     sending: Sending,
     number: u32,
-    answer: Answer,
+    progress: Progress,
     /// The rule that the client broke.
     fault: Option<Fault>,
     length: BodyLength,
@@ -84,7 +99,7 @@ impl ServerStream {
             receiving,
             sending,
             number,
-            answer: Answer::Awaited,
+            progress: Progress::Awaited,
             fault: None,
             length: BodyLength::None,
             tunnel: Tunnel::None,
@@ -170,7 +185,7 @@ impl ServerStream {
             return Some(fault);
         }
         self.running.wait(cx);
-        (self.answer == Answer::Lost).then(client_gone)
+        (self.progress == Progress::Lost).then(client_gone)
     }
 
     /// Ends the stream because its request is cut.
@@ -194,15 +209,15 @@ impl ServerStream {
     /// Aborts both directions with a fault.
     fn break_off(&mut self, code: ErrorCode, fault: Fault) {
         self.fault = Some(fault);
-        self.answer = Answer::Lost;
+        self.progress = Progress::Lost;
         self.sending.reset(code);
         self.receiving.stop(&self.common, code);
     }
 
     /// Handles a client that has cancelled the request.
     fn lose(&mut self) {
-        if self.answer != Answer::Lost {
-            self.answer = Answer::Lost;
+        if self.progress != Progress::Lost {
+            self.progress = Progress::Lost;
             self.sending.reset(ErrorCode::REQUEST_CANCELLED);
             self.receiving.stop(&self.common, ErrorCode::REQUEST_CANCELLED);
             if self.common.connection.lost().is_none() {
@@ -230,7 +245,7 @@ impl ServerStream {
             self.respond(200, &head.headers, b"", BodyLength::Streamed);
             return;
         }
-        if self.answer == Answer::Awaited {
+        if self.progress == Progress::Awaited {
             frame_response(head, BodyLength::None, false);
             let id = self.receiving.message.id();
             let Self { common, sending, .. } = self;
@@ -247,10 +262,10 @@ impl ServerStream {
     }
 
     fn respond(&mut self, status: u16, headers: &Headers, date: &[u8], length: BodyLength) {
-        if self.answer != Answer::Awaited {
+        if self.progress != Progress::Awaited {
             return;
         }
-        self.answer = Answer::Begun;
+        self.progress = Progress::Begun;
         self.head_sent = field_bytes(headers);
         self.running.account.grow(headers.memory());
         if let Some(value) = headers.find(b"priority") {
@@ -264,11 +279,11 @@ impl ServerStream {
     }
 
     pub(crate) fn has_room(&self) -> bool {
-        self.answer != Answer::Begun || self.sending.has_room()
+        self.progress != Progress::Begun || self.sending.has_room()
     }
 
     pub(crate) fn send(&mut self, frame: Frame) {
-        if self.bodiless || self.answer != Answer::Begun {
+        if self.bodiless || self.progress != Progress::Begun {
             return;
         }
         if let Frame::Data(data) = &frame {
@@ -281,7 +296,7 @@ impl ServerStream {
         if let Some(order) = self.running.order.take() {
             self.sending.set_order(order);
         }
-        if self.answer == Answer::Awaited {
+        if self.progress == Progress::Awaited {
             return Poll::Ready(Ok(()));
         }
         if let Some(fault) = self.poll_end(cx) {
@@ -314,7 +329,7 @@ impl ServerStream {
     }
 
     pub(crate) fn abort(&mut self) {
-        self.answer = Answer::Lost;
+        self.progress = Progress::Lost;
         self.sending.reset(ErrorCode::INTERNAL_ERROR);
         self.receiving.stop(&self.common, ErrorCode::INTERNAL_ERROR);
     }

@@ -16,7 +16,8 @@ use sigma_net::{Deadline, Peer, deadline};
 
 use super::common::Common;
 use super::control::Control;
-use super::pending::{Incoming, Outcome, Pending};
+use super::pending::{Outcome, Pending};
+use super::server::Incoming;
 
 /// How long a client may take to acknowledge the last responses.
 const LEAVE_MS: u64 = 2_000;
