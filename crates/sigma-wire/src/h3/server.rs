@@ -18,6 +18,12 @@ use crate::tunnel::Tunnel;
 /// Bytes that an exchange moves before its account records them.
 const NOTED_BYTES: u64 = 16 * 1024;
 
+/// A limit of a client for field sections from which on it is not checked: no node may send such a head.
+const UNLIMITED: u64 = 1 << 24;
+
+/// The counted overhead of a field (RFC 9114 §4.2.2).
+const FIELD_OVERHEAD: u64 = 32;
+
 /// A stream opened by the client, with the head of its request.
 #[derive(Debug)]
 pub struct Incoming {
@@ -148,7 +154,14 @@ impl ServerStream {
 
     /// Checks that the final head of a node is a valid response to this client.
     pub(crate) fn check_answer(&self, head: &ResponseHead) -> Result<(), Fault> {
-        self.tunnel.check_answer(head)
+        self.tunnel.check_answer(head)?;
+        let limit = self.common.look(|codec| codec.peer().field_section_bytes);
+        if limit < UNLIMITED && section_bytes(&head.headers) > limit {
+            // RFC 9114 §4.2.2: the client would reject it.
+            let reason = "the response head is over the client's limit";
+            return Err(Fault::new(FaultKind::ResponseHeadTooLarge, reason));
+        }
+        Ok(())
     }
 
     pub(crate) fn body_length(&self) -> BodyLength {
@@ -381,4 +394,11 @@ impl Drop for ServerStream {
         self.receiving.stop(&self.common, code);
         self.common.end(&self.running);
     }
+}
+
+/// Returns the size of the field section of a response, as the limit of the client counts it.
+fn section_bytes(headers: &Headers) -> u64 {
+    let status = b":status".len() as u64 + 3 + FIELD_OVERHEAD;
+    let fields = headers.iter().count() as u64;
+    status + field_bytes(headers) + fields * FIELD_OVERHEAD
 }
