@@ -1,6 +1,7 @@
 //! A connection: the state machine, its streams' state, and the handle of its user.
 
 use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -40,6 +41,8 @@ pub(super) struct Inner {
     accepted: [u64; 2],
     /// Bytes of chunks that no window takes yet.
     held: usize,
+    /// Streams with such bytes.
+    waiting: Vec<StreamId>,
     pub(super) lost: Option<ConnectionLost>,
     pub(super) is_established: bool,
     /// The handshake, while it counts as half-open.
@@ -61,6 +64,8 @@ pub(super) struct StreamState {
     pub(super) held: VecDeque<Bytes>,
     /// The end follows the held bytes.
     pub(super) finishes: bool,
+    /// Its place among others: a higher one goes first.
+    pub(super) priority: i32,
     /// The peer wants no more, with this code.
     pub(super) stopped: Option<u64>,
     /// The peer has acknowledged everything.
@@ -108,6 +113,7 @@ impl Inner {
             streams: HashMap::default(),
             accepted: [0; 2],
             held: 0,
+            waiting: Vec::new(),
             lost: None,
             is_established: false,
             half_open,
@@ -120,6 +126,7 @@ impl Inner {
 
     /// Takes the events of the machine; the wakers of concerned tasks go to `wakers`.
     pub(super) fn take_events(&mut self, wakers: &mut Vec<Waker>) {
+        let mut is_writable = false;
         while let Some(event) = self.machine.poll() {
             match event {
                 Event::Connected => {
@@ -128,9 +135,15 @@ impl Inner {
                     wakers.extend(self.shaken.take());
                 }
                 Event::ConnectionLost { reason } => self.lose(ConnectionLost::of(&reason), wakers),
-                Event::Stream(event) => self.take_stream_event(event, wakers),
+                Event::Stream(event) => {
+                    is_writable |= matches!(event, StreamEvent::Writable { .. });
+                    self.take_stream_event(event, wakers);
+                }
                 Event::HandshakeDataReady | Event::DatagramReceived | Event::DatagramsUnblocked => {}
             }
+        }
+        if is_writable {
+            self.flush_above(None, wakers);
         }
     }
 
@@ -142,13 +155,9 @@ impl Inner {
                 wakers.extend(self.streams.get_mut(&id).and_then(|stream| stream.read.take()));
             }
             StreamEvent::Writable { id } => {
-                // An error is seen by the next call of the user.
-                let _ = self.flush(id);
-                if let Some(stream) = self.streams.get_mut(&id) {
+                // Streams with held bytes go by their priority, after all events.
+                if let Some(stream) = self.streams.get_mut(&id).filter(|stream| stream.held.is_empty()) {
                     wakers.extend(stream.write.take());
-                    if stream.handles == 0 && stream.held.is_empty() {
-                        self.streams.remove(&id);
-                    }
                 }
             }
             StreamEvent::Finished { id } => {
@@ -194,9 +203,44 @@ impl Inner {
         self.held = 0;
     }
 
-    /// Queues bytes of a stream behind its held bytes.
+    /// Passes held bytes of the streams above a priority, or of all, to the machine, the highest first: a window of
+    /// the whole connection serves urgent streams before others. Wakers of drained streams go to `wakers`.
+    pub(super) fn flush_above(&mut self, priority: Option<i32>, wakers: &mut Vec<Waker>) {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        waiting.sort_by_cached_key(|id| Reverse(self.streams.get(id).map(|stream| stream.priority)));
+        waiting.retain(|id| {
+            let Some(stream) = self.streams.get(id) else { return false };
+            if priority.is_some_and(|priority| stream.priority <= priority) {
+                return !stream.held.is_empty();
+            }
+            // An error is seen by the next call of the user.
+            let _ = self.flush(*id);
+            let Some(stream) = self.streams.get_mut(id) else { return false };
+            if !stream.held.is_empty() {
+                return true;
+            }
+            wakers.extend(stream.write.take());
+            if stream.handles == 0 {
+                self.streams.remove(id);
+            }
+            false
+        });
+        self.waiting = waiting;
+    }
+
+    /// Returns true if a stream above a priority has held bytes.
+    pub(super) fn is_any_above(&self, priority: i32) -> bool {
+        let is_above = |id| self.streams.get(id).is_some_and(|stream| stream.priority > priority);
+        self.waiting.iter().any(is_above)
+    }
+
+    /// Queues bytes of a stream behind those that are held back.
     pub(super) fn hold(&mut self, id: StreamId, bytes: Bytes) {
         if let Some(stream) = self.streams.get_mut(&id) {
+            if stream.held.is_empty() {
+                self.waiting.retain(|waiting| *waiting != id);
+                self.waiting.push(id);
+            }
             self.held += bytes.len();
             stream.held.push_back(bytes);
         }

@@ -1,7 +1,7 @@
 //! The two halves of a stream.
 
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use quinn_proto::{ReadError, ReadableError, StreamId, WriteError};
@@ -102,12 +102,19 @@ impl SendStream {
             };
             inner.hold(self.id, bytes);
         }
-        match inner.flush(self.id) {
+        let priority = inner.streams.get(&self.id).map_or(0, |stream| stream.priority);
+        let mut wakers = Vec::new();
+        if inner.is_any_above(priority) {
+            inner.flush_above(Some(priority), &mut wakers);
+        }
+        let flushed = inner.flush(self.id);
+        match flushed {
             Ok(is_empty) => {
                 if !is_empty && let Some(stream) = inner.streams.get_mut(&self.id) {
                     register(&mut stream.write, cx);
                 }
                 drop(inner);
+                wakers.into_iter().for_each(Waker::wake);
                 self.shared.touch();
                 if is_empty { Poll::Ready(Ok(())) } else { Poll::Pending }
             }
@@ -199,8 +206,12 @@ impl SendStream {
 
     /// Sets the priority: streams of a higher one go first, equal ones share.
     pub fn set_priority(&mut self, priority: i32) {
-        // A closed stream ignores it.
-        let _ = self.shared.inner.borrow_mut().machine.send_stream(self.id).set_priority(priority);
+        let mut inner = self.shared.inner.borrow_mut();
+        if let Some(stream) = inner.streams.get_mut(&self.id) {
+            stream.priority = priority;
+        }
+        // The machine does not know a stream that is over.
+        let _ = inner.machine.send_stream(self.id).set_priority(priority);
     }
 }
 
