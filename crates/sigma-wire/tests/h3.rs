@@ -10,7 +10,10 @@ use std::time::Duration;
 use rcgen::{CertificateParams, KeyPair};
 use sigma_http::h1::{Tolerance, parse_request};
 use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, Headers, Method, RequestHead, ResponseHead};
-use sigma_net::quic::{Endpoint, EndpointOptions, Identities, Neighbours, Place, QuicKeys, QuicLimits};
+use sigma_net::quic::{
+    self, ConnectionLost, Endpoint, EndpointOptions, Identities, Neighbours, Place, QuicKeys, QuicLimits,
+    RecvError,
+};
 use sigma_net::tls::pem::Pair;
 use sigma_net::tls::{
     Certificates, ClientSettings, ClientTls, Identity, Offer, Resumption, ServerIdentity, Versions,
@@ -106,6 +109,18 @@ fn run<S: Future<Output = ()> + 'static>(
     serve: impl Fn(Incoming) -> S,
     ask: impl AsyncFnOnce(Rc<SharedConnection>),
 ) {
+    run_raw(limits, closing, serve, async |connection| {
+        ask(SharedConnection::open(connection, &SHARED)).await;
+    });
+}
+
+/// As [`run`], for a client without our own end.
+fn run_raw<S: Future<Output = ()> + 'static>(
+    limits: SessionLimits,
+    closing: Rc<Cell<bool>>,
+    serve: impl Fn(Incoming) -> S,
+    ask: impl AsyncFnOnce(quic::Connection),
+) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("it is set up");
     LocalSet::new().block_on(&runtime, async {
         let (server, addr) = listen();
@@ -133,8 +148,7 @@ fn run<S: Future<Output = ()> + 'static>(
             };
             let tls = ClientTls::new(settings).expect("it is set up");
             let connection = client.connect(addr, "a.test", &tls).await.expect("it is set up");
-            let shared = SharedConnection::open(connection, &SHARED);
-            ask(shared).await;
+            ask(connection).await;
         };
         tokio::select! {
             () = sigma_net::deadline::drive(|_| 1) => unreachable!("the wheel turns for ever"),
@@ -350,5 +364,118 @@ fn a_closing_server_ends_its_requests_and_takes_no_more() {
         late.send_head(&mut head_of("GET / HTTP/1.1\r\nHost: h\r\n\r\n"), None, BodyLength::None, None);
         let fault = answer_head(&mut late, Method::Get).await.expect_err("no stream");
         assert!(late.is_unsent() && fault.kind == FaultKind::ConnectionTerminated);
+    });
+}
+
+/// A request of GET / by the static table, with an authority of one letter.
+const GET: &[u8] = b"\x01\x08\0\0\xd1\xd7\xc1\x50\x01h";
+
+/// The beginning of a control stream.
+const CONTROL: &[u8] = b"\0\x04\0";
+
+/// Opens a stream with these bytes, and ends it if `ends`.
+async fn open_uni(connection: &quic::Connection, bytes: &[u8], ends: bool) -> quic::SendStream {
+    let mut send = poll_fn(|cx| connection.poll_open_uni(cx)).await.expect("a stream");
+    send.put(bytes);
+    if ends {
+        send.finish();
+    }
+    send
+}
+
+#[test]
+fn a_client_that_breaks_a_rule_loses_its_connection() {
+    for (control, request, code) in [
+        (&b"\0\x21\0"[..], &b""[..], 0x10a),
+        (b"\0\x04\x02\x02\x01", b"", 0x109),
+        (b"\x01", b"", 0x103),
+        (b"\x02\x3f\xff\xff\x7f", b"", 0x201),
+        (b"\x03\x01", b"", 0x202),
+        (CONTROL, b"\0\x01x", 0x105),
+        (CONTROL, b"\x01\x04\0\0\xff\x24", 0x200),
+    ] {
+        run_raw(SESSION, open(), echo, async |connection| {
+            let _control = open_uni(&connection, control, false).await;
+            let (mut send, _recv) = poll_fn(|cx| connection.poll_open_bidi(cx)).await.expect("a stream");
+            send.put(request);
+            let lost = poll_fn(|cx| connection.poll_closed(cx)).await;
+            assert_eq!(lost, ConnectionLost::Application(code), "{control:x?} {request:x?}");
+        });
+    }
+    run_raw(SESSION, open(), echo, async |connection| {
+        let _ended = open_uni(&connection, CONTROL, true).await;
+        let lost = poll_fn(|cx| connection.poll_closed(cx)).await;
+        assert_eq!(lost, ConnectionLost::Application(0x104), "a control stream that ends");
+    });
+}
+
+#[test]
+fn a_head_has_to_come_in_time() {
+    let limits = SessionLimits { head_ms: 200, ..SESSION };
+    run_raw(limits, open(), echo, async |connection| {
+        let _control = open_uni(&connection, CONTROL, false).await;
+        let (mut send, mut recv) = poll_fn(|cx| connection.poll_open_bidi(cx)).await.expect("a stream");
+        send.put(&GET[..5]);
+        let error = poll_fn(|cx| recv.poll_reset(cx)).await;
+        assert_eq!(error, RecvError::Reset(0x10b));
+        assert!(connection.lost().is_none());
+    });
+}
+
+#[test]
+fn a_silent_client_is_sent_away() {
+    let limits = SessionLimits { head_ms: 200, ..SESSION };
+    run_raw(limits, open(), echo, async |connection| {
+        let lost = poll_fn(|cx| connection.poll_closed(cx)).await;
+        assert_eq!(lost, ConnectionLost::Application(0x100));
+    });
+}
+
+#[test]
+fn requests_of_a_connection_are_limited() {
+    let limits = SessionLimits { requests: 1, ..SESSION };
+    run_raw(limits, open(), serve_early, async |connection| {
+        let _control = open_uni(&connection, CONTROL, false).await;
+        let (mut send, mut recv) = poll_fn(|cx| connection.poll_open_bidi(cx)).await.expect("a stream");
+        send.put(GET);
+        send.finish();
+        let mut response = Chunk::empty();
+        while poll_fn(|cx| recv.poll_fill(cx, &mut response)).await.expect("a response") > 0 {}
+        assert!(response.ends_with(b"early\n"));
+        let lost = poll_fn(|cx| connection.poll_closed(cx)).await;
+        assert_eq!(lost, ConnectionLost::Application(0x100));
+    });
+}
+
+#[test]
+fn a_malformed_request_gets_a_response_and_costs_its_stream_only() {
+    let refuse = async |incoming| {
+        let (mut stream, accepted) = ServerStream::accept(incoming, [1, 2], &mut RequestHead::default());
+        let mut down = Downstream::H3(&mut stream);
+        let mut answer = ResponseHead::default();
+        answer.start(if accepted.is_err() { 400 } else { 204 });
+        down.send_head(&mut answer, BodyLength::None, b"");
+        poll_fn(|cx| down.poll_flush(cx)).await.expect("the response leaves");
+    };
+    run_raw(SESSION, open(), refuse, async |connection| {
+        let _control = open_uni(&connection, CONTROL, false).await;
+        // The first has no :path; its client would send more.
+        for (request, status, is_stopped) in
+            [(&b"\x01\x07\0\0\xd1\xd7\x50\x01h"[..], 67, true), (GET, 64, false)]
+        {
+            let (mut send, mut recv) = poll_fn(|cx| connection.poll_open_bidi(cx)).await.expect("a stream");
+            send.put(request);
+            if !is_stopped {
+                send.finish();
+            }
+            let mut response = Chunk::empty();
+            while poll_fn(|cx| recv.poll_fill(cx, &mut response)).await.expect("a response") > 0 {}
+            // The static indices of :status 400 and 204 need two bytes.
+            assert_eq!(response[4..6], [0xff, status - 63], "{response:?}");
+            if is_stopped {
+                let stopped = poll_fn(|cx| send.poll_stopped(cx)).await;
+                assert_eq!(stopped, quic::Stopped::Code(0x10e));
+            }
+        }
     });
 }
