@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::super::report::Verdict;
 use super::super::source::{MemoryFiles, SourceFile};
-use super::super::{Format, Import, import};
+use super::super::{Format, Import, import, testing, yaml};
 use super::*;
 
 fn of(text: &str) -> Import {
@@ -82,4 +82,69 @@ fn php_serves_files_and_scripts() {
     assert_eq!(routes[0]["vars"], json!([["uri", "~~", "\\.php(?:/|$)"]]));
     assert_eq!(routes[1]["plugins"]["static-files"]["fallback"]["pass"], "/index.php$is_args$args");
     assert_eq!(import.document["upstreams"][0]["fastcgi"]["root"], "/srv");
+}
+
+#[test]
+fn the_corpus_of_files() {
+    testing::corpus(Format::Caddy, "caddy", "caddy");
+}
+
+#[test]
+fn broken_files_are_refused_or_converted() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus/caddy");
+    for entry in std::fs::read_dir(folder).expect("the corpus").flatten() {
+        let path = entry.path();
+        if path.extension().is_none_or(|extension| extension != "caddy") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("a file");
+        for end in (0..text.len()).step_by(37).filter(|end| text.is_char_boundary(*end)) {
+            // Cut off, and with a part missing.
+            let without = format!("{}{}", &text[..end], text.get(end + 13..).unwrap_or_default());
+            for text in [text[..end].to_owned(), without] {
+                let files = [SourceFile { name: "Caddyfile".to_owned(), text }];
+                let _ = import(Format::Caddy, &Input { files: &files, access: &MemoryFiles::default() });
+            }
+        }
+    }
+}
+
+/// The block of a page between a fence of this language and the next fence.
+fn block<'p>(page: &'p str, language: &str) -> &'p str {
+    let (_, rest) = page.split_once(&format!("```{language}\n")).expect("the block");
+    rest.split_once("```").expect("its end").0
+}
+
+/// The example of the page, and the large one.
+#[test]
+fn examples_of_the_documents() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../");
+    let read = |path: &str| std::fs::read_to_string(format!("{root}{path}")).expect("a file");
+    let page = read("docs/from-caddy.md");
+    let one = |files: &[(&str, String)]| {
+        let files: Vec<SourceFile> = files
+            .iter()
+            .map(|(name, text)| SourceFile { name: (*name).to_owned(), text: text.clone() })
+            .collect();
+        import(Format::Caddy, &Input { files: &files, access: &MemoryFiles::default() })
+            .expect("a configuration")
+    };
+    let made = one(&[("Caddyfile", block(&page, "caddyfile").to_owned())]);
+    let made = yaml::text(&made.document, "x", "caddy").expect("YAML");
+    let (_, made) = made.split_once('\n').expect("a first line");
+    assert_eq!(made, block(&page, "yaml"));
+    let large = one(&[("Caddyfile", read("examples/caddy/Caddyfile"))]);
+    assert_eq!(large.report.count(Verdict::NotPossible), 0, "{}", large.report.text());
+    assert!(large.probes.len() >= 100, "{}", large.probes.len());
+}
+
+#[test]
+fn ten_thousand_lines_are_converted() {
+    let mut text = String::new();
+    for number in 0..1000 {
+        text.push_str(&format!(
+            "http://h{number}.test {{\n\theader X-A a\n\thandle /a/* {{\n\t\treverse_proxy a:80\n\t}}\n\thandle /b/* {{\n\t\treverse_proxy b:80\n\t}}\n\trespond 404\n}}\n"
+        ));
+    }
+    assert_eq!(routes(&of(&text)).len(), 3001);
 }

@@ -130,6 +130,11 @@ impl Variables {
             let name = format!("path_{}", part.replace('.', "_"));
             return Some(self.mapped(&name, "$uri", &pattern, "$1"));
         }
+        // A line `map` has defined it.
+        let own = name.replace(['.', '-'], "_");
+        if self.own.contains_key(&own) {
+            return Some(format!("var_{own}"));
+        }
         let group = name.strip_prefix("re.").or_else(|| name.strip_prefix("http.regexp."))?;
         let variable = group.replace(['.', '-'], "_");
         // The matcher of this name has defined it.

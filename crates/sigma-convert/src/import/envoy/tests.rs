@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::super::report::Verdict;
 use super::super::source::{MemoryFiles, SourceFile};
-use super::super::{Format, Import, import};
+use super::super::{Format, Import, import, testing, yaml};
 use super::*;
 
 fn try_of(text: &str) -> Result<Import, Vec<Problem>> {
@@ -96,4 +96,69 @@ fn retries_make_an_upstream_of_the_route() {
     assert_eq!(upstream["retries"], 3);
     assert_eq!(upstream["retry_policy"]["retry_on"], json!(["5xx", "reset"]));
     assert_eq!(routes(&import)[0]["timeout"]["read"], 3600);
+}
+
+#[test]
+fn the_corpus_of_files() {
+    testing::corpus(Format::Envoy, "envoy", "yaml");
+}
+
+#[test]
+fn broken_files_are_refused_or_converted() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus/envoy");
+    for entry in std::fs::read_dir(folder).expect("the corpus").flatten() {
+        let path = entry.path();
+        if path.extension().is_none_or(|extension| extension != "yaml") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("a file");
+        for end in (0..text.len()).step_by(37).filter(|end| text.is_char_boundary(*end)) {
+            // Cut off, and with a part missing.
+            let without = format!("{}{}", &text[..end], text.get(end + 13..).unwrap_or_default());
+            for text in [text[..end].to_owned(), without] {
+                let files = [SourceFile { name: "envoy.yaml".to_owned(), text }];
+                let _ = import(Format::Envoy, &Input { files: &files, access: &MemoryFiles::default() });
+            }
+        }
+    }
+}
+
+/// The block of a page between a fence of this language and the next fence.
+fn block<'p>(page: &'p str, language: &str) -> &'p str {
+    let (_, rest) = page.split_once(&format!("```{language}\n")).expect("the block");
+    rest.split_once("```").expect("its end").0
+}
+
+/// The example of the page, and the large one.
+#[test]
+fn examples_of_the_documents() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../");
+    let read = |path: &str| std::fs::read_to_string(format!("{root}{path}")).expect("a file");
+    let page = read("docs/from-envoy.md");
+    let one = |files: &[(&str, String)]| {
+        let files: Vec<SourceFile> = files
+            .iter()
+            .map(|(name, text)| SourceFile { name: (*name).to_owned(), text: text.clone() })
+            .collect();
+        import(Format::Envoy, &Input { files: &files, access: &MemoryFiles::default() })
+            .expect("a configuration")
+    };
+    let made = one(&[("envoy.yaml", block(&page, "yml").to_owned())]);
+    let made = yaml::text(&made.document, "x", "envoy").expect("YAML");
+    let (_, made) = made.split_once('\n').expect("a first line");
+    assert_eq!(made, block(&page, "yaml"));
+    let large = one(&[("envoy.yaml", read("examples/envoy/envoy.yaml"))]);
+    assert_eq!(large.report.count(Verdict::NotPossible), 0, "{}", large.report.text());
+    assert!(large.probes.len() >= 100, "{}", large.probes.len());
+}
+
+#[test]
+fn ten_thousand_lines_are_converted() {
+    let mut hosts = String::new();
+    for number in 0..2000 {
+        hosts.push_str(&format!(
+            "{{\nname: h{number},\ndomains: [\"h{number}.test\"],\nroutes: [\n{{ match: {{ prefix: \"/\" }}, route: {{ cluster: one }} }} ] }},\n"
+        ));
+    }
+    assert_eq!(routes(&of(&hosts, "")).len(), 2000);
 }

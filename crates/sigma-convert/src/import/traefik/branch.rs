@@ -137,10 +137,15 @@ impl Branch {
             Rewrite::Prefix { known, lead } => (known, lead),
             Rewrite::Fixed(path) if path.starts_with(prefix) => return Ok(Begins::Always),
             Rewrite::Fixed(_) => return Ok(Begins::Never),
-            Rewrite::Regex { .. } => {
-                return Err(
-                    "A prefix cannot be removed after a regular expression changed the path.".to_owned()
-                );
+            Rewrite::Regex { template, .. } => {
+                let fixed = template.split("${").next().unwrap_or_default();
+                return match (fixed.starts_with(prefix), prefix.starts_with(fixed)) {
+                    (true, _) => Ok(Begins::Always),
+                    (false, false) => Ok(Begins::Never),
+                    (false, true) => {
+                        Err("This prefix depends on what a regular expression finds.".to_owned())
+                    }
+                };
             }
         };
         if !lead.is_empty() && lead.starts_with(prefix) {
@@ -179,7 +184,10 @@ impl Branch {
                 let rest = prefix.strip_prefix(lead.as_str()).unwrap_or_default();
                 Rewrite::Prefix { known: format!("{known}{rest}"), lead: String::new() }
             }
-            other => other,
+            Rewrite::Regex { pattern, template } => {
+                let template = slashed(template.strip_prefix(prefix).unwrap_or(&template));
+                Rewrite::Regex { pattern, template }
+            }
         };
         // A path is never empty on the wire, so a forced slash shows only before a further prefix.
         let _ = force_slash;

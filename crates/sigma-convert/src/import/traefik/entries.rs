@@ -292,7 +292,6 @@ pub(super) fn process(model: &mut Model<'_>, settings: &mut Map<String, Value>) 
             ("tracing", "Use the plugin opentelemetry in a global rule."),
             ("ping", "Use `status: { address: … }`; its path is /status/ready."),
             ("experimental", "Plugins of Traefik cannot run here."),
-            ("certificatesresolvers", "Use `acme` and `tls: auto` of the listener."),
             ("spiffe", "Name certificates in `ssls`."),
             ("hostresolver", "Hosts are compared as clients send them."),
         ] {
@@ -300,7 +299,7 @@ pub(super) fn process(model: &mut Model<'_>, settings: &mut Map<String, Value>) 
                 model.remarks.gap(Place { file, line: member.line }, text);
             }
         }
-        for name in ["global", "core", "ocsp"] {
+        for name in ["global", "ocsp"] {
             if let Some(member) = member(&tree, name) {
                 model
                     .remarks

@@ -29,6 +29,10 @@ pub(super) fn of(router: &Router, points: &[EntryPoint], probes: &mut Vec<Probe>
         }
         own.push(Probe::get(format!("{name}: another host"), format!("not-{host}"), path));
         own.push(Probe::get(format!("{name}: host in capitals"), host.to_uppercase(), path));
+        own.push(Probe::get(format!("{name}: host with a final dot"), format!("{host}."), path));
+        own.push(Probe::get(format!("{name}: host with a port"), format!("{host}:{port}"), path));
+        own.push(Probe::get(format!("{name}: doubled slash"), &host, format!("/{path}")));
+        own.push(Probe::get(format!("{name}: dot segments"), &host, format!("/x/..{path}")));
         let method = matching.methods.first().map_or("POST", String::as_str);
         own.push(Probe { method: method.to_owned(), ..Probe::get(format!("{name}: {method}"), &host, path) });
     }

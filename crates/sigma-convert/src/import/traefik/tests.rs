@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::super::report::Verdict;
 use super::super::source::{MemoryFiles, SourceFile};
-use super::super::{Format, Import, import};
+use super::super::{Format, Import, import, testing, yaml};
 use super::*;
 
 fn of(files: &[(&str, &str)]) -> Import {
@@ -114,4 +114,75 @@ fn toml_is_the_same_as_yaml() {
     assert_eq!(route["vars"], json!([["request_method", "~=", "GET"]]));
     assert_eq!(import.document["upstreams"][0]["scheme"], "https");
     assert_eq!(import.document["upstreams"][0]["tls"]["verify"], true);
+}
+
+#[test]
+fn the_corpus_of_files() {
+    testing::corpus(Format::Traefik, "traefik", "yml");
+}
+
+#[test]
+fn broken_files_are_refused_or_converted() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus/traefik");
+    for entry in std::fs::read_dir(folder).expect("the corpus").flatten() {
+        let path = entry.path();
+        if path.extension().is_none_or(|extension| extension != "yml") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("a file");
+        for end in (0..text.len()).step_by(37).filter(|end| text.is_char_boundary(*end)) {
+            // Cut off, and with a part missing.
+            let without = format!("{}{}", &text[..end], text.get(end + 13..).unwrap_or_default());
+            for text in [text[..end].to_owned(), without] {
+                let files = [SourceFile { name: "traefik.yml".to_owned(), text }];
+                let _ = import(Format::Traefik, &Input { files: &files, access: &MemoryFiles::default() });
+            }
+        }
+    }
+}
+
+/// The block of a page between a fence of this language and the next fence.
+fn block<'p>(page: &'p str, language: &str) -> &'p str {
+    let (_, rest) = page.split_once(&format!("```{language}\n")).expect("the block");
+    rest.split_once("```").expect("its end").0
+}
+
+/// The example of the page, and the large one.
+#[test]
+fn examples_of_the_documents() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../");
+    let read = |path: &str| std::fs::read_to_string(format!("{root}{path}")).expect("a file");
+    let page = read("docs/from-traefik.md");
+    let one = |files: &[(&str, String)]| {
+        let files: Vec<SourceFile> = files
+            .iter()
+            .map(|(name, text)| SourceFile { name: (*name).to_owned(), text: text.clone() })
+            .collect();
+        import(Format::Traefik, &Input { files: &files, access: &MemoryFiles::default() })
+            .expect("a configuration")
+    };
+    let made = one(&[("traefik.yml", block(&page, "yml").to_owned())]);
+    let made = yaml::text(&made.document, "x", "traefik").expect("YAML");
+    let (_, made) = made.split_once('\n').expect("a first line");
+    assert_eq!(made, block(&page, "yaml"));
+    let large = one(&[
+        ("traefik.yml", read("examples/traefik/traefik.yml")),
+        ("dynamic.yml", read("examples/traefik/dynamic.yml")),
+    ]);
+    assert_eq!(large.report.count(Verdict::NotPossible), 0, "{}", large.report.text());
+    assert!(large.probes.len() >= 100, "{}", large.probes.len());
+}
+
+#[test]
+fn ten_thousand_lines_are_converted() {
+    let mut text = String::from(
+        "http:\n  services:\n    s: { loadBalancer: { servers: [ { url: 'http://a' } ] } }\n  routers:\n",
+    );
+    for number in 0..2000 {
+        text.push_str(&format!(
+            "    r{number}:\n      rule: Host(`h{number}.test`) && PathPrefix(`/a`)\n      service: s\n      middlewares:\n        - strip\n"
+        ));
+    }
+    text.push_str("  middlewares:\n    strip: { stripPrefix: { prefixes: [/a] } }\n");
+    assert_eq!(routes(&of(&[STATIC, ("dynamic.yml", &text)])).len(), 2000);
 }
