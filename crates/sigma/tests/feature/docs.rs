@@ -448,8 +448,13 @@ fn code_of(line: &str) -> Vec<String> {
 }
 
 /// The pages with the words of other gateways.
-const WORDS: [&str; 4] =
-    ["docs/from-nginx.md", "docs/from-nginx-plugins.md", "docs/from-traefik.md", "docs/from-apisix.md"];
+const WORDS: [&str; 5] = [
+    "docs/from-nginx.md",
+    "docs/from-nginx-plugins.md",
+    "docs/from-traefik.md",
+    "docs/from-traefik-services.md",
+    "docs/from-apisix.md",
+];
 
 #[test]
 fn every_line_next_to_the_words_of_others_is_a_configuration() {
