@@ -547,6 +547,12 @@ fn response(runner: &mut Runner<'_>, line: &Line, settings: &mut Settings) {
             return;
         }
     };
+    let is_error =
+        |status: &Value| status.as_u64().map_or(status != "2xx" && status != "3xx", |status| status >= 400);
+    if !statuses.iter().all(is_error) {
+        runner.remarks.gap(place, "Pages replace responses of 400 and above only.");
+        return;
+    }
     let respond = line.lines().iter().find(|line| line.name() == "respond");
     let Some(respond) = respond.filter(|_| line.lines().len() == 1) else {
         runner.remarks.gap(place, "Only `respond` in `handle_response` is converted: use `error-page`.");

@@ -300,11 +300,21 @@ pub(super) fn decisions(
             if !pages.is_empty() && is_covered(&decision) {
                 add_pages(&mut decision, &pages);
             }
+            without_empty_body(&mut decision);
             out.push(decision);
         }
     }
     internal.extend(out);
     internal
+}
+
+/// An empty text would have a type; Caddy's empty responses have none.
+fn without_empty_body(decision: &mut Decision) {
+    if let Target::Respond { body, .. } = &mut decision.target
+        && body.as_deref() == Some("")
+    {
+        *body = None;
+    }
 }
 
 /// Adds the pages of a site after those of a proxy.
@@ -501,7 +511,7 @@ pub(super) fn rest(sites: &[Known]) -> Vec<Decision> {
     };
     let ports: Vec<u16> = ports.into_iter().filter(open).collect();
     let Some(first) = sites.first().filter(|_| !ports.is_empty()) else { return Vec::new() };
-    let target = Target::Respond { status: 200, body: Some(String::new()), headers: Vec::new() };
+    let target = Target::Respond { status: 200, body: None, headers: Vec::new() };
     let mut decision = Decision::new(first.place, "no-site", target);
     decision.ports = ports;
     vec![decision]

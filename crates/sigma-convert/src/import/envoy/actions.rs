@@ -29,7 +29,8 @@ pub(super) fn direct_response(model: &mut Model<'_>, direct: &Tree) -> Target {
     if !body.is_empty() {
         headers.push(("Content-Type".to_owned(), "text/plain".to_owned()));
     }
-    Target::Respond { status, body: Some(body.replace('$', "\\$")), headers }
+    let body = (!body.is_empty()).then(|| body.replace('$', "\\$"));
+    Target::Respond { status, body, headers }
 }
 
 /// Makes a decision a redirect.
@@ -49,6 +50,7 @@ pub(super) fn redirect(model: &mut Model<'_>, redirect: &Tree, route: &Tree, dec
     };
     let strips = is_true(redirect, "strip_query");
     let whole = if strips { "$uri" } else { "$request_uri" };
+    let source = if strips { "$uri" } else { "$real_request_uri" };
     let query = if strips { "" } else { "$is_args$args" };
     let path = if let Some(path) = text(redirect, "path_redirect") {
         let query = if path.contains('?') { "" } else { query };
@@ -58,7 +60,7 @@ pub(super) fn redirect(model: &mut Model<'_>, redirect: &Tree, route: &Tree, dec
             text(it, "prefix").or_else(|| text(it, "path")).or_else(|| text(it, "path_separated_prefix"))
         });
         let pattern = format!("^{}(.*)$", regex::escape(old.unwrap_or("/")));
-        model.variable(route.line, whole, &pattern, &format!("{prefix}$1"))
+        model.variable(route.line, source, &pattern, &format!("{prefix}${{1}}"))
     } else if let Some(rewrite) = field(redirect, "regex_rewrite") {
         match regex_rewrite(rewrite) {
             Ok((pattern, to)) => format!("{}{query}", model.variable(route.line, "$uri", &pattern, &to)),

@@ -374,8 +374,7 @@ fn finish(
         if preflight.methods.is_empty() || preflight.methods.iter().any(|method| method == "OPTIONS") {
             preflight.methods = vec!["OPTIONS".to_owned()];
             preflight.conditions.push(json!(["http_access_control_request_method", "~~", "."]));
-            preflight.target =
-                Target::Respond { status: 200, body: Some(String::new()), headers: cors.preflight };
+            preflight.target = Target::Respond { status: 200, body: None, headers: cors.preflight };
             preflight.plugins.clear();
             preflight.fields.clear();
             out.push(preflight);

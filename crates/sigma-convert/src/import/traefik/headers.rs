@@ -148,9 +148,9 @@ fn preflight(
             case.decision.conditions.push(condition);
             let mut headers = headers.clone();
             headers.push(("Access-Control-Allow-Origin".to_owned(), origin));
-            branches.push(case.finish(Target::Respond { status: 200, body: Some(String::new()), headers }));
+            branches.push(case.finish(Target::Respond { status: 200, body: None, headers }));
         }
-        branches.push(asks.finish(Target::Respond { status: 200, body: Some(String::new()), headers }));
+        branches.push(asks.finish(Target::Respond { status: 200, body: None, headers }));
     }
     Some(branch)
 }

@@ -222,7 +222,9 @@ fn redirect_regex(
         }
     };
     let variable = super::super::build::id(&format!("redirect_{}", middleware.name)).replace(['-', '.'], "_");
-    let url = "$scheme://$http_host$request_uri";
+    let url = "$scheme://$http_host$real_request_uri";
+    // In a text of variables, a dollar sign is escaped by a backslash.
+    let value = value.replace("$$", "\\$");
     let map = json!({"map": url, "regex": [{"match": whole, "value": value}], "default": ""});
     added.variables.insert(variable.clone(), map);
     let (moves, stays) = branch.split(json!([format!("var_{variable}"), "~~", "."]));

@@ -153,7 +153,14 @@ fn circuit_breaker(model: &mut Model<'_>, middleware: &Named, conf: &Tree, branc
 }
 
 fn errors(model: &mut Model<'_>, added: &mut Added, middleware: &Named, conf: &Tree, branch: &mut Branch) {
-    let status = field(conf, "status").map(statuses).unwrap_or_default();
+    let mut status = field(conf, "status").map(statuses).unwrap_or_default();
+    let all = status.len();
+    status.retain(|status| status.as_u64().is_none_or(|status| status >= 400));
+    if status.len() < all {
+        model
+            .remarks
+            .differs(middleware.field(conf, "status"), "Pages replace responses of 400 and above only.");
+    }
     let (Some(service), false) = (text(conf, "service"), status.is_empty()) else {
         model.remarks.gap(middleware.place, "An error page needs statuses and a service.");
         return;
@@ -168,8 +175,8 @@ fn errors(model: &mut Model<'_>, added: &mut Added, middleware: &Named, conf: &T
         model.remarks.differs(middleware.field(conf, "query"), text);
     }
     let slash = if query.starts_with('/') { "" } else { "/" };
-    let query = query.replace("{status}", "$status").replace("{originalStatus}", "$status");
-    let query = query.replace("{url}", "$request_uri");
+    let query = query.replace("{status}", "${status}").replace("{originalStatus}", "${status}");
+    let query = query.replace("{url}", "${request_uri}");
     let uri = format!("{}{slash}{query}", page_path(&middleware.name));
     if !added.pages.iter().any(|(known, _)| known.place == middleware.place) {
         added.pages.push((middleware.clone(), service.to_owned()));
