@@ -148,18 +148,7 @@ fn one(line: &Line, named: &Named, variables: &mut Variables) -> Result<Conditio
             Ok(Condition::Methods(args))
         }
         "header" => header(&args),
-        "header_regexp" => {
-            need(2)?;
-            let (name, field, pattern) = match args.as_slice() {
-                [name, field, pattern, ..] => (name.as_str(), field, pattern),
-                [field, pattern] => ("", field, pattern),
-                _ => return Err("`header_regexp` needs a field and a pattern".to_owned()),
-            };
-            let pattern = regex(pattern)?;
-            let variable = header_variable(field)?;
-            variables.groups(name, &format!("${variable}"), &pattern);
-            Ok(Condition::Variable(json!([variable, "~~", pattern])))
-        }
+        "header_regexp" => header_regexp(&args, variables),
         "query" => {
             let parts = args.iter().map(|pair| query(pair)).collect::<Vec<_>>();
             Ok(all(parts))
@@ -194,6 +183,18 @@ fn one(line: &Line, named: &Named, variables: &mut Variables) -> Result<Conditio
             _ => Err(format!("the matcher `{other}` is not converted")),
         },
     }
+}
+
+/// `header_regexp [name] field pattern`.
+fn header_regexp(args: &[String], variables: &mut Variables) -> Result<Condition, String> {
+    let [rest @ .., field, pattern] = args else {
+        return Err("`header_regexp` needs a field and a pattern".to_owned());
+    };
+    let pattern = regex(pattern)?;
+    let variable = header_variable(field)?;
+    let name = rest.first().map_or("", String::as_str);
+    variables.groups(name, &format!("${variable}"), &pattern);
+    Ok(Condition::Variable(json!([variable, "~~", pattern])))
 }
 
 /// `vars {name} values…` and `vars_regexp [name] {name} pattern`.

@@ -4,6 +4,7 @@ mod actions;
 mod cel;
 mod files;
 mod guards;
+mod health;
 mod lexer;
 mod matcher;
 mod options;
