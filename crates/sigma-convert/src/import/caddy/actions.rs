@@ -30,6 +30,9 @@ impl Runner<'_> {
         for line in item.line.lines() {
             rows.push((line.place(), line.words.iter().map(|token| token.text.clone()).collect()));
         }
+        // Removals and defaults are applied with the response, and the whole line with them.
+        let is_late = rows.iter().any(|(_, row)| row[0].starts_with(['-', '?', '>']) || row[0] == "defer");
+        branch.is_for_errors |= is_response && !is_late;
         for (place, row) in rows {
             if matches!(row[0].as_str(), "defer" | "match") {
                 self.remarks.done(place);
@@ -140,12 +143,14 @@ impl Runner<'_> {
                 self.changed(item, branch, pattern, String::new())
             }
             ["replace", find, replacement, ..] => {
-                self.remarks.differs(
-                    item.place(),
-                    "The first match in the path is replaced, not those in the query.",
-                );
-                let replacement = self.text(item.place(), replacement);
-                self.changed(item, branch, regex::escape(find), replacement.replace('$', "$$"))
+                let text = "Up to four matches in the path are replaced, and none in the query.";
+                self.remarks.differs(item.place(), text);
+                let replacement = self.text(item.place(), replacement).replace('$', "$$");
+                let pairs = repeated(&regex::escape(find), &replacement);
+                self.or_gap(item, branch, |mut branch| {
+                    branch.replace(pairs)?;
+                    Ok(vec![branch])
+                })
             }
             ["path_regexp", find, replacement] => match matcher::regex(find) {
                 Ok(pattern) if pattern.starts_with("/{") && pattern.ends_with("/") || pattern == "/{2,}" => {
@@ -178,7 +183,7 @@ impl Runner<'_> {
         replacement: String,
     ) -> Vec<Branch> {
         self.or_gap(item, branch, |mut branch| {
-            branch.replace(pattern, replacement)?;
+            branch.replace(vec![pattern, replacement])?;
             Ok(vec![branch])
         })
     }
@@ -327,6 +332,19 @@ impl Runner<'_> {
             self.variables.own.insert(name, map);
         }
     }
+}
+
+/// Patterns that replace four, three, two matches or one; the first pattern that fits is used.
+fn repeated(find: &str, replacement: &str) -> Vec<String> {
+    let mut pairs = Vec::new();
+    for count in (1..=4).rev() {
+        let pattern = format!("^(.*?){}$", vec![format!("{find}(.*{})", "?"); count].join(""));
+        let to: String = (2..=count + 1).map(|group| format!("{replacement}${{{group}}}")).collect();
+        // The last group takes the rest.
+        let pattern = pattern.replacen("?)$", ")$", 1);
+        pairs.extend([pattern, format!("${{1}}{to}")]);
+    }
+    pairs
 }
 
 /// Types that Caddy compresses.

@@ -290,7 +290,8 @@ fn policy(runner: &mut Runner<'_>, line: &Line, settings: &mut Settings) {
             let name = if arg.is_empty() { "lb" } else { arg.as_str() };
             let secret =
                 line.arg(2).map_or_else(|| format!("imported-session-secret-of-{name}"), str::to_owned);
-            let affinity = json!({"cookie": {"name": name, "http_only": false}, "secret": secret});
+            let affinity =
+                json!({"cookie": {"name": name, "http_only": true, "same_site": "lax"}, "secret": secret});
             settings.upstream.insert("session_affinity".to_owned(), affinity);
             runner.remarks.differs(
                 line.place(),

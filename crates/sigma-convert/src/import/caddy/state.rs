@@ -57,6 +57,8 @@ pub(super) struct Branch {
     pub(super) host: Option<String>,
     pub(super) request: Vec<(String, Change)>,
     pub(super) response: Vec<(String, Change)>,
+    /// Whether a change of response fields holds for errors too.
+    pub(super) is_for_errors: bool,
     /// The folder of files.
     pub(super) root: Option<String>,
     /// The candidates of `try_files`.
@@ -75,6 +77,7 @@ impl Branch {
             host: None,
             request: Vec::new(),
             response: Vec::new(),
+            is_for_errors: false,
             root: None,
             candidates: Vec::new(),
         }
@@ -301,18 +304,23 @@ impl Branch {
             })
     }
 
-    /// Changes the path by a pattern.
-    pub(super) fn replace(&mut self, pattern: String, replacement: String) -> Result<(), String> {
+    /// Changes the path by the first of some patterns that matches: patterns with their replacements.
+    pub(super) fn replace(&mut self, pairs: Vec<String>) -> Result<(), String> {
         match &mut self.rewrite {
             Rewrite::Fixed(path) => {
-                let Ok(regex) = regex::Regex::new(&pattern) else {
-                    return Err("The pattern is invalid.".to_owned());
-                };
-                *path = regex.replace(path, replacement.as_str()).into_owned();
+                for pair in pairs.chunks(2) {
+                    let [pattern, to] = pair else { continue };
+                    let regex =
+                        regex::Regex::new(pattern).map_err(|_| "The pattern is invalid.".to_owned())?;
+                    if regex.is_match(path) {
+                        *path = regex.replace(path, to.as_str()).into_owned();
+                        break;
+                    }
+                }
                 Ok(())
             }
             Rewrite::Prefix { known, lead } if known.is_empty() && lead.is_empty() => {
-                self.rewrite = Rewrite::Regex(vec![pattern, replacement]);
+                self.rewrite = Rewrite::Regex(pairs);
                 Ok(())
             }
             _ => Err("Sigma changes a path by one pattern, and this is the second change.".to_owned()),
@@ -341,6 +349,11 @@ impl Branch {
             let plugin =
                 self.decision.plugins.entry("response-rewrite".to_owned()).or_insert_with(|| json!({}));
             plugin["headers"] = headers;
+            // Errors of the file server have no fields that are set with the response.
+            let is_late = !self.is_for_errors && plugin.get("vars").is_none();
+            if matches!(self.decision.target, Target::Files(_)) && is_late {
+                plugin["vars"] = json!([["status", "<", 400]]);
+            }
         }
         self.decision
     }
