@@ -584,7 +584,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_stands_for_all_fields_of_the_client() {
+    fn a_star_selects_all_fields_of_the_client() {
         let plugin = plugin(json!({"request_headers": ["*"]}));
         let case = Case::new(
             "POST /a HTTP/1.1\nHost: h\nX-A: 1\nX-A: 2\nTE: trailers\nContent-Length: 0\nX-Forwarded-Uri: /b\nCookie: c",

@@ -20,7 +20,7 @@ const MOST_FILE_BYTES: u64 = 64 << 20;
 /// Exit status if a response differs.
 const DIFFERENT: u8 = 1;
 
-/// A server: its address, and the port of the source that it stands for.
+/// A server: its address, and the port of the source that it represents.
 struct Server {
     /// Port of the probes that this server gets; 0 for all others.
     port: u16,

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// Returns a group of conditions; a single one stands for itself.
+/// Returns a group of conditions; a single one is the group itself.
 pub(super) fn group(operator: &str, mut conditions: Vec<Value>) -> Value {
     match conditions.len() {
         1 => conditions.remove(0),

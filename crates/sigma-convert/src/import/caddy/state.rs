@@ -37,7 +37,7 @@ pub(super) enum Query {
     Added(Vec<(String, String)>),
 }
 
-/// What a condition is for a branch.
+/// The value of a condition in a branch.
 pub(super) enum Truth {
     Always,
     Never,
@@ -120,7 +120,7 @@ impl Branch {
         Ok((Some(holds), (!is_certain).then_some(self)))
     }
 
-    /// Takes a condition as the path or method of the decision, if it has none.
+    /// Takes a condition as the path or method of a decision without one.
     fn take(&mut self, condition: &Condition) -> bool {
         match condition {
             Condition::Methods(methods)
@@ -164,7 +164,7 @@ impl Branch {
         matches!(&self.rewrite, Rewrite::Prefix { known, lead } if known.is_empty() && lead.is_empty())
     }
 
-    /// Returns what a condition is here.
+    /// Returns the value of a condition here.
     pub(super) fn truth(&self, condition: &Condition) -> Result<Truth, String> {
         Ok(match condition {
             Condition::Always => Truth::Always,

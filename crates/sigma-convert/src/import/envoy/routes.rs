@@ -27,7 +27,7 @@ struct Domains<'d> {
     any_port: Vec<&'d Domain>,
 }
 
-/// What holds for all routes of a connection manager.
+/// Settings of a connection manager for all its routes.
 pub(super) struct Scope {
     pub(super) port: u16,
     pub(super) is_tls: bool,
@@ -39,7 +39,7 @@ pub(super) struct Scope {
     pub(super) websocket: bool,
 }
 
-/// A domain of a virtual host; the order is that of Envoy's search.
+/// A domain of a virtual host, in the order of Envoy's search.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Domain {
     Exact(String),

@@ -10,7 +10,7 @@ use super::fields::{field, is_true, text, texts};
 use super::model::{Model, Named};
 use super::rule::Rule;
 
-/// What a TCP rule selects.
+/// Sessions that a TCP rule selects.
 #[derive(Debug, Default, Clone)]
 struct Selection {
     names: Vec<String>,

@@ -41,7 +41,7 @@ pub enum Content {
     Scalar {
         /// The text.
         text: String,
-        /// Whether it was written in quotes, so that it is a text whatever it looks like.
+        /// Whether it was written in quotes, so that it is a text in any case.
         quoted: bool,
     },
     /// A list.
@@ -80,7 +80,7 @@ impl Tree {
         self.content == Content::Null
     }
 
-    /// Returns the members; a value that is not a mapping has none.
+    /// Returns the members of a mapping, and no members of other values.
     #[must_use]
     pub fn members(&self) -> &[Member] {
         match &self.content {
