@@ -4,7 +4,7 @@ use serde_json::Value;
 use sigma_schema::document::Document;
 use sigma_schema::problem::{Problem, element, member};
 
-use super::source::{FILE_BYTES, Place};
+use super::source::{FILE_BYTES, Input, Place};
 
 /// A value and its place.
 #[derive(Debug, Clone, PartialEq)]
@@ -225,10 +225,20 @@ fn merged(members: Vec<(String, Node)>) -> Vec<(String, Node)> {
     own
 }
 
-/// Returns the line with this number, trimmed.
-#[must_use]
-pub(super) fn line_of(text: &str, line: u32) -> &str {
-    text.lines().nth(line.saturating_sub(1) as usize).unwrap_or_default().trim()
+/// The lines of the files of a conversion.
+pub(super) struct Lines<'t>(Vec<Vec<&'t str>>);
+
+impl<'t> Lines<'t> {
+    /// Splits the files into lines.
+    pub(super) fn of(input: &Input<'t>) -> Lines<'t> {
+        Lines(input.files.iter().map(|file| file.text.lines().collect()).collect())
+    }
+
+    /// Returns the line at a place, trimmed.
+    pub(super) fn at(&self, place: Place) -> &'t str {
+        let lines = self.0.get(usize::from(place.file));
+        lines.and_then(|lines| lines.get(place.line.checked_sub(1)? as usize)).map_or("", |line| line.trim())
+    }
 }
 
 #[cfg(test)]

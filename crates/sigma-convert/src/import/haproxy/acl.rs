@@ -1,6 +1,7 @@
 //! ACLs and conditions: `if a !b or { path_beg /x }`.
 
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use serde_json::{Value, json};
 
@@ -8,7 +9,8 @@ use super::super::decision::Path;
 use super::super::source::Files;
 use super::expr::{Atom, Expr, Subject};
 use super::lua;
-use super::sample::{self, Kind, Sample, Variables};
+use super::sample::{self, Variables};
+use super::value::{Kind, Sample};
 
 /// Maximum number of patterns of a file.
 const MOST_PATTERNS: usize = 100_000;
@@ -16,7 +18,8 @@ const MOST_PATTERNS: usize = 100_000;
 /// Named conditions of a proxy.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Acls {
-    named: HashMap<String, Vec<Result<Expr, String>>>,
+    /// Shared by the decisions of a frontend, which may have thousands.
+    named: Rc<HashMap<String, Vec<Result<Expr, String>>>>,
 }
 
 /// How patterns are compared.
@@ -47,7 +50,7 @@ impl Acls {
     ) -> Result<(), String> {
         let expr = test(words, variables, files);
         let result = expr.clone().map(|_| ());
-        self.named.entry(name.to_owned()).or_default().push(expr);
+        Rc::make_mut(&mut self.named).entry(name.to_owned()).or_default().push(expr);
         result
     }
 

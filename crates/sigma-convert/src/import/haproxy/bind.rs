@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::super::decision::Listener;
 use super::parser::Line;
 use super::proxy::Proxy;
-use super::{Told, Translation};
+use super::{Outcome, Translation};
 
 /// Options of `bind` with a value.
 const WITH_VALUE: [&str; 34] = [
@@ -81,10 +81,10 @@ impl Translation<'_, '_> {
             match options.iter().any(|(name, _)| name == "accept-proxy") {
                 true => self.tell(
                     line,
-                    Told::Differs,
+                    Outcome::Differs,
                     "Every peer must send a PROXY header: list your balancers in `proxy_protocol.trusted`.",
                 ),
-                false => self.tell(line, Told::Done, ""),
+                false => self.tell(line, Outcome::Done, ""),
             }
         }
         ports.sort_unstable();
@@ -115,7 +115,7 @@ impl Translation<'_, '_> {
                         self.certificate_files(&file, &mut certificates);
                     }
                 }
-                Err(reason) => self.tell(line, Told::Missing, format!("{path} cannot be read: {reason}.")),
+                Err(reason) => self.tell(line, Outcome::Missing, format!("{path} cannot be read: {reason}.")),
             }
         }
         let mut tls = Map::new();
@@ -144,7 +144,7 @@ impl Translation<'_, '_> {
         }
         if matches!(all("verify").pop().as_deref(), Some("required" | "optional")) {
             self.closed = Some("Client certificates need `client` of an ssl".to_owned());
-            self.tell(line, Told::Guard, "Client certificates are checked by `client` of an ssl: write it with the CA, and open the closed routes.");
+            self.tell(line, Outcome::Guard, "Client certificates are checked by `client` of an ssl: write it with the CA, and open the closed routes.");
         }
         Some(if tls.is_empty() { true.into() } else { Value::Object(tls) })
     }

@@ -13,7 +13,7 @@ use super::expr::{Expr, Subject};
 use super::parser::Line;
 use super::proxy::Proxy;
 use super::sample::Variables;
-use super::{Told, Translation};
+use super::{Outcome, Translation};
 
 /// Maximum number of conditional changes of the path on one route; each doubles the decisions.
 const MOST_SPLITS: usize = 5;
@@ -54,7 +54,7 @@ impl Translation<'_, '_> {
         let default = proxy.last(&["default_backend"]).cloned();
         match default {
             Some(line) => {
-                self.tell(&line, Told::Done, "");
+                self.tell(&line, Outcome::Done, "");
                 for (rest, name, below, of) in std::mem::take(&mut self.shares) {
                     self.shared(
                         &line,
@@ -81,7 +81,7 @@ impl Translation<'_, '_> {
         for (name, weight) in shares {
             let Some(proxy) = self.proxies.iter().find(|it| it.name == name).cloned() else { continue };
             if proxy.lines.iter().any(|line| line.word(0) == "http-request") {
-                self.tell(line, Told::Differs, "Rules of backends that share requests are left out.");
+                self.tell(line, Outcome::Differs, "Rules of backends that share requests are left out.");
             }
             self.used.insert(proxy.name.clone());
             members.push(json!({"upstream_id": self.upstream(&proxy), "weight": weight}));
@@ -101,8 +101,8 @@ impl Translation<'_, '_> {
                 "acl" => {
                     let words = line.from(2).to_vec();
                     match scope.acls.add(line.word(1), &words, &scope.variables, self.input.access) {
-                        Ok(()) => self.tell(line, Told::Done, ""),
-                        Err(reason) => self.tell(line, Told::Missing, reason),
+                        Ok(()) => self.tell(line, Outcome::Done, ""),
+                        Err(reason) => self.tell(line, Outcome::Missing, reason),
                     }
                 }
                 "monitor-uri" => {
@@ -113,7 +113,7 @@ impl Translation<'_, '_> {
                         ("Cache-Control".to_owned(), "no-cache".to_owned()),
                     ];
                     let target = Target::Respond { status: 200, body: Some(text.to_owned()), headers };
-                    self.tell(line, Told::Done, "");
+                    self.tell(line, Outcome::Done, "");
                     self.decide(line, scope, expr, target);
                 }
                 "tcp-request" if matches!(line.word(1), "connection" | "session") => {
@@ -141,12 +141,12 @@ impl Translation<'_, '_> {
         match (expr, action::redirect(action, &scope.variables)) {
             (Ok(expr), Ok((target, remark))) => {
                 match remark {
-                    Some(text) => self.tell(line, Told::Differs, text),
-                    None => self.tell(line, Told::Done, ""),
+                    Some(text) => self.tell(line, Outcome::Differs, text),
+                    None => self.tell(line, Outcome::Done, ""),
                 }
                 self.decide(line, scope, expr, target);
             }
-            (Err(reason), _) | (_, Err(reason)) => self.tell(line, Told::Missing, reason),
+            (Err(reason), _) | (_, Err(reason)) => self.tell(line, Outcome::Missing, reason),
         }
     }
 
@@ -157,7 +157,7 @@ impl Translation<'_, '_> {
             Ok(expr) => expr,
             Err(reason) => {
                 // Requests that it would take must not reach later rules.
-                self.tell(line, Told::Guard, format!("{reason} Later routes are closed."));
+                self.tell(line, Outcome::Guard, format!("{reason} Later routes are closed."));
                 let mut closed = scope.clone();
                 closed.effects.closed = Some(reason);
                 self.decide(line, &closed, Expr::True, Target::Drop);
@@ -173,18 +173,18 @@ impl Translation<'_, '_> {
         {
             self.tell(
                 line,
-                Told::Differs,
+                Outcome::Differs,
                 "The backend takes over while no server of the other one is usable.",
             );
             self.failover.insert(main.clone(), name);
             return;
         }
         if let Some((below, of, rest)) = random(&expr) {
-            self.tell(line, Told::Differs, "Requests are shared in turn by weight, not by chance.");
+            self.tell(line, Outcome::Differs, "Requests are shared in turn by weight, not by chance.");
             self.shares.push((rest, name, below, of));
             return;
         }
-        self.tell(line, Told::Done, "");
+        self.tell(line, Outcome::Done, "");
         let mut inner = scope.clone();
         inner.base.push(expr);
         self.backend(&name, line, inner);
@@ -194,7 +194,7 @@ impl Translation<'_, '_> {
     fn mapped(&mut self, line: &Line, name: &str, expr: Expr, scope: &Scope) {
         match super::map::read(name, &scope.variables, self.input.access) {
             Ok(entries) => {
-                self.tell(line, Told::Done, "");
+                self.tell(line, Outcome::Done, "");
                 for entry in entries {
                     let mut inner = scope.clone();
                     inner.base.push(expr.clone());
@@ -203,7 +203,7 @@ impl Translation<'_, '_> {
                 }
             }
             Err(reason) => {
-                self.tell(line, Told::Guard, format!("{reason} Later routes are closed."));
+                self.tell(line, Outcome::Guard, format!("{reason} Later routes are closed."));
                 let mut closed = scope.clone();
                 closed.effects.closed = Some(reason);
                 self.decide(line, &closed, expr, Target::Drop);
@@ -220,7 +220,7 @@ impl Translation<'_, '_> {
             .cloned()
         else {
             let target = Target::Respond { status: 503, body: None, headers: Vec::new() };
-            self.tell(line, Told::Missing, format!("There is no backend `{name}`: it answers 503."));
+            self.tell(line, Outcome::Missing, format!("There is no backend `{name}`: it answers 503."));
             self.decide(line, &scope, Expr::True, target);
             return;
         };
@@ -259,7 +259,7 @@ impl Translation<'_, '_> {
         let rules: &[PathRule] = if is_proxied { &scope.effects.paths } else { &[] };
         let conditional = rules.iter().filter(|rule| rule.condition != Expr::True).count();
         if conditional > MOST_SPLITS {
-            self.tell(line, Told::Missing, "Too many conditions change the path; the route answers 503.");
+            self.tell(line, Outcome::Missing, "Too many conditions change the path; the route answers 503.");
             self.emit(
                 line,
                 scope,
@@ -323,7 +323,7 @@ impl Translation<'_, '_> {
             )
         }) {
             let reason = "The condition asks for a counter, a login or a state that only guards can use.";
-            self.tell(line, Told::Guard, format!("{reason} Later routes are closed."));
+            self.tell(line, Outcome::Guard, format!("{reason} Later routes are closed."));
             decision.target = Target::Closed(reason.to_owned());
             self.plan.decisions.push(decision);
             return;
@@ -333,7 +333,7 @@ impl Translation<'_, '_> {
         match scope.effects.plugins(paths, is_proxied) {
             Ok(plugins) => decision.plugins = plugins,
             Err(reason) => {
-                self.tell(line, Told::Guard, reason.clone());
+                self.tell(line, Outcome::Guard, reason.clone());
                 decision.target = Target::Closed(reason);
             }
         }
@@ -353,8 +353,8 @@ impl Translation<'_, '_> {
         }
         let made = super::server::upstream(proxy, self.input.access);
         for note in made.remarks {
-            let told = if note.guards { Told::Guard } else { Told::Differs };
-            self.tell(&note.line, told, note.text);
+            let outcome = if note.guards { Outcome::Guard } else { Outcome::Differs };
+            self.tell(&note.line, outcome, note.text);
         }
         let id = build::id(&proxy.name);
         self.upstreams.insert(proxy.name.clone(), id.clone());

@@ -1,7 +1,7 @@
 //! Converters of samples.
 
 use super::lua;
-use super::sample::{Call, Kind, Sample};
+use super::value::{Call, Kind, Sample};
 
 /// Applies a converter.
 ///

@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn functions_have_the_helpers_that_they_use() {
+    fn helpers_are_written_where_code_calls_them() {
         let code = function("  ngx.req.set_header(\"a\", lower(field(ngx.var.host, 1, \":\")))\n");
         assert!(
             code.contains("function lower")

@@ -25,6 +25,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 mod users;
+mod value;
 
 use std::collections::{HashMap, HashSet};
 
@@ -49,7 +50,7 @@ const MOST_PROBES: usize = 2000;
 
 /// The verdict on a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Told {
+enum Outcome {
     Done,
     Differs,
     Nothing,
@@ -79,7 +80,7 @@ struct Translation<'t, 's> {
     report: Report,
     probes: Vec<Probe>,
     /// Lines with a remark.
-    told: HashSet<Place>,
+    remarked: HashSet<Place>,
     proxies: Vec<Proxy>,
     /// Ids of upstreams by backend.
     upstreams: HashMap<String, String>,
@@ -126,7 +127,7 @@ impl<'t, 's> Translation<'t, 's> {
             plan: Plan::default(),
             report: Report::default(),
             probes: Vec::new(),
-            told: HashSet::new(),
+            remarked: HashSet::new(),
             users: users.map(|section| (section.name.clone(), users::fields(section))).collect(),
             proxies,
             upstreams: HashMap::new(),
@@ -141,14 +142,16 @@ impl<'t, 's> Translation<'t, 's> {
     }
 
     /// Adds a remark on a line.
-    fn tell(&mut self, line: &Line, told: Told, text: impl Into<String>) {
-        self.told.insert(line.place);
-        let verdict = match told {
-            Told::Done => Verdict::Done,
-            Told::Differs => Verdict::Differs,
-            Told::Nothing => Verdict::NoEffect,
-            Told::Missing => Verdict::NotPossible,
-            Told::Guard => return self.report.add_guard(line.place, &line.raw, Verdict::NotPossible, text),
+    fn tell(&mut self, line: &Line, outcome: Outcome, text: impl Into<String>) {
+        self.remarked.insert(line.place);
+        let verdict = match outcome {
+            Outcome::Done => Verdict::Done,
+            Outcome::Differs => Verdict::Differs,
+            Outcome::Nothing => Verdict::NoEffect,
+            Outcome::Missing => Verdict::NotPossible,
+            Outcome::Guard => {
+                return self.report.add_guard(line.place, &line.raw, Verdict::NotPossible, text);
+            }
         };
         self.report.add(line.place, &line.raw, verdict, text);
     }
@@ -177,7 +180,7 @@ impl<'t, 's> Translation<'t, 's> {
                     decision.target = Target::Closed(reason.clone());
                 }
             }
-            self.tell(&proxy.head, Told::Done, "");
+            self.tell(&proxy.head, Outcome::Done, "");
         }
         self.differences();
         self.make_probes();
@@ -191,14 +194,14 @@ impl<'t, 's> Translation<'t, 's> {
             });
         let line = line.or_else(|| self.proxies.first().map(|proxy| &proxy.head)).cloned();
         if let Some(line) = line {
-            self.tell(&line, Told::Differs, PATHS);
+            self.tell(&line, Outcome::Differs, PATHS);
         }
     }
 
     /// The page of statistics: Sigma has its own, at an address of its own.
     fn stats(&mut self, proxy: &Proxy, line: &Line, ports: &[u16]) {
         let text = "Sigma's own state is at `status`, at an address of its own; this path answers 404.";
-        self.tell(line, Told::Differs, text);
+        self.tell(line, Outcome::Differs, text);
         let path = proxy.last(&["stats", "uri"]).map_or("/haproxy?stats", |line| line.word(2));
         let path = path.split(['?', ';']).next().unwrap_or("/").to_owned();
         let mut decision = super::decision::Decision::new(
@@ -231,14 +234,14 @@ impl<'t, 's> Translation<'t, 's> {
                     let text = text.replace("\r\n", "\n");
                     let body = text.split_once("\n\n").map_or(text.as_str(), |(_, body)| body);
                     pages.push(json!({"status": [status], "html": body.replace('$', "\\$")}));
-                    self.tell(line, Told::Done, "");
+                    self.tell(line, Outcome::Done, "");
                 }
                 Err(reason) => {
                     let text = format!(
                         "{} cannot be read: {reason}. Clients get the gateway's own page.",
                         line.word(2)
                     );
-                    self.tell(line, Told::Differs, text);
+                    self.tell(line, Outcome::Differs, text);
                 }
             }
         }
@@ -274,15 +277,15 @@ impl<'t, 's> Translation<'t, 's> {
     fn rest(&mut self) {
         let sections = self.sections;
         for section in sections {
-            if !self.told.contains(&section.head.place) {
+            if !self.remarked.contains(&section.head.place) {
                 self.section(section);
             }
             for line in &section.lines {
-                if self.told.contains(&line.place) {
+                if self.remarked.contains(&line.place) {
                     continue;
                 }
-                let (told, text) = process::verdict(section, line);
-                self.tell(line, told, text);
+                let (outcome, text) = process::verdict(section, line);
+                self.tell(line, outcome, text);
             }
         }
     }
@@ -291,19 +294,19 @@ impl<'t, 's> Translation<'t, 's> {
     fn section(&mut self, section: &Section) {
         match section.kind.as_str() {
             "backend" if !self.used.contains(&section.name) => {
-                self.tell(&section.head, Told::Nothing, "No route uses the backend.");
+                self.tell(&section.head, Outcome::Nothing, "No route uses the backend.");
             }
             "peers" | "program" | "ring" | "log-forward" | "traces" | "mailers" => {
-                self.tell(&section.head, Told::Nothing, "Sigma needs no such section.");
+                self.tell(&section.head, Outcome::Nothing, "Sigma needs no such section.");
             }
             "fcgi-app" => {
                 self.tell(
                     &section.head,
-                    Told::Missing,
+                    Outcome::Missing,
                     "Write `scheme: fcgi` and `fastcgi` for the upstream.",
                 );
             }
-            _ => self.tell(&section.head, Told::Done, ""),
+            _ => self.tell(&section.head, Outcome::Done, ""),
         }
     }
 }

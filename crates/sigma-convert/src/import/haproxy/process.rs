@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::parser::{Line, Section};
 use super::proxy::Kind;
-use super::{Told, Translation};
+use super::{Outcome, Translation};
 
 impl Translation<'_, '_> {
     /// Settings of the process.
@@ -15,13 +15,13 @@ impl Translation<'_, '_> {
                 "nbthread" => {
                     if let Ok(threads) = line.word(1).parse::<u16>() {
                         self.plan.settings.insert("workers".to_owned(), threads.max(1).into());
-                        self.tell(line, Told::Done, "");
+                        self.tell(line, Outcome::Done, "");
                     }
                 }
                 "lua-load" | "lua-load-per-thread" => {
                     self.tell(
                         line,
-                        Told::Missing,
+                        Outcome::Missing,
                         "Lua of HAProxy does not run here: write serverless functions.",
                     );
                 }
@@ -64,10 +64,10 @@ impl Translation<'_, '_> {
         let (format, missing) = log_format(line.word(1));
         self.plan.settings.insert("access_log".to_owned(), json!({"path": "stdout", "format": format}));
         match missing.is_empty() {
-            true => self.tell(&line, Told::Differs, "Lines go to the standard output."),
+            true => self.tell(&line, Outcome::Differs, "Lines go to the standard output."),
             false => {
                 let text = format!("Lines go to the standard output, without {}.", missing.join(", "));
-                self.tell(&line, Told::Differs, text);
+                self.tell(&line, Outcome::Differs, text);
             }
         }
     }
@@ -149,55 +149,55 @@ fn log_variable(name: &str) -> Option<&'static str> {
 }
 
 /// The verdict on a line without a remark of a rule.
-pub(super) fn verdict(section: &Section, line: &Line) -> (Told, &'static str) {
+pub(super) fn verdict(section: &Section, line: &Line) -> (Outcome, &'static str) {
     match section.kind.as_str() {
         "global" => global(line),
         "resolvers" => match line.word(0) {
             "nameserver" => {
-                (Told::Differs, "Names are resolved by `dns.servers`; without it by the system's servers.")
+                (Outcome::Differs, "Names are resolved by `dns.servers`; without it by the system's servers.")
             }
-            _ => (Told::Nothing, "Names are resolved again when their records expire."),
+            _ => (Outcome::Nothing, "Names are resolved again when their records expire."),
         },
         "peers" | "program" | "ring" | "log-forward" | "traces" | "mailers" => {
-            (Told::Nothing, "Sigma needs no such section.")
+            (Outcome::Nothing, "Sigma needs no such section.")
         }
         "userlist" => match line.word(0) {
-            "group" => (Told::Nothing, "Groups of users have no effect here."),
-            _ => (Told::Done, ""),
+            "group" => (Outcome::Nothing, "Groups of users have no effect here."),
+            _ => (Outcome::Done, ""),
         },
         "cache" => match line.word(0) {
-            "max-age" => (Told::Done, ""),
-            _ => (Told::Nothing, "The size of the cache is `cache.memory_bytes`."),
+            "max-age" => (Outcome::Done, ""),
+            _ => (Outcome::Nothing, "The size of the cache is `cache.memory_bytes`."),
         },
-        "fcgi-app" => (Told::Missing, "Write `fastcgi` of the upstream."),
+        "fcgi-app" => (Outcome::Missing, "Write `fastcgi` of the upstream."),
         _ => of_proxy(line),
     }
 }
 
-fn global(line: &Line) -> (Told, &'static str) {
+fn global(line: &Line) -> (Outcome, &'static str) {
     match line.word(0) {
-        "ssl-default-bind-options" | "crt-base" | "ca-base" | "user" | "group" => (Told::Done, ""),
+        "ssl-default-bind-options" | "crt-base" | "ca-base" | "user" | "group" => (Outcome::Done, ""),
         "ssl-default-bind-ciphers"
         | "ssl-default-bind-ciphersuites"
         | "ssl-default-bind-curves"
         | "ssl-default-server-ciphers"
         | "ssl-default-server-ciphersuites"
         | "ssl-default-server-options" => {
-            (Told::Differs, "Sigma's own list of ciphers is used: TLS 1.2 and 1.3 with forward secrecy.")
+            (Outcome::Differs, "Sigma's own list of ciphers is used: TLS 1.2 and 1.3 with forward secrecy.")
         }
         "ssl-server-verify" => {
-            (Told::Differs, "Certificates of servers are verified unless their line has `verify none`.")
+            (Outcome::Differs, "Certificates of servers are verified unless their line has `verify none`.")
         }
-        "log" => (Told::Differs, "Lines of requests are off: set `access_log`."),
-        "stats" => (Told::Differs, "Sigma is controlled by `control` and `sigma ctl`."),
+        "log" => (Outcome::Differs, "Lines of requests are off: set `access_log`."),
+        "stats" => (Outcome::Differs, "Sigma is controlled by `control` and `sigma ctl`."),
         "chroot" | "daemon" | "pidfile" | "master-worker" => {
-            (Told::Nothing, "The service manager and `process` set how Sigma runs.")
+            (Outcome::Nothing, "The service manager and `process` set how Sigma runs.")
         }
-        _ => (Told::Nothing, "It is tuning without a counterpart."),
+        _ => (Outcome::Nothing, "It is tuning without a counterpart."),
     }
 }
 
-fn of_proxy(line: &Line) -> (Told, &'static str) {
+fn of_proxy(line: &Line) -> (Outcome, &'static str) {
     match (line.word(0), line.word(1)) {
         (
             "mode"
@@ -223,18 +223,18 @@ fn of_proxy(line: &Line) -> (Told, &'static str) {
             | "stats"
             | "description",
             _,
-        ) => (Told::Done, ""),
+        ) => (Outcome::Done, ""),
         (
             "timeout",
             "connect" | "client" | "server" | "http-request" | "http-keep-alive" | "tunnel" | "check"
             | "queue" | "client-fin",
-        ) => (Told::Done, ""),
-        ("timeout", _) => (Told::Nothing, "It is a time that Sigma does not have."),
+        ) => (Outcome::Done, ""),
+        ("timeout", _) => (Outcome::Nothing, "It is a time that Sigma does not have."),
         (
             "option",
             "forwardfor" | "httpchk" | "redispatch" | "http-server-close" | "httpclose" | "http-keep-alive"
             | "http-tunnel" | "ssl-hello-chk" | "tcp-check",
-        ) => (Told::Done, ""),
+        ) => (Outcome::Done, ""),
         (
             "option",
             "httplog"
@@ -244,29 +244,29 @@ fn of_proxy(line: &Line) -> (Told, &'static str) {
             | "log-separate-errors"
             | "logasap"
             | "log-health-checks",
-        ) => (Told::Differs, "Lines of requests are off: set `access_log`."),
+        ) => (Outcome::Differs, "Lines of requests are off: set `access_log`."),
         (
             "log" | "log-format" | "log-format-sd" | "log-tag" | "unique-id-format" | "unique-id-header"
             | "capture" | "declare",
             _,
-        ) => (Told::Differs, "Lines of requests are off: set `access_log`."),
+        ) => (Outcome::Differs, "Lines of requests are off: set `access_log`."),
         (
             "option",
             "accept-invalid-http-request"
             | "accept-unsafe-violations-in-http-request"
             | "accept-invalid-http-response",
-        ) => (Told::Differs, "Sigma refuses invalid messages."),
-        ("filter", _) => (Told::Missing, "Filters of HAProxy do not run here."),
-        ("monitor", _) => (Told::Nothing, "The state of Sigma is at `status`."),
+        ) => (Outcome::Differs, "Sigma refuses invalid messages."),
+        ("filter", _) => (Outcome::Missing, "Filters of HAProxy do not run here."),
+        ("monitor", _) => (Outcome::Nothing, "The state of Sigma is at `status`."),
         ("errorfiles" | "errorloc" | "errorloc302" | "errorloc303" | "http-error", _) => {
-            (Told::Missing, "Write the plugin error-page for these statuses.")
+            (Outcome::Missing, "Write the plugin error-page for these statuses.")
         }
         ("use-server", _) => {
-            (Told::Missing, "Servers are not chosen by a rule: make an upstream of the server.")
+            (Outcome::Missing, "Servers are not chosen by a rule: make an upstream of the server.")
         }
-        ("use-fcgi-app", _) => (Told::Missing, "Write `scheme: fcgi` and `fastcgi` for the upstream."),
-        ("stick" | "hold" | "no" | "option", _) => (Told::Done, ""),
-        _ => (Told::Nothing, "It is tuning without a counterpart."),
+        ("use-fcgi-app", _) => (Outcome::Missing, "Write `scheme: fcgi` and `fastcgi` for the upstream."),
+        ("stick" | "hold" | "no" | "option", _) => (Outcome::Done, ""),
+        _ => (Outcome::Nothing, "It is tuning without a counterpart."),
     }
 }
 

@@ -12,7 +12,7 @@ use super::lua;
 use super::parser::Line;
 use super::proxy::{Proxy, milliseconds};
 use super::sample;
-use super::{Told, Translation};
+use super::{Outcome, Translation};
 
 /// The index of keys that are tracked by their name alone, such as `src_http_req_rate`.
 const UNTRACKED: u8 = u8::MAX;
@@ -37,13 +37,13 @@ impl Translation<'_, '_> {
                     if line.word(0) == "http-request" && expr != Expr::True {
                         scope.effects.skipped.push(expr);
                     }
-                    self.tell(line, Told::Done, "");
+                    self.tell(line, Outcome::Done, "");
                 }
                 // Rules after it apply to more requests, never to fewer.
-                Err(reason) => self.tell(line, Told::Missing, reason),
+                Err(reason) => self.tell(line, Outcome::Missing, reason),
             },
             "inspect-delay" | "wait-for-handshake" | "disable-l7-retry" | "normalize-uri" | "strict-mode" => {
-                self.tell(line, Told::Nothing, "Sigma needs no such step.");
+                self.tell(line, Outcome::Nothing, "Sigma needs no such step.");
             }
             "capture"
             | "set-log-level"
@@ -56,11 +56,11 @@ impl Translation<'_, '_> {
             | "send-spoe-group"
             | "unset-var"
             | "set-bandwidth-limit" => {
-                self.tell(line, Told::Nothing, "It is without effect here.");
+                self.tell(line, Outcome::Nothing, "It is without effect here.");
             }
             "wait-for-body" => {
                 scope.effects.plugins.insert("proxy-control".to_owned(), json!({"request_buffering": true}));
-                self.tell(line, Told::Done, "");
+                self.tell(line, Outcome::Done, "");
             }
             _ => self.effect(line, name, argument, words, expr, scope),
         }
@@ -78,7 +78,7 @@ impl Translation<'_, '_> {
     ) {
         let expr = match expr {
             Ok(expr) => scope.effects.guarded(expr),
-            Err(reason) => return self.tell(line, Told::Missing, reason),
+            Err(reason) => return self.tell(line, Outcome::Missing, reason),
         };
         let result = match name {
             "set-header" | "add-header" | "del-header" | "replace-header" | "replace-value" => {
@@ -98,7 +98,7 @@ impl Translation<'_, '_> {
             "use-service" => {
                 self.tell(
                     line,
-                    Told::Differs,
+                    Outcome::Differs,
                     "Sigma's own metrics are at the plugin prometheus; this path answers 404.",
                 );
                 let target = Target::Respond { status: 404, body: None, headers: Vec::new() };
@@ -108,7 +108,7 @@ impl Translation<'_, '_> {
             name if name.starts_with("track-sc") => track(name, words, expr, scope),
             name if name.starts_with("sc-") => Ok(()),
             name if name.starts_with("lua.") || name == "lua" => {
-                self.tell(line, Told::Guard, "It is Lua for HAProxy, which may guard: later routes are closed; write it as serverless-pre-function.");
+                self.tell(line, Outcome::Guard, "It is Lua for HAProxy, which may guard: later routes are closed; write it as serverless-pre-function.");
                 scope.effects.closed.get_or_insert_with(|| "Lua of HAProxy".to_owned());
                 return;
             }
@@ -118,10 +118,10 @@ impl Translation<'_, '_> {
             words.iter().any(|word| word.contains("path") || word.contains("url") || word.contains("base"));
         match result {
             Ok(()) if name.ends_with("header") && has_path && !scope.effects.paths.is_empty() => {
-                self.tell(line, Told::Differs, "The value has the path before the rules that change it.");
+                self.tell(line, Outcome::Differs, "The value has the path before the rules that change it.");
             }
-            Ok(()) => self.tell(line, Told::Done, ""),
-            Err(reason) => self.tell(line, Told::Missing, reason),
+            Ok(()) => self.tell(line, Outcome::Done, ""),
+            Err(reason) => self.tell(line, Outcome::Missing, reason),
         }
     }
 
@@ -155,14 +155,14 @@ impl Translation<'_, '_> {
         match target {
             Ok(target) => {
                 match name {
-                    "tarpit" => self.tell(line, Told::Differs, "The response is not delayed."),
-                    _ => self.tell(line, Told::Done, ""),
+                    "tarpit" => self.tell(line, Outcome::Differs, "The response is not delayed."),
+                    _ => self.tell(line, Outcome::Done, ""),
                 }
                 self.decide(line, scope, expr, target);
             }
             // The refusal itself counts, its text does not.
             Err(reason) if name != "return" => {
-                self.tell(line, Told::Differs, reason);
+                self.tell(line, Outcome::Differs, reason);
                 self.decide(
                     line,
                     scope,
@@ -171,14 +171,14 @@ impl Translation<'_, '_> {
                 );
             }
             Err(reason) => {
-                self.tell(line, Told::Missing, format!("{reason} The route answers 503."));
+                self.tell(line, Outcome::Missing, format!("{reason} The route answers 503."));
                 self.decide(line, scope, expr, Target::Closed(reason));
             }
         }
     }
 
     fn close(&mut self, line: &Line, scope: &mut Scope, reason: &str) {
-        self.tell(line, Told::Guard, format!("{reason} Later routes are closed."));
+        self.tell(line, Outcome::Guard, format!("{reason} Later routes are closed."));
         scope.effects.closed.get_or_insert_with(|| reason.to_owned());
     }
 
@@ -214,10 +214,10 @@ impl Translation<'_, '_> {
         }
         scope.effects.auth = Some(Auth { condition, fields });
         match name {
-            "auth" => self.tell(line, Told::Done, ""),
+            "auth" => self.tell(line, Outcome::Done, ""),
             _ => self.tell(
                 line,
-                Told::Differs,
+                Outcome::Differs,
                 "Clients without credentials get 401, not the status of the line.",
             ),
         }
@@ -277,7 +277,7 @@ impl Translation<'_, '_> {
                 }
                 scope.effects.limits.push(Limit { condition, plugin, fields });
                 let text = "Refused requests do not count here; HAProxy counts them too, so a client that goes on is refused longer.";
-                self.tell(line, Told::Differs, text);
+                self.tell(line, Outcome::Differs, text);
             }
             Err(reason) => self.close(line, scope, &reason),
         }
@@ -288,7 +288,7 @@ impl Translation<'_, '_> {
         let (words, condition) = action::parts(line.from(1));
         let expr = match scope.acls.condition(condition, &scope.variables, self.input.access) {
             Ok(expr) => expr,
-            Err(reason) => return self.tell(line, Told::Missing, reason),
+            Err(reason) => return self.tell(line, Outcome::Missing, reason),
         };
         let name = words.first().map_or("", String::as_str);
         match name {
@@ -296,34 +296,34 @@ impl Translation<'_, '_> {
                 match field_rule(name, words, expr, scope) {
                     Ok(rule) => {
                         scope.effects.response.push(rule);
-                        self.tell(line, Told::Done, "");
+                        self.tell(line, Outcome::Done, "");
                     }
-                    Err(reason) => self.tell(line, Told::Missing, reason),
+                    Err(reason) => self.tell(line, Outcome::Missing, reason),
                 }
             }
             "set-status" if expr == Expr::True => {
                 let status = words.get(1).and_then(|text| text.parse::<u16>().ok()).unwrap_or(200);
                 scope.effects.plugins.insert("response-rewrite".to_owned(), json!({"status_code": status}));
-                self.tell(line, Told::Done, "");
+                self.tell(line, Outcome::Done, "");
             }
             "cache-store" => {
                 let cache = self.cache(words.get(1).map_or("", String::as_str));
                 scope.effects.fields.insert("cache".to_owned(), cache);
-                self.tell(line, Told::Done, "");
+                self.tell(line, Outcome::Done, "");
             }
             "deny" => {
                 self.tell(
                     line,
-                    Told::Guard,
+                    Outcome::Guard,
                     "A response that is refused by its fields cannot be said; later routes are closed.",
                 );
                 scope.effects.closed.get_or_insert_with(|| "a rule denies responses".to_owned());
             }
             "allow" | "capture" | "set-log-level" | "set-nice" | "set-tos" | "set-mark" | "sc-inc-gpc0"
             | "strict-mode" => {
-                self.tell(line, Told::Nothing, "It is without effect here.");
+                self.tell(line, Outcome::Nothing, "It is without effect here.");
             }
-            other => self.tell(line, Told::Missing, format!("`{other}` of responses has no counterpart.")),
+            other => self.tell(line, Outcome::Missing, format!("`{other}` of responses has no counterpart.")),
         }
     }
 
@@ -354,12 +354,12 @@ impl Translation<'_, '_> {
                         name: name.clone(),
                         change,
                     });
-                    self.tell(line, Told::Done, "");
+                    self.tell(line, Outcome::Done, "");
                 }
                 _ if after("except").is_some() || is_absent => {
-                    self.tell(line, Told::Differs, "X-Forwarded-For is always sent.");
+                    self.tell(line, Outcome::Differs, "X-Forwarded-For is always sent.");
                 }
-                _ => self.tell(line, Told::Done, ""),
+                _ => self.tell(line, Outcome::Done, ""),
             }
         }
         let algorithms: Vec<&str> =
@@ -430,12 +430,12 @@ fn set_variable(
         "set-var" => sample::read(&text, &scope.variables)?,
         _ => {
             let text = format::read(&text, &scope.variables)?;
-            sample::Sample {
+            super::value::Sample {
                 variable: None,
                 text: text.template,
                 lua: format!("({})", text.lua),
                 lowered: false,
-                kind: sample::Kind::Text,
+                kind: super::value::Kind::Text,
             }
         }
     };

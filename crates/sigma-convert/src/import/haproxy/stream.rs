@@ -8,7 +8,7 @@ use super::expr::{Atom, Expr};
 use super::parser::Line;
 use super::proxy::{Kind, Proxy};
 use super::sample::Variables;
-use super::{Told, Translation};
+use super::{Outcome, Translation};
 
 impl Translation<'_, '_> {
     /// Converts a frontend or listen section in mode tcp.
@@ -26,10 +26,10 @@ impl Translation<'_, '_> {
         for line in &proxy.lines {
             match (line.word(0), line.word(1)) {
                 ("acl", name) => match acls.add(name, line.from(2), &variables, self.input.access) {
-                    Ok(()) => self.tell(line, Told::Done, ""),
-                    Err(reason) => self.tell(line, Told::Missing, reason),
+                    Ok(()) => self.tell(line, Outcome::Done, ""),
+                    Err(reason) => self.tell(line, Outcome::Missing, reason),
                 },
-                ("tcp-request", "inspect-delay") => self.tell(line, Told::Done, ""),
+                ("tcp-request", "inspect-delay") => self.tell(line, Outcome::Done, ""),
                 ("tcp-request", _) => self.stream_rule(line, &acls, &mut plugins, &mut closed),
                 _ => {}
             }
@@ -41,7 +41,7 @@ impl Translation<'_, '_> {
             let names = expr.ok().and_then(|expr| names(&expr));
             match (names, target.first()) {
                 (Some(names), Some(backend)) => {
-                    self.tell(line, Told::Done, "");
+                    self.tell(line, Outcome::Done, "");
                     for name in names {
                         self.session(line, backend, &ports, Some(&name), passes, &plugins, closed.as_deref());
                     }
@@ -49,7 +49,7 @@ impl Translation<'_, '_> {
                 _ => {
                     self.tell(
                         line,
-                        Told::Guard,
+                        Outcome::Guard,
                         "Sessions are chosen by their server name only: they are closed.",
                     );
                     closed.get_or_insert_with(|| "a condition on sessions cannot be said".to_owned());
@@ -59,7 +59,7 @@ impl Translation<'_, '_> {
         let default = proxy.last(&["default_backend"]).cloned();
         match default {
             Some(line) => {
-                self.tell(&line, Told::Done, "");
+                self.tell(&line, Outcome::Done, "");
                 self.session(&line, line.word(1), &ports, None, passes, &plugins, closed.as_deref());
             }
             None if proxy.kind == Kind::Listen => {
@@ -80,23 +80,23 @@ impl Translation<'_, '_> {
         let (words, condition) = action::parts(line.from(2));
         let expr = acls.condition(condition, &Variables::new(), self.input.access);
         match (words.first().map_or("", String::as_str), expr) {
-            ("accept" | "expect-proxy" | "capture" | "set-src", _) => self.tell(line, Told::Done, ""),
+            ("accept" | "expect-proxy" | "capture" | "set-src", _) => self.tell(line, Outcome::Done, ""),
             ("reject" | "silent-drop", Ok(expr)) => match addresses(&expr) {
                 Some((list, networks)) => {
                     plugins.insert("ip-restriction".to_owned(), json!({list: networks}));
-                    self.tell(line, Told::Done, "");
+                    self.tell(line, Outcome::Done, "");
                 }
                 None => {
                     self.tell(
                         line,
-                        Told::Guard,
+                        Outcome::Guard,
                         "Sessions are refused by their address only: they are closed.",
                     );
                     closed.get_or_insert_with(|| "a guard of sessions cannot be said".to_owned());
                 }
             },
             _ => {
-                self.tell(line, Told::Guard, "The rule cannot be said for sessions: they are closed.");
+                self.tell(line, Outcome::Guard, "The rule cannot be said for sessions: they are closed.");
                 closed.get_or_insert_with(|| "a rule of sessions cannot be said".to_owned());
             }
         }
@@ -116,7 +116,7 @@ impl Translation<'_, '_> {
         let Some(proxy) =
             self.proxies.iter().find(|it| it.name == backend && it.kind != Kind::Frontend).cloned()
         else {
-            self.tell(line, Told::Missing, format!("There is no backend `{backend}`."));
+            self.tell(line, Outcome::Missing, format!("There is no backend `{backend}`."));
             return;
         };
         self.used.insert(proxy.name.clone());

@@ -15,7 +15,7 @@ use sigma_schema::problem::Problem;
 
 use super::Translated;
 use super::decision::{Certificate, Listener, Plan};
-use super::nodes::{self, Data, Node};
+use super::nodes::{self, Data, Lines, Node};
 use super::report::{Report, Verdict};
 use super::source::{Input, Place, Sources};
 
@@ -32,6 +32,7 @@ pub(super) fn translate(input: &Input<'_>) -> Result<Translated, Vec<Problem>> {
     }
     let mut translation = Translation {
         input,
+        lines: Lines::of(input),
         plan: Plan::default(),
         report: Report::default(),
         probes: Vec::new(),
@@ -63,6 +64,7 @@ fn environment(text: &str, input: &Input<'_>) -> String {
 /// The state of a conversion.
 struct Translation<'t, 's> {
     input: &'t Input<'s>,
+    lines: Lines<'s>,
     plan: Plan,
     report: Report,
     probes: Vec<super::probe::Probe>,
@@ -85,8 +87,7 @@ impl Translation<'_, '_> {
     }
 
     fn source(&self, place: Place) -> String {
-        let text = self.input.files.get(usize::from(place.file)).map_or("", |file| &file.text);
-        nodes::line_of(text, place.line).to_owned()
+        self.lines.at(place).to_owned()
     }
 
     fn all(&mut self, roots: &[Node]) {

@@ -14,7 +14,7 @@ use sigma_schema::problem::Problem;
 use super::Translated;
 use super::build;
 use super::decision::{Decision, Listener, Path, Plan, Target};
-use super::nodes::{self, Node};
+use super::nodes::{self, Lines, Node};
 use super::probe::Probe;
 use super::report::{Report, Verdict};
 use super::source::{Input, Place, Sources};
@@ -24,6 +24,7 @@ pub(super) fn translate(input: &Input<'_>) -> Result<Translated, Vec<Problem>> {
     let mut sources = Sources::default();
     let mut translation = Translation {
         input,
+        lines: Lines::of(input),
         plan: Plan::default(),
         report: Report::default(),
         probes: Vec::new(),
@@ -52,6 +53,7 @@ pub(super) fn translate(input: &Input<'_>) -> Result<Translated, Vec<Problem>> {
 
 struct Translation<'t, 's> {
     input: &'t Input<'s>,
+    lines: Lines<'s>,
     plan: Plan,
     report: Report,
     probes: Vec<Probe>,
@@ -79,8 +81,7 @@ impl Translation<'_, '_> {
     }
 
     fn source(&self, place: Place) -> String {
-        let text = self.input.files.get(usize::from(place.file)).map_or("", |file| &file.text);
-        nodes::line_of(text, place.line).to_owned()
+        self.lines.at(place).to_owned()
     }
 
     fn root(&mut self, root: &Node) {

@@ -1,7 +1,23 @@
 //! Lua for filters of response fields that no plugin has.
 
 use super::super::words::lua_text;
-use super::server::Cors;
+
+/// Rules of CORS for some paths.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Cors {
+    /// A regular expression on the path.
+    pub path: String,
+    /// Whether all origins are allowed.
+    pub any: bool,
+    /// A regular expression on the origin.
+    pub origins: String,
+    pub methods: Vec<String>,
+    pub headers: Vec<String>,
+    pub exposed: String,
+    pub credentials: bool,
+    /// Seconds for which browsers keep the result of a preflight.
+    pub age: Option<u64>,
+}
 
 /// DedupeResponseHeader: `pick` is the list of the values that stay.
 pub(super) fn dedupe(names: &[&str], pick: &str) -> String {

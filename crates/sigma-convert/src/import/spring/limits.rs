@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::actions::Actions;
 use super::definition::Definition;
-use super::filters::{Outcome, bytes, object, seconds, status};
 use super::settings::{Settings, find_in, relaxed};
+use super::values::{Outcome, bytes, object, seconds, status};
 
 type Read = Result<Outcome, String>;
 

@@ -9,6 +9,7 @@ mod code;
 mod definition;
 mod filters;
 mod limits;
+mod model;
 mod pattern;
 mod predicates;
 mod probes;
@@ -20,14 +21,15 @@ mod settings;
 mod target;
 #[cfg(test)]
 mod tests;
+mod values;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use sigma_schema::problem::Problem;
 
 use super::Translated;
 use super::decision::Plan;
-use super::nodes::Node;
+use super::nodes::{Lines, Node};
 use super::report::{Report, Verdict};
 use super::source::{Input, Place, Sources};
 use settings::Settings;
@@ -56,6 +58,7 @@ pub(super) fn translate(input: &Input<'_>) -> Result<Translated, Vec<Problem>> {
 /// The state of a conversion.
 struct Translation<'t, 's> {
     input: &'t Input<'s>,
+    lines: Lines<'s>,
     settings: &'t Settings<'s>,
     plan: Plan,
     report: Report,
@@ -63,6 +66,8 @@ struct Translation<'t, 's> {
     /// Lines with a remark.
     told: HashSet<Place>,
     common: server::Common,
+    /// Ids of upstreams by their fields.
+    upstreams: HashMap<String, String>,
 }
 
 impl<'t, 's> Translation<'t, 's> {
@@ -71,12 +76,14 @@ impl<'t, 's> Translation<'t, 's> {
         let common = server::read(settings, &mut plan);
         Translation {
             input,
+            lines: Lines::of(input),
             settings,
             plan,
             report: Report::default(),
             probes: Vec::new(),
             told: HashSet::new(),
             common,
+            upstreams: HashMap::new(),
         }
     }
 
@@ -95,8 +102,7 @@ impl<'t, 's> Translation<'t, 's> {
     }
 
     fn source(&self, place: Place) -> String {
-        let text = self.input.files.get(usize::from(place.file)).map_or("", |file| &file.text);
-        super::nodes::line_of(text, place.line).to_owned()
+        self.lines.at(place).to_owned()
     }
 
     /// Settings of the gateway as a whole.

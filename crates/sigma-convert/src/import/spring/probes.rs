@@ -1,8 +1,8 @@
 //! Requests that try the conditions of a route: one that fits and ones that just miss.
 
 use super::super::probe::{Probe, borders};
+use super::model::Route;
 use super::predicates::Conditions;
-use super::route::Route;
 
 /// Maximum number of probes of a route.
 const MOST: usize = 24;

@@ -12,25 +12,16 @@ use super::super::source::Place;
 use super::actions::Actions;
 use super::definition::Definition;
 use super::filters;
+use super::model::Route;
 use super::predicates::{self, Conditions};
 use super::settings::{Settings, find_in};
 use super::target::{self, Timeouts, Uri};
+use super::values::{Outcome, seconds};
 use super::{PREFIXES, Translation, probes};
 
 /// The remark on how paths are compared.
 const PATHS: &str = "Sigma matches the decoded path, normalised without doubled slashes and dot segments; Spring \
                      matches the raw path.";
-
-/// A route of the file.
-pub(super) struct Route<'n> {
-    pub id: String,
-    pub place: Place,
-    pub uri: String,
-    pub order: i64,
-    pub predicates: Vec<Definition>,
-    pub filters: Vec<Definition>,
-    metadata: Option<&'n Node>,
-}
 
 /// Everything about a route that its decision needs.
 struct Parts {
@@ -234,19 +225,18 @@ impl<'t> Translation<'t, '_> {
         let mut actions = reader.actions;
         for (place, outcome) in outcomes {
             match outcome {
-                filters::Outcome::Done => self.tell(place, Verdict::Done, ""),
-                filters::Outcome::NoEffect(text) => self.tell(place, Verdict::NoEffect, text),
-                filters::Outcome::Differs(text) => self.tell(place, Verdict::Differs, text),
-                filters::Outcome::Closed(text) => {
+                Outcome::Done => self.tell(place, Verdict::Done, ""),
+                Outcome::NoEffect(text) => self.tell(place, Verdict::NoEffect, text),
+                Outcome::Differs(text) => self.tell(place, Verdict::Differs, text),
+                Outcome::Closed(text) => {
                     self.tell(place, Verdict::NotPossible, format!("{text} The route answers 503."));
                 }
-                filters::Outcome::Guard(text) => self.tell_guard(place, text),
+                Outcome::Guard(text) => self.tell_guard(place, text),
             }
         }
         let own = route.metadata.and_then(|node| find_in(node, "cors"));
         let own = own.map(|node| super::server::cors_rules(node, self.settings, "^/"));
-        let cors: Vec<super::server::Cors> =
-            own.into_iter().chain(self.common.cors.iter().cloned()).collect();
+        let cors: Vec<super::code::Cors> = own.into_iter().chain(self.common.cors.iter().cloned()).collect();
         if !cors.is_empty() {
             actions.request_code.insert(0, super::code::cors_request(&cors));
             actions.response_code.insert(0, super::code::cors_response(&cors));
@@ -268,7 +258,7 @@ impl<'t> Translation<'t, '_> {
     fn upstream(&mut self, uri: &Uri, actions: &Actions, route: &Route<'t>) -> String {
         let time = |name: &str| {
             let node = find_in(route.metadata?, name)?;
-            filters::seconds(&self.settings.text(node)?)
+            seconds(&self.settings.text(node)?)
         };
         let read = time("response-timeout");
         let read = match actions.time_limit {
@@ -295,15 +285,14 @@ impl<'t> Translation<'t, '_> {
 
     /// The id of an upstream with these fields.
     fn upstream_id(&mut self, name: &str, fields: Value) -> String {
-        if let Some((id, _)) = self.plan.upstreams.iter().find(|(_, known)| *known == fields) {
+        let text = fields.to_string();
+        if let Some(id) = self.upstreams.get(&text) {
             return id.clone();
         }
-        let mut id = name.to_owned();
-        let mut number = 2;
-        while self.plan.upstreams.iter().any(|(known, _)| *known == id) {
-            id = format!("{name}-{number}");
-            number += 1;
-        }
+        let is_free = |id: &String| !self.upstreams.values().any(|known| known == id);
+        let numbered = (2..).map(|number| format!("{name}-{number}"));
+        let id = std::iter::once(name.to_owned()).chain(numbered).find(is_free).unwrap_or_default();
+        self.upstreams.insert(text, id.clone());
         self.plan.upstreams.push((id.clone(), fields));
         id
     }
@@ -344,14 +333,6 @@ impl<'t> Translation<'t, '_> {
             }
         }
         self.upstream_id(&build::id(&format!("group-{group}")), json!({"members": members}))
-    }
-}
-
-impl Route<'_> {
-    /// The patterns of the route's paths.
-    pub(super) fn paths(&self) -> Vec<String> {
-        let of_path = self.predicates.iter().filter(|it| it.name.eq_ignore_ascii_case("path"));
-        of_path.flat_map(|it| it.many("patterns")).collect()
     }
 }
 

@@ -6,9 +6,10 @@ use super::super::decision::{Certificate, Listener, Plan};
 use super::super::nodes::Node;
 use super::super::source::Place;
 use super::actions::Actions;
+use super::code::Cors;
 use super::definition::Definition;
-use super::filters::{Outcome, seconds};
 use super::settings::{Settings, find_in, relaxed};
+use super::values::{Outcome, seconds};
 
 /// A remark on a line of the settings.
 pub(super) struct Note {
@@ -16,23 +17,6 @@ pub(super) struct Note {
     pub text: String,
     /// Whether it guards access and is not possible.
     pub guards: bool,
-}
-
-/// Rules of CORS for some paths.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Cors {
-    /// A regular expression on the path.
-    pub path: String,
-    /// Whether all origins are allowed.
-    pub any: bool,
-    /// A regular expression on the origin.
-    pub origins: String,
-    pub methods: Vec<String>,
-    pub headers: Vec<String>,
-    pub exposed: String,
-    pub credentials: bool,
-    /// Seconds for which browsers keep the result of a preflight.
-    pub age: Option<u64>,
 }
 
 /// Plugins of all routes, and why all routes are closed.
@@ -64,7 +48,7 @@ pub(super) fn read(settings: &Settings<'_>, plan: &mut Plan) -> Common {
     login(settings, plan, &mut common);
     if let Some(node) =
         settings.first(&["server.max-http-request-header-size", "server.max-http-header-size"])
-        && let Some(bytes) = settings.text(node).and_then(|text| super::filters::bytes(&text))
+        && let Some(bytes) = settings.text(node).and_then(|text| super::values::bytes(&text))
     {
         plan.settings.insert("limits".to_owned(), json!({"request_head_bytes": bytes}));
     }

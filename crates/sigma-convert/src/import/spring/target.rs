@@ -133,7 +133,7 @@ pub(super) fn upstream(uri: &Uri, host: &HostField, timeouts: Timeouts, settings
         ])
     };
     let time = |name: &str| {
-        client(name).and_then(|node| settings.text(node)).and_then(|text| super::filters::seconds(&text))
+        client(name).and_then(|node| settings.text(node)).and_then(|text| super::values::seconds(&text))
     };
     let connect =
         timeouts.connect.or_else(|| time("connect-timeout")).filter(|it| *it > 0.0).unwrap_or(CONNECT);
