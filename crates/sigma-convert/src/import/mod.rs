@@ -7,6 +7,8 @@
 mod apisix;
 pub mod build;
 mod caddy;
+#[cfg(test)]
+mod damaged;
 pub mod decision;
 mod envoy;
 mod haproxy;
