@@ -402,6 +402,17 @@ fn numbers(sample: &Sample, method: Method, patterns: &[String]) -> Result<Expr,
     let variable = sample.variable.as_ref().filter(|_| method == Method::Number);
     let parse = |text: &str| text.parse::<f64>().map_err(|_| format!("`{text}` is no number."));
     let one = |operator: &str, number: f64| {
+        if let Some(variable) = sample.variable.as_ref().filter(|_| method == Method::Length) {
+            let whole = number.max(0.0) as u64;
+            let regex = match operator {
+                ">" => format!("(?s)^.{{{},}}$", whole + 1),
+                ">=" => format!("(?s)^.{{{whole},}}$"),
+                "<" => format!("(?s)^.{{0,{}}}$", whole.saturating_sub(1)),
+                "<=" => format!("(?s)^.{{0,{whole}}}$"),
+                _ => format!("(?s)^.{{{whole}}}$"),
+            };
+            return variable_matches(variable, &regex, false);
+        }
         let vars = variable.map(|variable| match operator {
             "==" => json!(["AND", [variable, ">=", number], [variable, "<=", number]]),
             operator => json!([variable, operator, number]),
@@ -535,6 +546,7 @@ mod tests {
                 json!(["AND", ["scheme", "==", "https"], ["request_method", "!", "in", ["POST"]]]),
             ),
             ("if { path /a } || { path /b }", json!(["OR", ["uri", "==", "/a"], ["uri", "==", "/b"]])),
+            ("if { path_len gt 20 }", json!(["uri", "~~", "(?s)^.{21,}$"])),
             ("if { req.hdr(accept) de }", json!(["http_accept", "~~", "(?:^|,)[ \\t]*de[ \\t]*(?:,|$)"])),
         ] {
             assert_eq!(vars(text), expected, "{text}");

@@ -140,7 +140,8 @@ pub(super) fn condition(expression: &str) -> String {
             out.push_str(helper);
         }
     }
-    out.push_str(&format!("return {expression}\nend"));
+    // Before a route is chosen, variables are in the argument only.
+    out.push_str(&format!("return {}\nend", expression.replace("ngx.var.", "vars.")));
     out
 }
 

@@ -298,6 +298,9 @@ fn retries(proxy: &Proxy, made: &mut Made) {
     if conditions.is_empty() && statuses.is_empty() {
         conditions.push("connect-failure");
     }
+    if made.fields.get("retries").and_then(Value::as_u64) == Some(0) {
+        return;
+    }
     let mut policy = json!({"retry_on": conditions});
     if !statuses.is_empty() {
         policy["retriable_status_codes"] = json!(statuses);

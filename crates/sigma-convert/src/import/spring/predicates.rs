@@ -85,7 +85,11 @@ impl Conditions {
             patterns = it.many("pattern");
         }
         for pattern in &patterns {
-            hosts.extend(pattern::host(pattern)?);
+            for host in pattern::host(pattern)? {
+                if !hosts.contains(&host) {
+                    hosts.push(host);
+                }
+            }
         }
         if hosts.is_empty() {
             return Err("The predicate has no pattern.".to_owned());
