@@ -1,4 +1,4 @@
-//! Damaged files: no conversion panics, whatever is cut out of or put into its text.
+//! Damaged files: conversions end without a panic.
 
 use super::source::{Input, MemoryFiles, SourceFile};
 use super::{Format, import};

@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn helpers_are_written_where_code_calls_them() {
+    fn code_contains_only_called_helpers() {
         let code = function("  ngx.req.set_header(\"a\", lower(field(ngx.var.host, 1, \":\")))\n");
         assert!(
             code.contains("function lower")

@@ -65,6 +65,25 @@ pub(super) fn absent(name: &str, value: &str) -> String {
 /// Remembers the host of the client before it is replaced.
 pub(super) const HOST: &str = "return function(conf, ctx)\n  ngx.ctx.client_host = ngx.var.http_host\nend\n";
 
+/// RewriteRequestParameter: a parameter that is there goes to the end with its new value.
+pub(super) fn argument(name: &str, value: &str) -> String {
+    format!(
+        "return function(conf, ctx)
+  local kept, found = {{}}, false
+  for part in string.gmatch(ngx.var.args or \"\", \"[^&]+\") do
+    if string.match(part, \"^[^=]*\") == {name} then found = true else kept[#kept + 1] = part end
+  end
+  if found then
+    kept[#kept + 1] = {name} .. \"=\" .. ngx.escape_uri({value})
+    ngx.req.set_uri_args(table.concat(kept, \"&\"))
+  end
+end
+",
+        name = lua_text(name),
+        value = lua_text(value),
+    )
+}
+
 /// The test of an origin, for one set of rules.
 fn cors_allows(rules: &Cors) -> String {
     let mut tests = Vec::new();

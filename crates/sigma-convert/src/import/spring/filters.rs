@@ -278,18 +278,10 @@ impl Reader<'_, '_> {
             _ => {
                 let value = it.one("replacement").unwrap_or_default();
                 let value = pattern::value(value, self.variables);
-                // The filter changes a parameter that is there, and adds none.
-                let is_word = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-                if !is_word || value.contains("${") {
-                    return Err(
-                        "A parameter's name must be a word, and its replacement a plain text.".to_owned()
-                    );
+                if value.contains("${") {
+                    return Err("The replacement of a parameter must be a plain text.".to_owned());
                 }
-                let variable = format!("argument_{name}");
-                let map = json!({"map": format!("$arg_{name}"), "regex": [{"match": "^.", "value": value}],
-                    "default": ""});
-                self.actions.variables.insert(variable.clone(), map);
-                self.actions.arg("set", &name, format!("${{var_{variable}}}").into());
+                self.actions.request_code.push(super::code::argument(&name, &value.replace("\\$", "$")));
             }
         }
         Ok(Outcome::Done)
