@@ -18,6 +18,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -112,6 +113,10 @@ struct Conf {
     /// Index files of a folder; the first existing one is served.
     #[schemars(inner(regex(pattern = "^[^/]+$")), extend("default" = ["index.html"]))]
     index: Vec<String>,
+    /// Index files that the upstream of the route runs, such as `index.php`: a request for a folder with one of them goes
+    /// on with its path.
+    #[schemars(inner(regex(pattern = "^[^/]+$")), extend("default" = []))]
+    pass_index: Vec<String>,
     /// Symbolic links below the folder: not followed, followed as far as they stay in it, or followed
     /// anywhere. `inside` needs Linux 5.6; before it, it is `deny`.
     #[schemars(extend("default" = "inside"))]
@@ -182,11 +187,28 @@ impl Conf {
         }
     }
 
+    /// The segments of an index file that the upstream runs, if the path is a folder that has one. Blocks.
+    fn passed_index(&self, root: &OwnedFd, wanted: &Wanted) -> Option<Vec<String>> {
+        let indexes = self.pass_index.iter().filter(|_| wanted.is_folder);
+        let files = indexes.map(|name| {
+            let segments = wanted.segments.iter().chain([name]).cloned().collect();
+            Wanted { segments, is_folder: false }
+        });
+        let is_file = |file: &Wanted| matches!(folder::find(root, self, file, &[]), Ok(Found::File { .. }));
+        files.into_iter().find(is_file).map(|file| file.segments)
+    }
+
     /// Looks the paths up. Blocks.
     fn look(&self, all: &[Wanted], codings: &[Precompressed], request: &RequestedPath) -> io::Result<Target> {
         let root = folder::root(self)?;
         let is_absent = |found: &io::Result<Found>| found.as_ref().is_err_and(folder::is_absent);
         for wanted in all {
+            if let Some(passed) = self.passed_index(&root, wanted) {
+                return Ok(match request.lacks_slash_of(wanted) {
+                    true => Target::Found(Found::Folder),
+                    false => Target::Passed(passed),
+                });
+            }
             let found = folder::find(&root, self, wanted, codings);
             if is_absent(&found) {
                 continue;
@@ -237,6 +259,8 @@ enum Target {
     Found(Found),
     /// A page with the content of a folder.
     Listing(String),
+    /// An index file for the upstream, by its segments.
+    Passed(Vec<String>),
     /// A folder without an index.
     Forbidden,
     Nothing,
@@ -289,6 +313,17 @@ fn answer(found: io::Result<Target>, conf: &Conf, ctx: &mut Context) -> Step {
         Ok(Target::Found(Found::Folder)) => to_folder(ctx).into(),
         Ok(Target::Listing(page)) => {
             Reply::new(200).header(HeaderId::ContentType.name(), "text/html; charset=utf-8").text(page).into()
+        }
+        Ok(Target::Passed(segments)) => {
+            let mut target = Vec::new();
+            let path = format!("{}/{}", conf.prefix.trim_end_matches('/'), segments.join("/"));
+            percent_encode_path(path.as_bytes(), &mut target);
+            if let Some(query) = ctx.outgoing_query() {
+                target.push(b'?');
+                target.extend_from_slice(query);
+            }
+            ctx.target = target;
+            Step::Next
         }
         Ok(Target::Forbidden) => Step::status(403),
         Ok(Target::Found(Found::Bare(_) | Found::Nothing) | Target::Nothing) => nothing(conf, ctx),

@@ -41,6 +41,19 @@ fn shown(reply: &Reply) -> String {
 }
 
 #[test]
+fn index_files_are_passed_on() {
+    let dir = folder();
+    let root = dir.path().join("root");
+    std::fs::write(root.join("d/e/index.php"), "code").unwrap();
+    let conf = json!({"root": root.to_str().unwrap(), "index": [], "pass_index": ["index.php"], "try": ["$uri", "$uri/"]});
+    let plugin = entry("static-files", conf).unwrap();
+    let run = |line: &str| Case::new(&format!("{line} HTTP/1.1\nHost: h\n")).run(&plugin, Phase::Access);
+    assert!(run("GET /d/e/?q").is_none());
+    assert_eq!(run("GET /d/e").unwrap().status, 301);
+    assert_eq!(run("GET /d/").unwrap().status, 403);
+}
+
+#[test]
 fn paths_lead_to_files_and_never_out() {
     let dir = folder();
     let check = |conf: Value, line: &str, expected: &str| {

@@ -64,7 +64,7 @@ impl<'a> Converter<'a> {
             Some(files) => {
                 let place = state.server.level.directives.first().or(directive);
                 let Some(place) = directive.or(place) else { return };
-                self.finish(place, level, state, guarded, Target::Files(files));
+                self.served(place, Served { files, guarded }, level, state);
             }
             None => {
                 let mut decision = state.decision(
@@ -79,6 +79,21 @@ impl<'a> Converter<'a> {
                 self.around(level, state, &mut decision, &[]);
                 self.emit(state, level, decision);
             }
+        }
+    }
+
+    /// A route that serves files. Where another location runs an index file, its upstream is the route's.
+    fn served(&mut self, line: &'a Directive, served: Served, level: &Rc<Level<'a>>, state: &State<'a>) {
+        let Served { files, guarded } = served;
+        let index = files.get("pass_index").and_then(|list| list[0].as_str()).map(|name| format!("/{name}"));
+        let server = Rc::clone(&state.server);
+        let entry = index.and_then(|path| destination(&server.entries, &path));
+        let handler = entry.and_then(|entry| entry.level.handler(HANDLERS));
+        match (entry, handler.filter(|handler| handler.name == "fastcgi_pass")) {
+            (Some(entry), Some(handler)) if Self::is_straight(&entry.level) => {
+                self.handled(handler, &entry.level, state, guarded, Some(files));
+            }
+            _ => self.finish(line, level, state, guarded, Target::Files(files)),
         }
     }
 
@@ -119,7 +134,11 @@ impl<'a> Converter<'a> {
                 }
             }
         }
-        files.insert("index".to_owned(), json!(self.index(level, state)));
+        let (index, passed) = self.index(level, state);
+        files.insert("index".to_owned(), json!(index));
+        if !passed.is_empty() {
+            files.insert("pass_index".to_owned(), json!(passed));
+        }
         files.insert("hidden".to_owned(), true.into());
         if level.text("disable_symlinks").is_none_or(|text| text == "off") {
             files.insert("symlinks".to_owned(), "follow".into());
@@ -176,13 +195,13 @@ impl<'a> Converter<'a> {
         Some(())
     }
 
-    /// Index files that are files here: what another handler makes is not served as a text.
-    fn index(&mut self, level: &Rc<Level<'a>>, state: &State<'a>) -> Vec<String> {
+    /// Index files that are served, and those that another handler runs: they are never served as a text.
+    fn index(&mut self, level: &Rc<Level<'a>>, state: &State<'a>) -> (Vec<String>, Vec<String>) {
         let names: Vec<String> = level
             .last("index")
             .map_or(vec!["index.html".to_owned()], |directive| directive.args.clone())
             .into_iter()
-            .filter(|name| !name.starts_with('/') && !name.contains('$'))
+            .filter(|name| !name.contains(['/', '$']))
             .collect();
         let is_file = |name: &String| {
             let entry = destination(&state.server.entries, &format!("/{name}"));
@@ -190,7 +209,7 @@ impl<'a> Converter<'a> {
                 entry.level.handler(HANDLERS).is_none() || matches!(entry.kind, Kind::Prefix(_))
             })
         };
-        names.into_iter().filter(is_file).collect()
+        names.into_iter().partition(is_file)
     }
 
     /// `try_files`, or the end of `if (!-e $request_filename)`.
@@ -240,7 +259,7 @@ impl<'a> Converter<'a> {
                 return self.handled(handler, level, state, guarded, None);
             }
             files.insert("fallback".to_owned(), json!({"status": code}));
-            return self.finish(line, level, state, guarded, Target::Files(files));
+            return self.served(line, Served { files, guarded }, level, state);
         }
         if last.starts_with('@') {
             return self.named_fallback(&last, Files { files, line, guarded }, level, state);
@@ -276,15 +295,15 @@ impl<'a> Converter<'a> {
             }
             (Some(entry), None) if self.is_same_folder(&entry.level, level) && !path.contains('$') => {
                 files.insert("fallback".to_owned(), json!({"file": path}));
-                self.finish(line, level, state, guarded, Target::Files(files));
+                self.served(line, Served { files, guarded }, level, state);
             }
             (None, _) if !path.contains('$') => {
                 files.insert("fallback".to_owned(), json!({"file": path}));
-                self.finish(line, level, state, guarded, Target::Files(files));
+                self.served(line, Served { files, guarded }, level, state);
             }
             _ => {
                 files.insert("fallback".to_owned(), json!({"uri": format!("{path}{query}")}));
-                self.finish(line, level, state, guarded, Target::Files(files));
+                self.served(line, Served { files, guarded }, level, state);
             }
         }
     }
@@ -371,6 +390,12 @@ impl<'a> Converter<'a> {
     fn is_same_folder(&self, one: &Level<'a>, other: &Level<'a>) -> bool {
         one.own("alias").is_none() && other.own("alias").is_none() && one.text("root") == other.text("root")
     }
+}
+
+/// A configuration of static-files with the guards before it.
+struct Served {
+    files: Map<String, Value>,
+    guarded: Guarded,
 }
 
 /// The parts that the last argument of `try_files` decides about.
