@@ -4,10 +4,48 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
+use sigma_config::{ParseOptions, parse};
+use sigma_schema::plugins::{PluginRefusal, PluginSchemas, PluginScope};
 
 use super::report::Verdict;
 use super::source::{DiskFiles, Files as _, Input, SourceFile};
 use super::{Format, Import, import};
+
+/// Accepts all plugins: tests of the whole program check their configurations.
+struct Any;
+
+impl PluginSchemas for Any {
+    fn names(&self) -> Vec<&str> {
+        Vec::new()
+    }
+
+    fn schema(&self, _: &str, _: PluginScope) -> Option<&Value> {
+        None
+    }
+
+    fn is_auth(&self, _: &str) -> bool {
+        false
+    }
+
+    fn check(&self, _: &str, _: PluginScope, _: &Value) -> Result<(), PluginRefusal> {
+        Ok(())
+    }
+
+    fn unique_attribute(&self, _: &str) -> Option<&str> {
+        None
+    }
+
+    fn secret_fields(&self, _: &str, _: PluginScope) -> Vec<&str> {
+        Vec::new()
+    }
+}
+
+/// Returns the problems that the check of a configuration file finds in a document.
+pub(super) fn problems(document: &Value) -> Vec<String> {
+    let options = ParseOptions { plugins: &Any, ..ParseOptions::default() };
+    let found = parse(&document.to_string(), &options).err().unwrap_or_default();
+    found.iter().map(ToString::to_string).collect()
+}
 
 /// Compares each file of a corpus with its expected conversion: `NAME.conf` with `NAME.expected`.
 ///
@@ -42,6 +80,8 @@ fn converted(format: Format, path: &Path) -> String {
     let files = [SourceFile { name: name.clone(), text }];
     match import(format, &Input { files: &files, access: &DiskFiles }) {
         Ok(imported) => {
+            let problems = problems(&imported.document);
+            assert!(problems.is_empty(), "{name}: {}", problems.join("\n"));
             short(&imported).replace(&format!("{}/", path.parent().expect("a folder").display()), "")
         }
         Err(problems) => {

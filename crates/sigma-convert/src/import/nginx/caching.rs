@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use super::converter::Converter;
 use super::level::{Level, milliseconds};
 use super::state::State;
+use super::texts::{Piece, pieces};
 
 impl<'a> Converter<'a> {
     /// `proxy_cache` and its relatives.
@@ -14,7 +15,7 @@ impl<'a> Converter<'a> {
         let mut cache = Map::new();
         if let Some(directive) = level.last(&name("_key")) {
             let key = self.text(directive, directive.arg(0), state, level);
-            cache.insert("key".to_owned(), json!([key]));
+            cache.insert("key".to_owned(), json!(parts(&key)));
         }
         let mut valid = Vec::new();
         for directive in level.all(&[name("_valid").as_str()]) {
@@ -86,7 +87,16 @@ impl<'a> Converter<'a> {
     ) {
         let Some(directive) = level.last(name) else { return };
         let texts: Vec<String> =
-            directive.args.iter().map(|arg| self.text(directive, arg, state, level)).collect();
+            directive.args.iter().flat_map(|arg| parts(&self.text(directive, arg, state, level))).collect();
         cache.insert(key.to_owned(), json!(texts));
     }
+}
+
+/// The texts and variables of a text, one by one.
+fn parts(text: &str) -> Vec<String> {
+    let part = |piece| match piece {
+        Piece::Text(text) => text.to_owned(),
+        Piece::Variable(name) => format!("${{{name}}}"),
+    };
+    pieces(text).into_iter().map(part).collect()
 }

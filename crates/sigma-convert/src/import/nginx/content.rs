@@ -143,7 +143,7 @@ impl<'a> Converter<'a> {
         if !rewrite.is_empty() {
             decision.plugins.insert("response-rewrite".to_owned(), Value::Object(rewrite));
         }
-        if let Some(function) = Self::expires_function(level) {
+        if let Some(function) = Self::expires_function(level).filter(|_| !state.is_error) {
             let functions = json!({"phase": "header_filter", "functions": [function]});
             decision.plugins.insert("serverless-post-function".to_owned(), functions);
         }

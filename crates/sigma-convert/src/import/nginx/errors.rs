@@ -4,12 +4,13 @@ use std::rc::Rc;
 
 use serde_json::{Value, json};
 
+use super::super::decision::Path;
 use super::super::report::Verdict;
 use super::converter::Converter;
 use super::files::destination;
 use super::level::Level;
 use super::parse::Directive;
-use super::rewriting::REWRITES;
+use super::rewriting::{Phase, REWRITES};
 use super::state::State;
 
 impl<'a> Converter<'a> {
@@ -29,6 +30,29 @@ impl<'a> Converter<'a> {
             config["intercept"] = true.into();
         }
         Some(config)
+    }
+
+    /// Routes for the pages of errors, which internal requests alone reach: their responses lack the fields that
+    /// `add_header` and `expires` add to successes.
+    pub(super) fn pages_of_errors(&mut self, level: &Rc<Level<'a>>, state: &State<'a>) {
+        let server = Rc::clone(&state.server);
+        let mut paths = Vec::new();
+        collect_pages(level.directives, &mut paths);
+        for path in paths {
+            let Some(entry) = destination(&server.entries, path) else { continue };
+            let has_fields = entry.level.last("expires").is_some()
+                || entry.level.all(&["add_header"]).iter().any(|line| line.args.len() == 2);
+            if !has_fields || !Self::is_straight(&entry.level) {
+                continue;
+            }
+            let mut inner = state.clone();
+            inner.path = Some(Path::Exact(path.to_owned()));
+            inner.location = format!("{path}-error");
+            inner.is_internal = true;
+            inner.is_error = true;
+            let level = Rc::clone(&entry.level);
+            self.follow(&level, inner, Phase::Location);
+        }
     }
 
     fn error_page(
@@ -120,5 +144,19 @@ impl<'a> Converter<'a> {
                     as a location with `internal`";
         self.remark(directive, Verdict::NotPossible, text);
         None
+    }
+}
+
+/// Paths of `error_page` with a status of an error.
+fn collect_pages<'d>(directives: &'d [Directive], paths: &mut Vec<&'d str>) {
+    for directive in directives {
+        if directive.name == "error_page" {
+            let is_error = !directive.args.iter().any(|arg| arg.starts_with("=2"));
+            let path = directive.args.last().map_or("", String::as_str);
+            if is_error && path.starts_with('/') && !path.contains('$') && !paths.contains(&path) {
+                paths.push(path);
+            }
+        }
+        collect_pages(directive.children(), paths);
     }
 }

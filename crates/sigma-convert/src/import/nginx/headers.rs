@@ -27,11 +27,13 @@ impl<'a> Converter<'a> {
         hidden: &[String],
     ) -> Map<String, Value> {
         let mut added = Added::default();
-        self.expires(level, &mut added);
+        if !state.is_error {
+            self.expires(level, &mut added);
+        }
         for directive in level.all(&["add_header"]) {
             let is_always = directive.args.iter().skip(2).any(|arg| arg == "always");
             let value = self.text(directive, directive.arg(1), state, level);
-            if !value.is_empty() {
+            if !value.is_empty() && (is_always || !state.is_error) {
                 added.fields.push((directive.arg(0).to_owned(), value, is_always));
             }
         }

@@ -211,6 +211,7 @@ impl<'a> Converter<'a> {
                 state.captures = captures;
             }
             let level = Rc::clone(&blocks[run.server].level);
+            self.pages_of_errors(&level, &state);
             self.follow(&level, state, Phase::Server);
         }
     }
@@ -243,6 +244,7 @@ impl<'a> Converter<'a> {
             prefix: None,
             is_exact: false,
             is_internal: false,
+            is_error: false,
         }
     }
 

@@ -48,6 +48,7 @@ fn the_large_example_has_no_gaps() {
     let files = [SourceFile { name: "nginx.conf".to_owned(), text }];
     let imported = import(Format::Nginx, &Input { files: &files, access: &MemoryFiles::default() });
     let imported = imported.expect("a configuration");
+    assert_eq!(testing::problems(&imported.document), [""; 0]);
     assert_eq!(imported.report.count(Verdict::NotPossible), 0, "{}", imported.report.text());
     assert!(imported.probes.len() >= 100, "{}", imported.probes.len());
 }
