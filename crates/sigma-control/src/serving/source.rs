@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use sigma_config::{Checked, ParseOptions};
+use sigma_config::{Checked, Included, ParseOptions};
 use sigma_convert::seed::Seeds;
 use sigma_plugin::{Kind, Roster};
 use sigma_schema::Problem;
@@ -16,6 +16,9 @@ use super::plugin_files::AllPlugins;
 
 /// Largest configuration file; a file of a hundred thousand routes has about half of it.
 const FILE_BYTES_MAX: usize = 64 << 20;
+
+/// Most files of one pattern; a folder of one file for each route has fewer.
+const INCLUDED_MAX: usize = 10_000;
 
 /// Where a configuration comes from.
 #[derive(Debug, Clone)]
@@ -35,12 +38,27 @@ pub struct Source {
 }
 
 /// The files as they were read.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Seen {
     /// Taken before: a change during the reading is another state.
-    stamps: [Option<FileStamp>; 2],
+    stamps: Stamps,
     /// Of the texts; None if they could not be read.
     hash: Option<u64>,
+    /// The patterns of included files.
+    patterns: Vec<String>,
+}
+
+/// The states of the file, of its companion, and of the included files with their names.
+#[derive(Debug, Clone, PartialEq)]
+struct Stamps {
+    own: [Option<FileStamp>; 2],
+    included: Vec<(PathBuf, Option<FileStamp>)>,
+}
+
+impl Stamps {
+    fn all(&self) -> impl Iterator<Item = &FileStamp> {
+        self.own.iter().chain(self.included.iter().map(|(_, stamp)| stamp)).flatten()
+    }
 }
 
 /// The texts of a configuration.
@@ -48,6 +66,8 @@ struct Seen {
 struct Texts {
     file: String,
     companion: Option<String>,
+    /// The included files with their paths.
+    included: Vec<(PathBuf, String)>,
 }
 
 /// Why a configuration cannot be used. All problems of a file come together.
@@ -113,7 +133,9 @@ impl Source {
     /// # Errors
     /// Returns an error if the configuration cannot be read, or if the search for files has mistakes.
     pub fn plugins(&self, built_in: Vec<Arc<dyn Kind>>) -> Result<AllPlugins, LoadError> {
-        self.plugins_of(&self.texts()?, built_in)
+        let file = read(&self.path)?;
+        let patterns = sigma_config::include_patterns(&file, FILE_BYTES_MAX);
+        self.plugins_of(&self.texts_beside(file, &patterns)?, built_in)
     }
 
     fn plugins_of(&self, texts: &Texts, built_in: Vec<Arc<dyn Kind>>) -> Result<AllPlugins, LoadError> {
@@ -147,15 +169,62 @@ impl Source {
     }
 
     fn read(&self) -> Result<Texts, LoadError> {
-        let stamps = self.stamps();
-        let texts = self.texts();
+        let own = self.stamps(&[]).own;
+        let file = read(&self.path);
+        let patterns = match &file {
+            Ok(text) => sigma_config::include_patterns(text, FILE_BYTES_MAX),
+            Err(_) => Vec::new(),
+        };
+        let stamps = Stamps { own, ..self.stamps(&patterns) };
+        let texts = file.and_then(|file| self.texts_beside(file, &patterns));
         let hash = texts.as_ref().ok().map(Texts::hash_of);
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(Seen { stamps, hash });
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(Seen { stamps, hash, patterns });
         texts
     }
 
-    fn texts(&self) -> Result<Texts, LoadError> {
-        Ok(Texts { file: read(&self.path)?, companion: self.companion.as_deref().map(read).transpose()? })
+    fn texts(&self, patterns: &[String]) -> Result<Texts, LoadError> {
+        self.texts_beside(read(&self.path)?, patterns)
+    }
+
+    fn texts_beside(&self, file: String, patterns: &[String]) -> Result<Texts, LoadError> {
+        let companion = self.companion.as_deref().map(read).transpose()?;
+        let included = self.included(patterns)?;
+        let included = included.into_iter().map(|path| read(&path).map(|text| (path, text)));
+        Ok(Texts { file, companion, included: included.collect::<Result<_, _>>()? })
+    }
+
+    /// Returns the files of these patterns, each once: in the order of the patterns, and of the names of each.
+    ///
+    /// # Errors
+    /// Returns an error for a file or folder that does not exist. A pattern may fit no file.
+    fn included(&self, patterns: &[String]) -> Result<Vec<PathBuf>, LoadError> {
+        let folder = self.path.parent().unwrap_or(Path::new(""));
+        let mut found: Vec<PathBuf> = Vec::new();
+        for pattern in patterns {
+            let pattern = folder.join(pattern);
+            let name = pattern.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+            if !name.contains('*') {
+                found.push(pattern);
+                continue;
+            }
+            let within = pattern.parent().unwrap_or(Path::new(""));
+            let within = if within.as_os_str().is_empty() { Path::new(".") } else { within };
+            let failed = |source| LoadError::Read { path: within.to_owned(), source };
+            let mut names = Vec::new();
+            for entry in std::fs::read_dir(within).map_err(failed)? {
+                let entry = entry.map_err(failed)?.file_name();
+                names.extend(entry.to_str().filter(|entry| fits(&name, entry)).map(str::to_owned));
+                if names.len() > INCLUDED_MAX {
+                    let text = format!("the folder has more than {INCLUDED_MAX} files for `{name}`");
+                    return Err(failed(std::io::Error::other(text)));
+                }
+            }
+            names.sort_unstable();
+            found.extend(names.into_iter().map(|name| pattern.with_file_name(name)));
+        }
+        let mut seen = std::collections::HashSet::new();
+        found.retain(|path| *path != self.path && seen.insert(path.clone()));
+        Ok(found)
     }
 
     fn check(&self, texts: &Texts, plugins: &dyn PluginSchemas) -> Result<Checked, LoadError> {
@@ -170,12 +239,16 @@ impl Source {
         run: impl FnOnce(&ParseOptions<'_>) -> R,
     ) -> R {
         let formats = Seeds { companion: texts.companion.as_deref(), instances: self.instances };
+        let names: Vec<String> = texts.included.iter().map(|(path, _)| path.display().to_string()).collect();
+        let included: Vec<Included<'_>> =
+            names.iter().zip(&texts.included).map(|(name, (_, text))| Included { name, text }).collect();
         run(&ParseOptions {
             env: &|name| std::env::var(name).ok(),
             formats: &formats,
             skip_invalid: self.skip_invalid,
             plugins,
             now: unix_seconds(),
+            included: Some(&included),
             max_bytes: FILE_BYTES_MAX,
             ..ParseOptions::default()
         })
@@ -188,28 +261,35 @@ impl Source {
 
     /// Whether the files are there and in another state than when they were read last.
     pub(crate) fn has_changed(&self) -> bool {
-        let Some(seen) = *self.seen.lock().unwrap_or_else(PoisonError::into_inner) else { return false };
-        let now = self.stamps();
-        if now[0].is_none() {
+        let Some(seen) = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone() else {
+            return false;
+        };
+        let now = self.stamps(&seen.patterns);
+        if now.own[0].is_none() {
             return false;
         }
         if now != seen.stamps {
             return true;
         }
-        let may_hide = seen.stamps.iter().flatten().any(FileStamp::is_fresh);
-        if !may_hide || now.iter().flatten().any(FileStamp::is_fresh) {
+        let may_hide = seen.stamps.all().any(FileStamp::is_fresh);
+        if !may_hide || now.all().any(FileStamp::is_fresh) {
             return false;
         }
         // Once, when no further write can hide: a state in which a file was read while it was new.
-        let hash = self.texts().ok().map(|texts| texts.hash_of());
+        let hash = self.texts(&seen.patterns).ok().map(|texts| texts.hash_of());
         if hash == seen.hash {
             *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(Seen { stamps: now, ..seen });
         }
         hash != seen.hash
     }
 
-    fn stamps(&self) -> [Option<FileStamp>; 2] {
-        [FileStamp::of(&self.path), self.companion.as_deref().and_then(FileStamp::of)]
+    /// The files in their present state. Folders that cannot be read count as empty.
+    fn stamps(&self, patterns: &[String]) -> Stamps {
+        let included = self.included(patterns).unwrap_or_default();
+        Stamps {
+            own: [FileStamp::of(&self.path), self.companion.as_deref().and_then(FileStamp::of)],
+            included: included.into_iter().map(|path| (path.clone(), FileStamp::of(&path))).collect(),
+        }
     }
 }
 
@@ -219,6 +299,26 @@ impl Texts {
         self.hash(&mut hasher);
         hasher.finish()
     }
+}
+
+/// Returns true if a name fits a pattern, where `*` is any text. As in a shell, it does not begin with a dot unless the
+/// pattern does.
+fn fits(pattern: &str, name: &str) -> bool {
+    if name.starts_with('.') && !pattern.starts_with('.') {
+        return false;
+    }
+    let mut parts = pattern.split('*');
+    let Some(mut rest) = name.strip_prefix(parts.next().unwrap_or_default()) else { return false };
+    let parts: Vec<&str> = parts.collect();
+    let Some((last, inner)) = parts.split_last() else { return rest.is_empty() };
+    for part in inner {
+        // The first place leaves the most room for those after it.
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    rest.len() >= last.len() && rest.ends_with(last)
 }
 
 /// The time.
@@ -303,9 +403,9 @@ mod tests {
     #[test]
     fn a_change_during_the_reading_is_seen() {
         let (_folder, source) = written(OLD);
-        let before = source.stamps();
+        let before = source.stamps(&[]);
         fs::write(&source.path, NEW).unwrap();
-        *source.seen.lock().unwrap() = Some(Seen { stamps: before, hash: None });
+        *source.seen.lock().unwrap() = Some(Seen { stamps: before, hash: None, patterns: Vec::new() });
         assert!(source.has_changed());
     }
 
@@ -316,19 +416,21 @@ mod tests {
         source.read().unwrap();
         fs::write(&source.path, NEW).unwrap();
         age(&source.path, 3600);
-        let mut seen = source.seen.lock().unwrap().unwrap();
         let fresh = |text: &str| {
-            let companion = None;
-            let hash = Texts { file: text.to_owned(), companion }.hash_of();
-            Seen { stamps: source.stamps().map(|stamp| stamp.map(FileStamp::as_fresh)), hash: Some(hash) }
+            let (companion, included) = (None, Vec::new());
+            let hash = Texts { file: text.to_owned(), companion, included }.hash_of();
+            let Stamps { own, included } = source.stamps(&[]);
+            let stamps = Stamps { own: own.map(|stamp| stamp.map(FileStamp::as_fresh)), included };
+            Seen { stamps, hash: Some(hash), patterns: Vec::new() }
         };
+        let is_fresh = |seen: &Seen| seen.stamps.own[0].unwrap().is_fresh();
         for (text, expected) in [(OLD, true), (NEW, false)] {
-            seen = fresh(text);
+            let seen = fresh(text);
+            assert!(is_fresh(&seen));
             *source.seen.lock().unwrap() = Some(seen);
             assert_eq!(source.has_changed(), expected, "{text}");
         }
-        assert!(seen.stamps[0].unwrap().is_fresh());
-        assert!(!source.seen.lock().unwrap().unwrap().stamps[0].unwrap().is_fresh(), "looked at once");
+        assert!(!is_fresh(source.seen.lock().unwrap().as_ref().unwrap()), "looked at once");
     }
 
     #[test]
@@ -342,5 +444,56 @@ mod tests {
         assert!(!source.has_changed());
         fs::write(&companion, "{ }").unwrap();
         assert!(source.has_changed());
+    }
+
+    #[test]
+    fn patterns_are_those_of_a_shell() {
+        for (pattern, name, expected) in [
+            ("*.yaml", "a.yaml", true),
+            ("*.yaml", ".a.yaml", false),
+            ("*.yaml", "a.yml", false),
+            ("*.yaml", ".yaml", false),
+            ("a*b*c", "abc", true),
+            ("a*b*c", "axxbyyc", true),
+            ("a*b*c", "acb", false),
+            ("a*a", "a", false),
+            ("*", "anything", true),
+            (".*", ".a", true),
+        ] {
+            assert_eq!(fits(pattern, name), expected, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn included_files_are_read_in_order_and_followed() {
+        let (folder, source) = written("include: [conf.d/*.yaml, last.yaml]\n");
+        let (a, b) = (folder.path().join("conf.d/a.yaml"), folder.path().join("conf.d/b.yaml"));
+        let last = folder.path().join("last.yaml");
+        assert!(source.read().is_err(), "the folder does not exist");
+        fs::create_dir(folder.path().join("conf.d")).unwrap();
+        assert!(source.read().is_err(), "the file does not exist");
+        let write = |path: &Path, id: &str| {
+            fs::write(path, format!("upstreams:\n- id: {id}\n  nodes: {{ \"127.0.0.1:1\": 1 }}\n")).unwrap();
+            age(path, 3600);
+        };
+        write(&last, "last");
+        write(&b, "b");
+        let ids = || {
+            let checked = source.load(&sigma_schema::plugins::NoPlugins).unwrap();
+            checked.config.resources.upstreams.iter().map(|item| item.id.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(ids(), ["b", "last"]);
+        assert!(!source.has_changed());
+        write(&a, "a");
+        assert!(source.has_changed(), "a new file");
+        assert_eq!(ids(), ["a", "b", "last"]);
+        write(&b, "changed");
+        assert!(source.has_changed(), "a changed file");
+        assert_eq!(ids(), ["a", "changed", "last"]);
+        fs::remove_file(&a).unwrap();
+        assert!(source.has_changed(), "a removed file");
+        fs::write(&b, "upstreams:\n- id: b\n  nodse: {}\n").unwrap();
+        let error = source.load(&sigma_schema::plugins::NoPlugins).unwrap_err().to_string();
+        assert!(error.contains("conf.d/b.yaml: line 3: upstreams[0]"), "{error}");
     }
 }

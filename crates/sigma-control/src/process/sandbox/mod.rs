@@ -75,7 +75,11 @@ impl Sandbox {
         let mut lines = Vec::new();
         let mut remaining = system(origin.program_folder());
         remaining.scoped_signals = origin.has_parent();
-        for path in std::iter::once(&source.path).chain(&source.companion) {
+        // A later reload finds new files in the folders of the patterns.
+        let folder = source.path.parent().unwrap_or(Path::new(""));
+        let included: Vec<PathBuf> =
+            config.settings.include.iter().map(|pattern| folder.join(pattern)).collect();
+        for path in std::iter::once(&source.path).chain(&source.companion).chain(&included) {
             add(&mut remaining, &of_source(path), &mut lines);
         }
         let needs = needs::of(config, plugins).into_iter();
