@@ -32,6 +32,10 @@ pub(crate) enum Command {
     Probe(Compare),
     /// Start the gateway
     Run(Run),
+    /// Serve the files of a folder, without a configuration file
+    Serve(Serve),
+    /// Forward requests to a server, without a configuration file
+    Proxy(Proxy),
     /// Check a configuration and list all its problems
     Check(Check),
     /// Tell a running gateway to load its configuration again
@@ -227,6 +231,49 @@ pub(crate) struct Run {
     /// Also start a small OpenID provider at this loopback address, which logs everybody in: to try logins with
     #[arg(long, value_name = "ADDRESS", value_parser = crate::demo_provider::address)]
     pub(crate) with_demo_provider: Option<SocketAddr>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    /// The folder
+    #[arg(value_name = "FOLDER")]
+    pub(crate) folder: PathBuf,
+    /// The address to listen at [default: 127.0.0.1:9080]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: Option<String>,
+    /// Serve index.html for paths without a file, for applications of a single page
+    #[arg(long)]
+    pub(crate) spa: bool,
+    /// List the files of folders without an index.html
+    #[arg(long)]
+    pub(crate) listing: bool,
+    #[command(flatten)]
+    pub(crate) secure: Secure,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Proxy {
+    /// The server, such as http://127.0.0.1:9000
+    #[arg(long, value_name = "URL")]
+    pub(crate) to: String,
+    /// The address to listen at [default: 127.0.0.1:9080]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: Option<String>,
+    #[command(flatten)]
+    pub(crate) secure: Secure,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Secure {
+    /// Serve this name over HTTPS on port 443, with a certificate from Let's Encrypt; port 80 redirects
+    #[arg(long, value_name = "NAME")]
+    pub(crate) https: Option<String>,
+    /// You agree to the terms of service of Let's Encrypt
+    #[arg(long)]
+    pub(crate) agree_to_terms: bool,
+    /// The address for messages of the authority
+    #[arg(long, value_name = "EMAIL")]
+    pub(crate) email: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -38,6 +38,8 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Import(args) => crate::import::execute(&args),
         Command::Probe(args) => crate::probe::execute(&args),
         Command::Run(args) => run(args),
+        Command::Serve(args) => run_text(crate::quick::serve(&args)?),
+        Command::Proxy(args) => run_text(crate::quick::proxy(&args)?),
         Command::Check(args) => check(args),
         Command::Reload(args) => orders::reload(&args),
         Command::Reopen(args) => orders::reopen(&args),
@@ -83,35 +85,66 @@ fn completions(shell: clap_complete::Shell) -> ExitCode {
     printed(&script)
 }
 
+/// Runs a gateway with a configuration that is not in a file.
+fn run_text(text: String) -> Result<ExitCode> {
+    started(|origin| serve(Source::text(text), Extras::default(), origin))
+}
+
 fn run(args: Run) -> Result<ExitCode> {
+    started(|origin| run_for(args, origin))
+}
+
+/// Runs the gateway as the process that has started this one says.
+fn started(run: impl FnOnce(&Origin) -> Result<ExitCode>) -> Result<ExitCode> {
     // Before anything else is opened.
     let renewal = Renewal::of_environment().context("what this process goes on with cannot be read")?;
     let origin = Origin::of_environment().context("cannot read how this process was started")?;
     if let Some(renewal) = renewal {
         return supervise_on(renewal, &origin);
     }
-    let result = run_for(args, &origin);
+    let result = run(&origin);
     if let Err(error) = &result {
         origin.failed(&format!("{error:#}"));
     }
     result
 }
 
-/// Runs the gateway for the process that has started this one.
+/// The parts of a command that are not in its configuration.
+#[derive(Default)]
+struct Extras {
+    as_niubix: bool,
+    watch: bool,
+    demo_origins: Vec<SocketAddr>,
+    demo_provider: Option<SocketAddr>,
+}
+
+/// Runs the gateway of a file.
 fn run_for(args: Run, origin: &Origin) -> Result<ExitCode> {
-    sigma_net::limits::prefer_small_pages();
     let conf = file_of(args.file, args.conf);
     let mut source = Source::file(&conf);
     source.companion = args.options.or_else(|| companion_of(&conf));
     source.instances = args.instance;
     source.skip_invalid = args.skip_invalid;
+    let extras = Extras {
+        as_niubix: args.as_niubix,
+        watch: args.watch,
+        demo_origins: args.with_demo_origin,
+        demo_provider: args.with_demo_provider,
+    };
+    serve(source, extras, origin)
+}
+
+/// Runs the gateway for the process that has started this one.
+fn serve(mut source: Source, extras: Extras, origin: &Origin) -> Result<ExitCode> {
+    sigma_net::limits::prefer_small_pages();
+    let conf = source.path.clone();
     let checked = source.load(&*roster())?;
     let settings = &checked.config.settings;
-    if settings.pid_file.is_none() {
+    if settings.pid_file.is_none() && !source.is_text() {
         source.default_pid_file = default_pid_file(&conf);
     }
     // `sigma run` is what service managers and containers start: there a niubix.json stays in the foreground.
-    let stays = checked.format == Some(NIUBIX_JSON) && !args.as_niubix;
+    let stays = checked.format == Some(NIUBIX_JSON) && !extras.as_niubix;
     if settings.process.daemon && !stays {
         if !origin.has_starter() {
             return launch(settings, origin);
@@ -121,7 +154,7 @@ fn run_for(args: Run, origin: &Origin) -> Result<ExitCode> {
     if settings.process.mode == Mode::Supervised && !origin.has_parent() {
         return supervise(settings, &source, origin);
     }
-    if settings.process.working_folder.is_some() {
+    if settings.process.working_folder.is_some() && !source.is_text() {
         // Reloads find the files all the same.
         source.path = std::path::absolute(&conf)?;
         source.companion = source.companion.map(std::path::absolute).transpose()?;
@@ -140,14 +173,14 @@ fn run_for(args: Run, origin: &Origin) -> Result<ExitCode> {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        start_demo_servers(&args.with_demo_origin, args.with_demo_provider, origin)?;
+        start_demo_servers(&extras.demo_origins, extras.demo_provider, origin)?;
         let listeners: Vec<String> =
             checked.config.settings.listeners.iter().map(|l| l.place().to_string()).collect();
         let first = first_request::command(&checked.config);
-        let options = Options { source, watch: args.watch, plugins: crate::roster::all_kinds(), sandbox };
+        let options = Options { source, watch: extras.watch, plugins: crate::roster::all_kinds(), sandbox };
         let supervisor = Supervisor::start(options, checked, Box::new(log), origin).await?;
         tracing::info!(target: LIFE, listeners = listeners.join(", "), "serving");
-        if !args.with_demo_origin.is_empty() || std::io::stdout().is_terminal() {
+        if !extras.demo_origins.is_empty() || std::io::stdout().is_terminal() {
             let places = listeners.join(", ");
             match first {
                 Some(command) => println!("sigma is serving on {places}; try:\n  {command}"),

@@ -15,6 +15,7 @@ mod orders;
 mod outcome;
 mod output;
 mod probe;
+mod quick;
 mod roster;
 
 use std::process::ExitCode;

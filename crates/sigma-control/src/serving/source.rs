@@ -33,6 +33,8 @@ pub struct Source {
     pub skip_invalid: bool,
     /// The pid file of a gateway whose configuration names none.
     pub default_pid_file: Option<PathBuf>,
+    /// The text of a configuration that is not in a file.
+    text: Option<Arc<str>>,
     /// The state of the files when they were read last, for `--watch`. Copies share it.
     seen: Arc<Mutex<Option<Seen>>>,
 }
@@ -115,8 +117,19 @@ impl Source {
             instances: None,
             skip_invalid: false,
             default_pid_file: None,
+            text: None,
             seen: Arc::default(),
         }
+    }
+
+    /// A text of a command, which never changes.
+    pub fn text(text: impl Into<Arc<str>>) -> Source {
+        Source { text: Some(text.into()), ..Source::file("the command line") }
+    }
+
+    /// Returns true if the configuration is not in a file.
+    pub fn is_text(&self) -> bool {
+        self.text.is_some()
     }
 
     /// Reads and checks. `plugins` are the build's plugins.
@@ -169,6 +182,9 @@ impl Source {
     }
 
     fn read(&self) -> Result<Texts, LoadError> {
+        if let Some(text) = &self.text {
+            return Ok(Texts { file: text.to_string(), companion: None, included: Vec::new() });
+        }
         let own = self.stamps(&[]).own;
         let file = read(&self.path);
         let patterns = match &file {

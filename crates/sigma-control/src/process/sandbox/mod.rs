@@ -79,7 +79,8 @@ impl Sandbox {
         let folder = source.path.parent().unwrap_or(Path::new(""));
         let included: Vec<PathBuf> =
             config.settings.include.iter().map(|pattern| folder.join(pattern)).collect();
-        for path in std::iter::once(&source.path).chain(&source.companion).chain(&included) {
+        let own = std::iter::once(&source.path).filter(|_| !source.is_text());
+        for path in own.chain(&source.companion).chain(&included) {
             add(&mut remaining, &of_source(path), &mut lines);
         }
         let needs = needs::of(config, plugins).into_iter();
