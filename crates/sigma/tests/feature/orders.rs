@@ -91,3 +91,57 @@ fn a_reload_and_an_upgrade_print_their_result() {
     assert_eq!(out(&order(&gateway, "reload")), "reloaded\n");
     assert!(order(&gateway, "stop").status.success());
 }
+
+/// A reload finds a new file of a pattern, and a problem names its file.
+#[test]
+fn a_reload_reads_included_files() {
+    let origin = Origin::echo("a").unwrap();
+    let route = |path: &str| {
+        format!("routes:\n- uri: {path}\n  upstream: {{ nodes: {{ \"127.0.0.1:{}\": 1 }} }}\n", origin.port())
+    };
+    let config = catch_all("", &nodes(&[&origin]), "");
+    let gateway = Gateway::start(SIGMA, &config).unwrap();
+    let folder = gateway.dir().join("conf.d");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("a.yaml"), route("/a")).unwrap();
+    let listener = format!("listeners: [\"{}\"]\n", gateway.address());
+    gateway.rewrite(&format!("{listener}include: [conf.d/*.yaml]\n")).unwrap();
+    let output = order(&gateway, "reload");
+    assert!(output.status.success(), "{}", out(&output));
+    let status = |path: &str| gateway.connect().unwrap().get(path).unwrap().status();
+    assert_eq!((status("/a"), status("/b")), (200, 404));
+    fs::write(folder.join("b.yaml"), route("/b")).unwrap();
+    let output = order(&gateway, "reload");
+    assert!(output.status.success(), "{}", out(&output));
+    assert_eq!((status("/a"), status("/b")), (200, 200));
+    fs::write(folder.join("b.yaml"), "\nroutes:\n- uri: ~(\n  upstream: http://127.0.0.1:1\n").unwrap();
+    let output = order(&gateway, "reload");
+    assert_eq!(output.status.code(), Some(1), "{}", out(&output));
+    assert!(out(&output).contains("conf.d/b.yaml: line 3: routes[0].uri"), "{}", out(&output));
+    assert_eq!(status("/b"), 200);
+}
+
+#[test]
+fn a_folder_is_served_without_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("index.html"), "hello").unwrap();
+    let address = format!("127.0.0.1:{}", sigma_testkit::free_port());
+    let mut child = Command::new(SIGMA)
+        .args(["serve", "--spa", "--listen", &address])
+        .arg(dir.path())
+        .current_dir(dir.path())
+        .spawn()
+        .unwrap();
+    let get = |path: &str| {
+        use std::io::{Read, Write};
+        let mut stream = std::net::TcpStream::connect(&address).ok()?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").ok()?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).ok()?;
+        Some(text)
+    };
+    let served = until(PATIENCE, || get("/any/view").is_some_and(|text| text.ends_with("hello")));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(served);
+}
