@@ -1,7 +1,7 @@
 //! A configuration in several files: the other files are joined to the first one before anything is checked.
 //!
-//! Lines are counted through all files, so that every place of the joined document has a line of its own. At the end
-//! each problem gets the name of its file, with line and place as they are there.
+//! Lines are counted through all files, so each value of the joined document has its own line. At the end each problem
+//! gets the name of its file, and the line and pointer in that file.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub struct Included<'a> {
     pub text: &'a str,
 }
 
-/// The place of each file in the joined document.
+/// The position of each file in the joined document.
 #[derive(Debug, Default)]
 pub(crate) struct Parts(Vec<Part>);
 

@@ -18,7 +18,7 @@ const FRAMING: [HeaderId; 4] =
 /// The rules of one `headers`, in the order in which they apply; none is about a field that frames messages.
 #[derive(Debug, Default)]
 pub struct FieldRules {
-    /// The only fields that stay, besides those of [`stays`].
+    /// The only fields that stay, besides the fields of [`stays`].
     pass: Option<Vec<Box<str>>>,
     add: Vec<(Box<str>, Template)>,
     set: Vec<(Box<str>, Vec<Template>)>,

@@ -248,7 +248,7 @@ pub struct Context {
     pub route: Option<Arc<RouteFacts>>,
     /// Parameters of the matched path pattern.
     pub params: PathParams,
-    /// The variables that the configuration defines, those of the route included.
+    /// The variables of the settings and of the route.
     pub definitions: Option<Arc<Definitions>>,
     /// The consumer of the request, once it is authenticated.
     pub identity: Option<Arc<Identity>>,

@@ -66,7 +66,7 @@ impl Definitions {
         self.by_name.insert(name.into(), definition);
     }
 
-    /// Returns true if there are none, here and around.
+    /// Returns true if nothing is defined, here and around.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty() && self.around.as_ref().is_none_or(|around| around.is_empty())

@@ -29,7 +29,7 @@ pub struct Written<'a> {
 #[derive(Debug)]
 pub struct PathRegex {
     regex: Regex,
-    /// The groups with their names, by place of the group; a named group is listed twice.
+    /// The number of each group and its name; a named group is listed twice.
     groups: Vec<(usize, String)>,
 }
 
@@ -99,8 +99,8 @@ impl PathRegex {
         self.groups.iter().map(|(_, name)| name.as_str())
     }
 
-    /// Passes the place of each name in [`PathRegex::names`] and the range of its capture to `visit`. Groups that take
-    /// no part in the match have none.
+    /// Passes the index of each name in [`PathRegex::names`] and the range of its capture to `visit`. Groups without a
+    /// match are left out.
     pub fn captures(&self, path: &[u8], mut visit: impl FnMut(usize, Range<usize>)) {
         if self.groups.is_empty() {
             return;
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn other_patterns_are_none() {
+    fn other_patterns_are_refused() {
         assert_eq!(Written::of("/a~b"), None);
         assert!(Written::of("~").unwrap().compile().is_err());
         assert!(Written::of("~(").unwrap().compile().unwrap_err().starts_with("the expression"));

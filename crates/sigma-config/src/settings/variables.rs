@@ -167,7 +167,7 @@ fn unknown(value: &Value, here: &str, known: &HashSet<String>, found: &mut Vec<P
     match value {
         Value::String(text) => Template::parse(text).variables().filter_map(own_name).for_each(check),
         Value::Array(items) => {
-            // The variable of a condition stands before its operator.
+            // The first element of a condition is its variable.
             if let [Value::String(name), Value::String(operator), _, ..] = items.as_slice()
                 && OPERATORS.contains(&operator.to_ascii_lowercase().as_str())
                 && let Some(name) = name.strip_prefix(PREFIX)

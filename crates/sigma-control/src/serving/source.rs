@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_are_those_of_a_shell() {
+    fn patterns_match_names_as_in_a_shell() {
         for (pattern, name, expected) in [
             ("*.yaml", "a.yaml", true),
             ("*.yaml", ".a.yaml", false),

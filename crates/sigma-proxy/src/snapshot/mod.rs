@@ -144,7 +144,7 @@ pub(crate) struct Rare {
     pub(crate) deadline: Option<TimeLimit>,
     pub(crate) rewrite: Option<Rewrite>,
     pub(crate) cache: Option<Box<CacheOrder>>,
-    /// The variables that the route sets, with those of the settings.
+    /// The variables of the route and of the settings; None if the route sets none.
     pub(crate) definitions: Option<Arc<Definitions>>,
 }
 
