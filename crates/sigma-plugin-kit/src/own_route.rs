@@ -72,7 +72,10 @@ fn fields(ctx: &Context) -> Headers {
 /// Returns the response with this status.
 pub fn reply(answer: Answer, status: u16) -> Reply {
     let Answer { headers, body, .. } = answer;
-    let mut reply = Reply { is_passed_on: true, ..Reply::new(status) }.text(body);
+    // The response to HEAD names the length of a body that it does not have.
+    let length = headers.get(HeaderId::ContentLength).filter(|_| body.is_empty());
+    let unsent_length = length.and_then(|length| std::str::from_utf8(length).ok()?.parse().ok());
+    let mut reply = Reply { is_passed_on: true, unsent_length, ..Reply::new(status) }.text(body);
     for (name, value) in headers.iter() {
         let name = String::from_utf8_lossy(name).into_owned();
         if !frames(&name) && !matches!(HeaderId::of(name.as_bytes()), HeaderId::Server | HeaderId::Date) {
