@@ -332,8 +332,8 @@ impl fmt::Debug for DataEncryption {
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
     /// Further files, as patterns with `*` in the name of the file, relative to the folder of this file. Their resources
-    /// are added to those of this file, in the order of the patterns and then of the names. A setting may be in one
-    /// file only, and an included file includes no other.
+    /// come after the resources of this file, in the order of the patterns and then of the names. A setting may be in
+    /// one file only, and an included file includes no other.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 4096)))]
     pub include: Vec<String>,

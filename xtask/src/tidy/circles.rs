@@ -64,6 +64,11 @@ const KNOWN: &[(&str, &str, &str)] = &[
         "a worker hands out calls, which use its connections",
     ),
     (
+        "crates/sigma-proxy/src/exchange/response.rs",
+        "crates/sigma-proxy/src/exchange/ask.rs",
+        "a response may wait for a subrequest, which is an exchange",
+    ),
+    (
         "crates/sigma-upstream/src/health/",
         "crates/sigma-upstream/src/endpoint.rs",
         "an endpoint has its health, which is reported by address",

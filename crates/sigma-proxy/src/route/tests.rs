@@ -454,7 +454,7 @@ fn ordered_routes_compete_by_priority_then_place() {
             (get("h", ""), Some(6)),
         ],
     );
-    // The captures are those of the chosen route, not of a candidate that was tried before it.
+    // The captures belong to the chosen route, not to a candidate that was tried before it.
     let routes = [route(&["/a/*rest"]).priority(2), route(&["/a/b/:id"]), route(&["~^/(x)/(?<n>.)"])];
     let captures = |path: &str| look_up(ORDERED, &routes, &get("h", path)).1;
     assert_eq!(captures("/a/b/1"), [("rest".to_owned(), "b/1".to_owned())]);
