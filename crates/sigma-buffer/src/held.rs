@@ -31,7 +31,7 @@ thread_local! {
     static NOW_MS: Cell<u64> = const { Cell::new(0) };
     static REVOKED: Cell<u64> = const { Cell::new(0) };
     static REFUSED: Cell<u64> = const { Cell::new(0) };
-    static LEDGER: RefCell<Ledger> = const { RefCell::new(Ledger { entries: Vec::new(), free: Vec::new() }) };
+    static LEDGER: RefCell<Ledger> = const { RefCell::new(Ledger { entries: Vec::new(), free: Vec::new(), opened: 0 }) };
 }
 
 /// Sets the limit of this thread.
@@ -125,6 +125,8 @@ struct Entry {
     group: usize,
     /// The account of the connection; its own number for the connection itself.
     owner: u32,
+    /// The number of accounts opened before it: numbers are reused.
+    generation: u32,
     /// Bytes moved for it, in both directions.
     moved: u64,
     /// `moved` at the last recorded progress, and the time.
@@ -139,15 +141,18 @@ struct Entry {
 struct Ledger {
     entries: Vec<Entry>,
     free: Vec<u32>,
+    opened: u32,
 }
 
 impl Ledger {
     fn open(&mut self, owner: Option<u32>, revocable: bool) -> u32 {
         let number = self.free.pop().unwrap_or(self.entries.len() as u32);
+        self.opened = self.opened.wrapping_add(1);
         let entry = Entry {
             bytes: 0,
             group: 0,
             owner: owner.unwrap_or(number),
+            generation: self.opened,
             moved: 0,
             marked: 0,
             marked_ms: NOW_MS.get(),
@@ -306,6 +311,13 @@ impl Account {
         self.with(|ledger, number| ledger.set(number, bytes));
     }
 
+    /// Adds `bytes` until the loan is dropped: for memory whose owner does not know the account.
+    pub fn lend(&self, bytes: usize) -> Loan {
+        self.grow(bytes);
+        let generation = self.with(|ledger, number| ledger.entries[number as usize].generation);
+        Loan { number: self.number, generation, bytes }
+    }
+
     /// Returns its bytes.
     pub fn bytes(&self) -> usize {
         self.with(|ledger, number| ledger.entries[number as usize].bytes)
@@ -347,6 +359,31 @@ impl Drop for Account {
             // At the end of a thread the ledger may be gone.
             let _ = LEDGER.try_with(|ledger| ledger.borrow_mut().close(self.number));
         }
+    }
+}
+
+/// Bytes of an account in other hands, such as those that a peer has not acknowledged. Their return is progress.
+///
+/// It is `Send` for owners that ask for it, but it must be dropped in its thread: elsewhere it returns nothing.
+#[derive(Debug)]
+pub struct Loan {
+    number: u32,
+    generation: u32,
+    bytes: usize,
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        // At the end of a thread the ledger may be gone, and the account before its loans.
+        let _ = LEDGER.try_with(|ledger| {
+            let Ok(mut ledger) = ledger.try_borrow_mut() else { return };
+            let Some(entry) = ledger.entries.get_mut(self.number as usize) else { return };
+            if entry.open && entry.generation == self.generation {
+                entry.moved += self.bytes as u64;
+                let bytes = entry.bytes.saturating_sub(self.bytes);
+                ledger.set(self.number, bytes);
+            }
+        });
     }
 }
 
@@ -413,6 +450,22 @@ mod tests {
         let nothing = Account::default();
         nothing.grow(5);
         assert_eq!((total(), nothing.bytes(), nothing.is_revoked()), (0, 0, false));
+    }
+
+    #[test]
+    fn loans_return_to_the_account_that_lent_them() {
+        set_limit(100);
+        let account = Account::of_connection();
+        let (first, second) = (account.lend(30), account.lend(20));
+        assert_eq!((account.bytes(), total()), (50, 50));
+        drop(first);
+        assert_eq!((account.bytes(), total()), (20, 20));
+        drop(account);
+        let other = Account::of_connection();
+        other.grow(7);
+        drop(second);
+        assert_eq!((other.bytes(), total()), (7, 7), "its number is used again");
+        drop(Account::default().lend(5));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 use quinn_proto::{ConnectionHandle, Dir, Event, Side, StreamEvent, StreamId, VarInt, WriteError};
+use sigma_buffer::held::Account;
 
 use super::driver::Queue;
 use super::stream::{RecvStream, SendStream};
@@ -43,6 +44,8 @@ pub(super) struct Inner {
     held: usize,
     /// Streams with such bytes.
     waiting: Vec<StreamId>,
+    /// The account for bytes that the peer has not acknowledged.
+    pub(super) account: Rc<Account>,
     pub(super) lost: Option<ConnectionLost>,
     pub(super) is_established: bool,
     /// The handshake, while it counts as half-open.
@@ -114,6 +117,7 @@ impl Inner {
             accepted: [0; 2],
             held: 0,
             waiting: Vec::new(),
+            account: Rc::default(),
             lost: None,
             is_established: false,
             half_open,
@@ -505,6 +509,11 @@ impl Connection {
     /// Returns the estimated round-trip time.
     pub fn rtt(&self) -> Duration {
         self.shared().inner.borrow().machine.rtt()
+    }
+
+    /// Counts bytes of later calls in an account until the peer has acknowledged them.
+    pub fn count_in(&self, account: Rc<Account>) {
+        self.shared().inner.borrow_mut().account = account;
     }
 
     /// Returns the bytes for the peer that no window takes yet.

@@ -1,11 +1,13 @@
 //! The two halves of a stream.
 
+use std::ops::Deref;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use quinn_proto::{ReadError, ReadableError, StreamId, WriteError};
 use sigma_buffer::Chunk;
+use sigma_buffer::held::Loan;
 
 use super::connection::{Inner, Shared, register};
 use super::{ConnectionLost, code};
@@ -18,11 +20,15 @@ const USED_PART: usize = 4;
 const LEAST_CHUNK_BYTES: usize = 4 * 1024;
 
 /// A chunk that is sent; it returns to its thread's list when the peer has acknowledged it.
-struct Sent(Chunk);
+struct Sent<T> {
+    bytes: T,
+    /// Their part of the connection's account.
+    _loan: Loan,
+}
 
-impl AsRef<[u8]> for Sent {
+impl<T: Deref<Target = [u8]>> AsRef<[u8]> for Sent<T> {
     fn as_ref(&self) -> &[u8] {
-        &self.0
+        &self.bytes
     }
 }
 
@@ -97,8 +103,10 @@ impl SendStream {
         if !chunk.is_empty() {
             let chunk = std::mem::take(chunk);
             let bytes = match chunk.len() * USED_PART < chunk.memory() {
-                true => Bytes::copy_from_slice(&chunk),
-                false => Bytes::from_owner(Sent(chunk)),
+                true => {
+                    Bytes::from_owner(Sent { _loan: inner.account.lend(chunk.len()), bytes: chunk.to_vec() })
+                }
+                false => Bytes::from_owner(Sent { _loan: inner.account.lend(chunk.memory()), bytes: chunk }),
             };
             inner.hold(self.id, bytes);
         }

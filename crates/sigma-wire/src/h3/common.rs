@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::task::{Context, Waker};
 
 use sigma_buffer::held::{self, Account};
-use sigma_http::h3::{Broken, Codec, Config, ErrorCode, Glitch, Priority, send_order};
+use sigma_http::h3::{Broken, Codec, Config, ErrorCode, Glitch, Priority, Role, send_order};
 use sigma_net::deadline;
 use sigma_net::quic::{Connection, SendStream};
 
@@ -27,6 +27,8 @@ pub(super) struct Common {
     lingering: RefCell<Vec<SendStream>>,
     /// The memory account of the connection, without its streams.
     pub(super) account: Account,
+    /// The account for bytes that the peer has not acknowledged.
+    unacknowledged: Rc<Account>,
 }
 
 impl std::fmt::Debug for Common {
@@ -70,6 +72,12 @@ impl Common {
     pub(super) fn new(connection: Connection, config: Config, account: Account) -> Rc<Common> {
         let mut codec = Codec::new(config);
         codec.set_now(deadline::now_ms());
+        let unacknowledged = Rc::new(match config.role {
+            Role::Server => Account::of_exchange(&account),
+            // Connections to nodes count nothing themselves.
+            Role::Client => Account::default(),
+        });
+        connection.count_in(Rc::clone(&unacknowledged));
         Rc::new(Common {
             codec: RefCell::new(codec),
             connection,
@@ -79,6 +87,7 @@ impl Common {
             blocked: RefCell::default(),
             lingering: RefCell::default(),
             account,
+            unacknowledged,
         })
     }
 
@@ -196,7 +205,7 @@ impl Common {
                 running.wake();
             }
         }
-        !self.account.is_revoked()
+        !(self.account.is_revoked() || self.unacknowledged.is_revoked())
     }
 
     /// Ends the exchanges that a leaving peer does not process.
@@ -255,8 +264,7 @@ impl Common {
 
     /// Records the bytes that the connection holds.
     pub(super) fn count_memory(&self, pending: usize) {
-        let bytes = self.connection.held_bytes() + self.look(Codec::memory) + pending;
-        self.account.set(bytes);
+        self.account.set(self.look(Codec::memory) + pending);
         self.account.moved(self.connection.bytes_sent() + self.connection.bytes_received());
     }
 
