@@ -1,7 +1,7 @@
 //! One connection from the view of either side, without its request streams.
 //!
 //! This code does no I/O and does not wait. The driver passes bytes of the peer's unidirectional streams to
-//! [`Codec::receive_uni`], writes [`Codec::take_output`] to the own ones, and reads requests by [`Codec::read`].
+//! [`Codec::receive_uni`], writes [`Codec::outputs`] to the own ones, and reads requests by [`Codec::read`].
 
 use super::error::{Broken, ErrorCode};
 use super::frame::{self, kind, setting, stream};
