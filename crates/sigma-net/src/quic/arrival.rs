@@ -10,9 +10,10 @@ use std::time::Instant;
 use quinn_proto::{ConnectionError, Incoming};
 
 use super::ConnectionLost;
-use super::connection::{Connection, Shared};
+use super::connection::Connection;
 use super::endpoint::Endpoint;
 use super::session::{Identities, ServerCrypto, Shaken};
+use super::state::{Shared, register};
 use crate::deadline::Deadline;
 use crate::tls::{HandshakeError, Offer};
 
@@ -33,6 +34,24 @@ pub struct Arrival {
 impl std::fmt::Debug for Arrival {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Arrival").finish_non_exhaustive()
+    }
+}
+
+impl Endpoint {
+    /// Returns the next client; None after [`Endpoint::close`].
+    pub async fn next(&self) -> Option<Arrival> {
+        poll_fn(|cx| {
+            let mut core = self.driver.core.borrow_mut();
+            if let Some(incoming) = core.arrivals.pop_front() {
+                return Poll::Ready(Some(Arrival::new(self.clone(), incoming)));
+            }
+            if core.is_closing {
+                return Poll::Ready(None);
+            }
+            register(&mut core.acceptor, cx);
+            Poll::Pending
+        })
+        .await
     }
 }
 

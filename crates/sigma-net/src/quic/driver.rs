@@ -12,11 +12,12 @@ use bytes::BytesMut;
 use quinn_proto::{ConnectionHandle, DatagramEvent, Transmit};
 use tokio::time::Sleep;
 
-use super::connection::{HalfOpen, Inner, Shared};
-use super::endpoint::EndpointCounts;
+use super::counts::EndpointCounts;
 use super::ids::{Place, QuicKeys, destination};
 use super::neighbours::{Neighbours, Strays};
+use super::path::Path;
 use super::socket::{Batch, Packet, QuicSocket};
+use super::state::{Drive, HalfOpen, Inner, Queue, Shared};
 use super::succession::{Forwarded, Predecessors};
 
 /// Batches that the driver receives before other tasks run.
@@ -40,43 +41,6 @@ pub(super) const ARRIVALS_MAX: usize = 256;
 thread_local! {
     /// The receive buffers of the worker: a driver uses them only within one poll.
     static BATCH: RefCell<Batch> = RefCell::default();
-}
-
-/// Connections that need a turn of the driver.
-pub(super) struct Queue {
-    list: RefCell<Vec<Rc<Shared>>>,
-    waker: RefCell<Option<Waker>>,
-    driver: Weak<Driver>,
-}
-
-impl Queue {
-    /// Adds a connection, and wakes the driver.
-    pub(super) fn add(&self, shared: &Rc<Shared>) {
-        if shared.is_queued.replace(true) {
-            return;
-        }
-        self.list.borrow_mut().push(Rc::clone(shared));
-        self.wake();
-    }
-
-    pub(super) fn wake(&self) {
-        if let Some(waker) = self.waker.borrow_mut().take() {
-            waker.wake();
-        }
-    }
-
-    /// Sends the last packet of a connection at once: its worker may end before the driver's next turn.
-    pub(super) fn send_last(&self, shared: &Rc<Shared>) {
-        self.add(shared);
-        if let Some(driver) = self.driver.upgrade()
-            && let Ok(mut core) = driver.core.try_borrow_mut()
-        {
-            let mut wakers = Vec::new();
-            core.drive(&driver, shared, Instant::now(), &mut wakers);
-            drop(core);
-            wakers.into_iter().for_each(Waker::wake);
-        }
-    }
 }
 
 /// An endpoint on its worker.
@@ -148,6 +112,16 @@ impl Routing {
     }
 }
 
+impl Drive for Driver {
+    fn send_last(&self, shared: &Rc<Shared>) {
+        let Ok(mut core) = self.core.try_borrow_mut() else { return };
+        let mut wakers = Vec::new();
+        core.drive(self, shared, Instant::now(), &mut wakers);
+        drop(core);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
 impl Driver {
     pub(super) fn new(
         socket: QuicSocket,
@@ -156,13 +130,9 @@ impl Driver {
         strays: Option<Strays>,
         limits: &super::QuicLimits,
     ) -> Rc<Driver> {
-        Rc::new_cyclic(|driver| Driver {
+        Rc::new_cyclic(|driver: &Weak<Driver>| Driver {
             socket,
-            queue: Rc::new(Queue {
-                list: RefCell::default(),
-                waker: RefCell::default(),
-                driver: Weak::clone(driver),
-            }),
+            queue: Rc::new(Queue::new(Weak::clone(driver) as Weak<dyn Drive>)),
             core: RefCell::new(Core {
                 endpoint,
                 connections: Vec::new(),
@@ -274,12 +244,19 @@ impl Core {
     /// Handles one datagram.
     fn handle(&mut self, driver: &Driver, now: Instant, packet: Packet) {
         let Packet { from, to, ecn, bytes } = packet;
+        let length = bytes.len() as u64;
         let mut out = std::mem::take(&mut self.out);
         out.clear();
         match self.endpoint.handle(now, from, to, ecn, bytes, &mut out) {
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 if let Some(shared) = self.connection(handle) {
-                    shared.inner.borrow_mut().machine.handle_event(event);
+                    let mut inner = shared.inner.borrow_mut();
+                    let mut path = shared.path.borrow_mut();
+                    if !path.is_validated(from) {
+                        path.received(from, length, inner.path_responses());
+                    }
+                    inner.machine.handle_event(event);
+                    drop(inner);
                     shared.touch();
                 }
             }
@@ -339,6 +316,7 @@ impl Core {
             is_queued: Cell::new(false),
             timeout: Cell::new(None),
             default_code: Cell::new(0),
+            path: RefCell::new(Path::new(machine.remote_address())),
             inner: RefCell::new(Inner::new(machine, half_open)),
         });
         if self.connections.len() <= handle.0 {
@@ -414,6 +392,11 @@ impl Core {
         }
         let mut is_drained = false;
         let mut sends = 0;
+        if self.unsent.is_none()
+            && let Some((transmit, bytes)) = shared.path.borrow_mut().take_waiting()
+        {
+            driver.socket.send(&transmit, &bytes);
+        }
         loop {
             while let Some(event) = inner.machine.poll_endpoint_events() {
                 is_drained |= event.is_drained();
@@ -428,7 +411,12 @@ impl Core {
             self.out.clear();
             let segments = driver.socket.segments().min(SEGMENTS_MAX);
             let Some(transmit) = inner.machine.poll_transmit(now, segments, &mut self.out) else { break };
-            if !driver.socket.send(&transmit, &self.out) {
+            let may_leave = {
+                let mut path = shared.path.borrow_mut();
+                let responses = || inner.path_responses();
+                path.is_validated(transmit.destination) || path.admits(&transmit, &self.out, responses())
+            };
+            if may_leave && !driver.socket.send(&transmit, &self.out) {
                 self.unsent = Some((transmit, std::mem::take(&mut self.out)));
             }
             sends += 1;

@@ -1,18 +1,17 @@
 //! One UDP socket of a worker, with its connections.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::OnceCell;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
+use std::task::Waker;
 
 use quinn_proto::{EndpointConfig, ServerConfig, TransportConfig};
 
-use super::arrival::Arrival;
-use super::connection::register;
+use super::counts::EndpointCounts;
 use super::driver::{Driver, Routing};
 use super::ids::{IdGenerator, Place, QuicKeys, Steering};
 use super::limits::QuicLimits;
@@ -41,27 +40,6 @@ pub struct EndpointOptions {
     pub steering: Option<Steering>,
     /// The limits of its connections.
     pub limits: QuicLimits,
-}
-
-/// Counts of an endpoint since its start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct EndpointCounts {
-    /// Clients that had to prove their address first.
-    pub retried: u64,
-    /// Clients without a response, because too many handshakes were half-open.
-    pub ignored: u64,
-    /// Packets forwarded to another worker.
-    pub forwarded: u64,
-    /// Packets for another worker that has too many or is unknown.
-    pub dropped: u64,
-}
-
-impl EndpointCounts {
-    pub(super) fn change(counts: &Cell<EndpointCounts>, change: impl FnOnce(&mut EndpointCounts)) {
-        let mut now = counts.get();
-        change(&mut now);
-        counts.set(now);
-    }
 }
 
 /// No identity: the configuration of arrivals before their admission, which only derives public keys.
@@ -137,22 +115,6 @@ impl Endpoint {
     /// Returns the error of the operating system when the socket cannot be read any more.
     pub async fn run(&self) -> io::Result<()> {
         poll_fn(|cx| self.driver.poll_run(cx)).await
-    }
-
-    /// Returns the next client; None after [`Endpoint::close`].
-    pub async fn next(&self) -> Option<Arrival> {
-        poll_fn(|cx| {
-            let mut core = self.driver.core.borrow_mut();
-            if let Some(incoming) = core.arrivals.pop_front() {
-                return Poll::Ready(Some(Arrival::new(self.clone(), incoming)));
-            }
-            if core.is_closing {
-                return Poll::Ready(None);
-            }
-            register(&mut core.acceptor, cx);
-            Poll::Pending
-        })
-        .await
     }
 
     /// Refuses new clients from now on; connections go on.

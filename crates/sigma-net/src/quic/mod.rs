@@ -14,14 +14,17 @@
 mod arrival;
 mod client;
 mod connection;
+mod counts;
 mod driver;
 mod endpoint;
 mod ids;
 mod limits;
 mod neighbours;
+mod path;
 mod retry;
 mod session;
 mod socket;
+mod state;
 mod stream;
 mod succession;
 #[cfg(test)]
@@ -29,7 +32,8 @@ mod tests;
 
 pub use arrival::Arrival;
 pub use connection::{Connection, IncomingStream};
-pub use endpoint::{Endpoint, EndpointCounts, EndpointOptions};
+pub use counts::EndpointCounts;
+pub use endpoint::{Endpoint, EndpointOptions};
 pub use ids::{Place, QuicKeys, Steering};
 pub use limits::QuicLimits;
 pub use neighbours::Neighbours;

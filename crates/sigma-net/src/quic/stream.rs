@@ -9,7 +9,7 @@ use quinn_proto::{ReadError, ReadableError, StreamId, WriteError};
 use sigma_buffer::Chunk;
 use sigma_buffer::held::Loan;
 
-use super::connection::{Inner, Shared, register};
+use super::state::{Inner, Shared, register};
 use super::{ConnectionLost, code};
 
 /// A chunk is copied if less than this part of its memory is used, because sent bytes are kept until the peer
