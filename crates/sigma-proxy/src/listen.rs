@@ -28,7 +28,7 @@ use crate::flow;
 use crate::refusals;
 use crate::snapshot::edge::ListenerOptions;
 use crate::worker::{Entered, View, Worker};
-use streams::{Multiplexed, multiplexed};
+use streams::multiplexed_over_tcp;
 
 /// Pause after a failed accept: the usual reason, no free file descriptor, needs time to pass.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -259,8 +259,7 @@ async fn serve_admitted(
     if admitted.stream.tls().is_some_and(|facts| facts.alpn.as_deref() == Some(b"h2")) {
         let Admitted { stream, early, origin, .. } = admitted;
         let info = ConnectionInfo::new(origin, &stream);
-        let session = Multiplexed::over_tcp(&entered.0, (stream, early), &info, alternative);
-        Box::pin(multiplexed(entered, session, info, open)).await;
+        Box::pin(multiplexed_over_tcp(entered, (stream, early), info, open, alternative)).await;
     } else {
         Box::pin(serve(entered, admitted, open, alternative)).await;
     }
@@ -325,8 +324,7 @@ async fn converse(mut http1: Box<Http1Connection>) {
         }
         if server.may_be_preface() && Box::pin(server.is_preface()).await {
             let Http1Connection { server, info, entered, open } = *http1;
-            let session = Multiplexed::over_tcp(&entered.0, server.into_parts(), &info, None);
-            return Box::pin(multiplexed(entered, session, info, open)).await;
+            return Box::pin(multiplexed_over_tcp(entered, server.into_parts(), info, open, None)).await;
         }
         // Boxed, so that an idle connection's task does not hold room for an exchange.
         let mut exchange = Box::pin(exchange(&mut http1));

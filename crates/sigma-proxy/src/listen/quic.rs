@@ -7,9 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sigma_config::settings::{Http3, ListenPlace};
-use sigma_net::quic::{
-    Arrival, Endpoint, EndpointCounts, EndpointOptions, Identities, Place, QuicLimits,
-};
+use sigma_net::quic::{Arrival, Endpoint, EndpointCounts, EndpointOptions, Identities, Place, QuicLimits};
 use sigma_net::tls::ServerIdentity;
 use sigma_net::{BoundSocket, Peer};
 use sigma_observe::counters::Counter;
@@ -222,3 +220,6 @@ async fn serve(
     let session = Session::accept(connection, peer, limits);
     Box::pin(multiplexed(entered, Multiplexed::H3(session), info, open)).await;
 }
+
+#[cfg(test)]
+mod tests;

@@ -33,18 +33,21 @@ enum Incoming {
     H3(h3::Incoming),
 }
 
-impl Multiplexed {
-    /// Takes a connection over TCP whose client has sent `early`.
-    pub(super) fn over_tcp(
-        worker: &Worker,
-        (stream, early): (Stream, Chunk),
-        info: &ConnectionInfo,
-        alternative: Option<Box<str>>,
-    ) -> Multiplexed {
-        let limits = session_limits(&worker.view().snapshot.settings);
-        Multiplexed::H2(h2::Session::accept(stream, early, info.origin.peer, limits, alternative))
-    }
+/// Serves a connection over TCP whose client has sent `early`. `alternative` is the value of `Alt-Svc` in its
+/// responses.
+pub(super) async fn multiplexed_over_tcp(
+    entered: Entered,
+    (stream, early): (Stream, Chunk),
+    info: ConnectionInfo,
+    open: Rc<Cell<bool>>,
+    alternative: Option<Box<str>>,
+) {
+    let limits = session_limits(&entered.0.view().snapshot.settings);
+    let session = h2::Session::accept(stream, early, info.origin.peer, limits, alternative);
+    multiplexed(entered, Multiplexed::H2(session), info, open).await;
+}
 
+impl Multiplexed {
     async fn next(&mut self, closing: impl Fn() -> bool) -> Option<Incoming> {
         match self {
             Multiplexed::H2(session) => session.next(closing).await.map(Incoming::H2),
