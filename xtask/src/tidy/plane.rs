@@ -72,8 +72,14 @@ const BANS: &[Ban] = &[
                 "crates/sigma-net/src/latest.rs",
                 "taken when the control thread tells a worker of a change, and held while a few pointers are moved",
             ),
-            ("crates/sigma-net/src/quic/neighbours.rs", "taken when a worker opens its socket: never for a packet"),
-            ("crates/sigma-proxy/src/quic_state.rs", "taken when a worker opens its socket: never for a packet"),
+            (
+                "crates/sigma-net/src/quic/neighbours.rs",
+                "taken when a worker opens its socket: never for a packet",
+            ),
+            (
+                "crates/sigma-proxy/src/quic_state.rs",
+                "taken when a worker opens its socket: never for a packet",
+            ),
             (
                 "crates/sigma-net/src/tls/identity.rs",
                 "written once for each kind of listener, then only read, once for each handshake",

@@ -2,8 +2,8 @@
 //!
 //! Both processes have handles of the same UDP sockets. The new one reads; the old one only sends, and gets the packets
 //! of its connections over a Unix datagram socket. The name of that socket follows from the keys, so no descriptor has
-//! to pass. It is abstract: it needs no file, and ends with its process. A foreign process that found the name could
-//! send packets, as anybody can over UDP.
+//! to pass. It is abstract: it needs no file, and ends with its process. Another process that finds the name could
+//! send packets, as every client can over UDP.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};

@@ -123,7 +123,7 @@ pub(crate) async fn drive(worker: Rc<Worker>, endpoint: Endpoint) {
     report(&worker, &endpoint, &reported);
 }
 
-/// Adds the counts of an endpoint since the last report to those of the worker.
+/// Adds the counts of an endpoint since the last report to the counters of the worker.
 fn report(worker: &Worker, endpoint: &Endpoint, reported: &Cell<EndpointCounts>) {
     let now = endpoint.counts();
     let before = reported.replace(now);

@@ -89,7 +89,7 @@ async fn requests_and_a_stop() {
     stop.notify_one();
     accepting.await.unwrap();
     assert_eq!(alternative(&worker, &listener), None);
-    // The client is told, and the driver ends with the last connection.
+    // The client gets GOAWAY and leaves; the driver ends with the last connection.
     driving.await.unwrap();
     assert_eq!(worker.connections(), 0);
 }
