@@ -28,7 +28,6 @@ use place::Place;
 use sandbox::Parts;
 use settings::Settings;
 
-use crate::files::Library;
 use crate::loaded::{Loaded, Token};
 
 /// The first value that a coroutine yields when its script waits. Scripts cannot make it.
@@ -57,8 +56,17 @@ pub(crate) struct Engine {
     instances: Loaded,
     /// The counters of its scripts.
     seat: EngineSeat,
-    /// The newest library of plugins in files.
-    library: RefCell<Option<Rc<Library>>>,
+    /// The newest generation of plugins in files.
+    generation: RefCell<Option<Rc<dyn Generation>>>,
+}
+
+/// Plugins in files that were read at one time.
+pub(crate) trait Generation {
+    /// Grows with each reading.
+    fn number(&self) -> u64;
+
+    /// Ends the plugins that have begun.
+    fn end(&self, engine: &Engine);
 }
 
 /// A state in the making, for those who register functions.
@@ -126,7 +134,7 @@ impl Engine {
             new_ctx: functions.new_ctx,
             instances: Loaded::default(),
             seat: settings.board.enter(),
-            library: RefCell::new(None),
+            generation: RefCell::new(None),
             lua,
             host,
             budget,
@@ -247,13 +255,13 @@ impl Engine {
         is_spent
     }
 
-    /// Replaces the library of plugins in files. The plugins of an older one end.
-    pub(crate) fn succeed(&self, library: &Rc<Library>) {
-        let mut current = self.library.borrow_mut();
-        if current.as_ref().is_some_and(|known| known.number() > library.number()) {
+    /// Begins with a newer generation of plugins in files. The plugins of the older one end.
+    pub(crate) fn succeed(&self, newer: Rc<dyn Generation>) {
+        let mut current = self.generation.borrow_mut();
+        if current.as_ref().is_some_and(|known| known.number() > newer.number()) {
             return;
         }
-        let former = current.replace(Rc::clone(library));
+        let former = current.replace(newer);
         drop(current);
         if let Some(former) = former {
             former.end(self);

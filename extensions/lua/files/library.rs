@@ -13,7 +13,7 @@ use crate::engine::arguments::{Results, one, type_name};
 use crate::engine::host::Host;
 use crate::engine::modules::known_module;
 use crate::engine::place::Place;
-use crate::engine::{Engine, message_of};
+use crate::engine::{Engine, Generation, message_of};
 
 /// The modules of one bundle in one Lua state. Each has globals of its own.
 pub(crate) struct Library {
@@ -43,7 +43,7 @@ impl Library {
             Library::new(engine, bundle).map_err(|error| message_of(&error))
         })?;
         if is_new && engine.host().worker().is_some() {
-            engine.succeed(&library);
+            engine.succeed(Rc::<Library>::clone(&library));
         }
         Ok(library)
     }
@@ -73,11 +73,6 @@ impl Library {
             reading::register(engine, environment, &additions, &bundle.readable)?;
         }
         Ok(Library { shared, begun: RefCell::default() })
-    }
-
-    /// The number of the bundle.
-    pub(crate) fn number(&self) -> u64 {
-        self.shared.bundle.number
     }
 
     /// The table of a module that defines a plugin.
@@ -119,9 +114,15 @@ impl Library {
         };
         result.map(|()| table).map_err(|error| format!("init of {module}: {error}"))
     }
+}
 
-    /// Calls `destroy` of the plugins that have begun.
-    pub(crate) fn end(&self, engine: &Engine) {
+impl Generation for Library {
+    fn number(&self) -> u64 {
+        self.shared.bundle.number
+    }
+
+    // It calls `destroy`.
+    fn end(&self, engine: &Engine) {
         for module in std::mem::take(&mut *self.begun.borrow_mut()).into_keys() {
             let place = engine.place(&format!("{} destroy", module.rsplit('.').next().unwrap_or_default()));
             let ended = self

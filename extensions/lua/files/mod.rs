@@ -29,7 +29,6 @@ use bundle::Bundle;
 use kind::FileKind;
 
 pub(crate) use bundle::stamp;
-pub(crate) use library::Library;
 
 /// The modules of plugins for requests, and for sessions.
 const FOLDERS: [&str; 2] = ["apisix.plugins.", "apisix.stream.plugins."];

@@ -1,4 +1,4 @@
-//! Plugins in files, besides those of the build.
+//! Plugins in files, next to the plugins of the build.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -46,6 +46,7 @@ mod tests;
 mod write;
 
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -67,7 +68,6 @@ use tokio::sync::RwLock;
 
 use crate::operators::audit::{KeyOf, Made};
 use crate::operators::caller::Trusted;
-use crate::operators::control_api::Asked;
 use crate::operators::explain::{ExplainQuery, Explainer};
 use crate::operators::history::HistoryReader;
 use crate::operators::identity::CertificateOf;
@@ -85,6 +85,9 @@ pub use key::{KeyFile, KeyFileError, settle_key};
 use call::{Arguments, Call, Preconditions};
 use collection::{ResourcePath, Target};
 use reply::{Outcome, Refusal, Reply};
+
+/// Reads the files again. The error is the reason why everything stays as it is.
+pub(crate) type Reload = dyn Fn() -> Pin<Box<dyn Future<Output = Result<(), String>> + Send>> + Send + Sync;
 
 /// Warns of a resource by the others that are served. None while a write up to the revision is not known there.
 pub(crate) type Neighbours = dyn Fn(AnyResource, u64) -> Option<Vec<Problem>> + Send + Sync;
@@ -113,7 +116,7 @@ pub struct AdminState {
     /// Lists the gateways of the store; None where nothing is served.
     pub(crate) members: Option<Arc<dyn Fn() -> Listing + Send + Sync>>,
     /// Reads the configuration and the files of plugins again; None where nothing is served.
-    pub(crate) reload: Option<Arc<dyn Fn() -> Asked<'static, Result<(), String>> + Send + Sync>>,
+    pub(crate) reload: Option<Arc<Reload>>,
     /// Has caches forget; None where nothing is served.
     pub(crate) purges: Option<Arc<Purges>>,
     /// The page of a plugin in the reference, in Markdown.
