@@ -43,8 +43,8 @@ type exchange struct {
 }
 
 func (e *exchange) OnHttpRequestHeaders(int, bool) types.Action {
-	if name, _ := proxywasm.GetHttpRequestHeader("x-name"); name == "nobody" {
-		proxywasm.SendHttpResponse(403, nil, []byte("not for nobody\n"), -1)
+	if name, _ := proxywasm.GetHttpRequestHeader("x-name"); name == "guest" {
+		proxywasm.SendHttpResponse(403, nil, []byte("not for guests\n"), -1)
 		return types.ActionPause
 	}
 	return types.ActionContinue

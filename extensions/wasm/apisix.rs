@@ -14,8 +14,9 @@ use sigma_schema::plugins::PluginScope;
 
 use crate::config::{ApisixConfig, RequestPhase, inline};
 use crate::descriptor::PHASES;
-use crate::plugin::{Shared, Wanted, WasmPlugin, keys, vm_use};
-use crate::vm::VmParts;
+use crate::plugin::WasmPlugin;
+use crate::usage::{Shared, Wanted, services, vm_use};
+use crate::vm_data::VmParts;
 
 /// The section.
 #[derive(Deserialize)]
@@ -99,7 +100,7 @@ impl Kind for Entry {
         let parts = VmParts {
             root_id: self.name.as_str().into(),
             configuration: config.conf.bytes(),
-            upstreams: keys(build, config.upstreams.keys()),
+            services: services(build, &config.upstreams),
             ..VmParts::default()
         };
         let vm_use = vm_use(build, Wanted { name: &self.name, file: &self.file, sha256: None, parts })?;

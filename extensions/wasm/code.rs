@@ -4,17 +4,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use aws_lc_rs::digest::{SHA256, digest};
+use rustix::io::Errno;
 use sigma_plugin::Node;
 use tokio::sync::watch;
 use wasmtime::{InstancePre, Module};
 
-use crate::engine::Runtime;
+use crate::engine::{Digest, Runtime, Uses};
 use crate::host;
 use crate::outline::{Abi, Outline};
 use crate::state::State;
-
-/// A SHA-256 digest.
-pub(crate) type Digest = [u8; 32];
 
 /// Returns the digest of several parts; each begins with its length.
 pub(crate) fn digest_of(parts: &[&[u8]]) -> Digest {
@@ -37,6 +35,10 @@ pub(crate) struct Code {
     pub(crate) digest: Digest,
     result: watch::Receiver<Option<Compiled>>,
 }
+
+/// The modules in use, by their digests; a part of the node.
+#[derive(Default)]
+struct Codes(Uses<Code>);
 
 /// A compiled module, or the reason that it could not be compiled.
 type Compiled = Result<Arc<InstancePre<State>>, Arc<str>>;
@@ -69,7 +71,7 @@ pub(crate) fn load(path: &Path, expected: Option<&str>, node: &Node) -> Result<A
     if expected.is_some_and(|expected| !expected.eq_ignore_ascii_case(&written)) {
         return Err(format!("{name}: its SHA-256 is {written}, not the one in `sha256`"));
     }
-    runtime.code(digest, || {
+    node.part(Codes::default).0.get(digest, || {
         let abi = check(&runtime, &bytes).map_err(|error| format!("{name}: {error}"))?;
         let (sender, result) = watch::channel(None);
         let (runtime, name) = (Arc::clone(&runtime), path.display().to_string());
@@ -108,7 +110,7 @@ fn check(runtime: &Runtime, bytes: &[u8]) -> Result<Abi, String> {
         "it exports no version of proxy-wasm (proxy_abi_version_0_1_0, _0_2_0 or _0_2_1): build it with an SDK",
     )?;
     for (module, name) in &outline.imports {
-        if !host::provides(module, name, abi) {
+        if !host::provides(module, name) {
             return Err(format!("it imports `{module}.{name}`, which the gateway does not have"));
         }
     }
@@ -120,5 +122,11 @@ fn compile(runtime: &Runtime, bytes: &[u8], abi: Abi) -> Compiled {
         let module = Module::from_binary(&runtime.engine, bytes)?;
         host::linker(&runtime.engine, &module, abi)?.instantiate_pre(&module)
     };
-    link().map(Arc::new).map_err(|error| format!("the module cannot be compiled: {error:#}").into())
+    link().map(Arc::new).map_err(|error| {
+        // Compiled code needs executable memory.
+        let errno = error.root_cause().downcast_ref::<Errno>();
+        let is_denied = errno.is_some_and(|errno| matches!(*errno, Errno::PERM | Errno::ACCESS));
+        let hint = if is_denied { "; `process.sandbox` forbids compiled code, turn it off" } else { "" };
+        format!("the module cannot be compiled: {error:#}{hint}").into()
+    })
 }

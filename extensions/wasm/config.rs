@@ -31,7 +31,8 @@ pub(crate) struct Config {
     /// The name of the plugin in a module that contains several.
     #[schemars(extend("default" = ""))]
     pub(crate) root_id: String,
-    /// The name of the shared data and queues. Modules with the same name share them.
+    /// The name of the shared data and queues. Modules with the same name share them; without a name, configurations of
+    /// the same file do.
     #[schemars(extend("default" = ""))]
     pub(crate) vm_id: String,
     /// The configuration of the instance, which `proxy_on_vm_start` gets.
@@ -101,6 +102,20 @@ pub(crate) struct Target {
     #[schemars(extend("default" = true))]
     #[serde(default = "yes")]
     pub(crate) ssl_verify: bool,
+    /// Whether the module calls it by gRPC. Otherwise it calls it by HTTP.
+    #[schemars(extend("default" = false))]
+    #[serde(default)]
+    pub(crate) grpc: bool,
+}
+
+impl Target {
+    fn upstream(&self) -> Value {
+        let mut upstream = self.uri.upstream(self.ssl_verify, CONNECT_MS);
+        if self.grpc {
+            upstream["scheme"] = if &*self.uri.scheme == "https" { "grpcs" } else { "grpc" }.into();
+        }
+        upstream
+    }
 }
 
 fn yes() -> bool {
@@ -120,6 +135,9 @@ impl Configuration for Config {
         };
         if self.env.iter().any(wrong) {
             return Err("env: a name is empty or contains `=`, or a text contains a NUL".to_owned());
+        }
+        if self.vm_id.contains('\0') {
+            return Err("vm_id: it contains a NUL".to_owned());
         }
         check_upstreams(&self.upstreams)
     }
@@ -141,7 +159,7 @@ fn check_upstreams(upstreams: &BTreeMap<String, Target>) -> Result<(), String> {
 pub(crate) fn inline(upstreams: &BTreeMap<String, Target>) -> Vec<InlineUpstream> {
     let inline = |(name, target): (&String, &Target)| InlineUpstream {
         name: name.clone(),
-        upstream: target.uri.upstream(target.ssl_verify, CONNECT_MS),
+        upstream: target.upstream(),
     };
     upstreams.iter().map(inline).collect()
 }

@@ -1,4 +1,4 @@
-//! The engine of the process: its limits, its clock, and the compiled modules.
+//! The engine of the process: its limits and its clock.
 
 use std::collections::HashMap;
 use std::fs;
@@ -12,9 +12,10 @@ use wasmtime::{
     Cache, CacheConfig, Config, Engine, InstanceAllocationStrategy, OptLevel, PoolingAllocationConfig,
 };
 
-use crate::code::{Code, Digest};
 use crate::settings::Settings;
-use crate::vm::VmUse;
+
+/// A SHA-256 digest.
+pub(crate) type Digest = [u8; 32];
 
 /// The time between two looks at running callbacks, and the precision of their budget.
 pub(crate) const CLOCK: Duration = Duration::from_millis(10);
@@ -35,8 +36,6 @@ const RESIDENT_BYTES: usize = 64 << 10;
 pub(crate) struct Runtime {
     pub(crate) engine: Engine,
     pub(crate) settings: Arc<Settings>,
-    codes: Mutex<HashMap<Digest, Weak<Code>>>,
-    vms: Mutex<HashMap<Digest, Weak<VmUse>>>,
 }
 
 /// The runtime, or the reason that it could not be made.
@@ -56,49 +55,38 @@ impl Runtime {
         let config = config(&settings)?;
         let engine = Engine::new(&config).map_err(|error| format!("WebAssembly cannot start: {error:#}"))?;
         start_clock(&engine).map_err(|error| format!("WebAssembly cannot start its clock: {error}"))?;
-        let (codes, vms) = (Mutex::default(), Mutex::default());
-        Ok(Arc::new(Runtime { engine, settings: Arc::new(settings), codes, vms }))
-    }
-
-    /// Returns the code with this digest, which `make` provides if it is new.
-    ///
-    /// # Errors
-    /// Returns the error of `make`.
-    pub(crate) fn code(
-        &self,
-        digest: Digest,
-        make: impl FnOnce() -> Result<Arc<Code>, String>,
-    ) -> Result<Arc<Code>, String> {
-        shared(&self.codes, digest, make)
-    }
-
-    /// Returns the VM with this digest, which `make` provides if it is new.
-    ///
-    /// # Errors
-    /// Returns the error of `make`.
-    pub(crate) fn vm(
-        &self,
-        digest: Digest,
-        make: impl FnOnce() -> Result<Arc<VmUse>, String>,
-    ) -> Result<Arc<VmUse>, String> {
-        shared(&self.vms, digest, make)
+        Ok(Arc::new(Runtime { engine, settings: Arc::new(settings) }))
     }
 }
 
-/// Returns a value that lives as long as one of its users.
-fn shared<T>(
-    all: &Mutex<HashMap<Digest, Weak<T>>>,
-    digest: Digest,
-    make: impl FnOnce() -> Result<Arc<T>, String>,
-) -> Result<Arc<T>, String> {
-    let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(known) = all.get(&digest).and_then(Weak::upgrade) {
-        return Ok(known);
+/// Values that live as long as one of their users, by digests.
+pub(crate) struct Uses<T>(Mutex<HashMap<Digest, Weak<T>>>);
+
+impl<T> Default for Uses<T> {
+    fn default() -> Self {
+        Uses(Mutex::default())
     }
-    let made = make()?;
-    all.retain(|_, known| known.strong_count() > 0);
-    all.insert(digest, Arc::downgrade(&made));
-    Ok(made)
+}
+
+impl<T> Uses<T> {
+    /// Returns the value with this digest, which `make` provides if it is new.
+    ///
+    /// # Errors
+    /// Returns the error of `make`.
+    pub(crate) fn get(
+        &self,
+        digest: Digest,
+        make: impl FnOnce() -> Result<Arc<T>, String>,
+    ) -> Result<Arc<T>, String> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = all.get(&digest).and_then(Weak::upgrade) {
+            return Ok(known);
+        }
+        let made = make()?;
+        all.retain(|_, known| known.strong_count() > 0);
+        all.insert(digest, Arc::downgrade(&made));
+        Ok(made)
+    }
 }
 
 fn config(settings: &Settings) -> Result<Config, String> {

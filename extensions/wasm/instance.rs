@@ -1,20 +1,21 @@
 //! An instance of a worker: its callbacks, its ticks, its calls.
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sigma_http::{Headers, Method};
-use sigma_plugin::outbound::{Answer, Call, CallError, Outbound};
-use sigma_plugin::{Env, Local};
+use sigma_plugin::Local;
+use sigma_plugin::outbound::{Answer, Call, MessageStream, Outbound, StreamCall, StreamError};
 use sigma_plugin_kit::tallies::Tally;
 use tokio::sync::Notify;
 use wasmtime::Store;
 
 use crate::events::Event;
-use crate::instances::Instances;
-use crate::state::{CallAnswer, Outgoing, Pairs, ROOT, State};
+use crate::state::{Arrived, CallAnswer, Outgoing, Pairs, ROOT, State};
 use crate::vm::{Exports, Started, Vm, reason};
 
 /// The share of its worker's time that the background work of an instance gets: one part of this number.
@@ -22,6 +23,9 @@ const BACKGROUND_SHARE: u32 = 10;
 
 /// The shortest time between two callbacks in the background.
 const BACKGROUND_REST: Duration = Duration::from_millis(1);
+
+/// The status of a call by gRPC that failed. The outbound contract does not name the one of the service.
+const UNAVAILABLE: u32 = 14;
 
 /// A callback that was aborted. The reason is in the error log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,8 +47,14 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
-    /// Returns the instance, and begins its work in the background.
-    pub(crate) fn new(vm: &Arc<Vm>, started: Started, worker: &Worker) -> Rc<Instance> {
+    /// Returns an instance that has started. [`attend`] does its work in the background.
+    pub(crate) fn new(
+        vm: &Arc<Vm>,
+        started: Started,
+        outbound: Rc<dyn Outbound>,
+        local: &Rc<Local>,
+        tally: Tally<Event>,
+    ) -> Rc<Instance> {
         let instance = Rc::new(Instance {
             vm: Arc::clone(vm),
             exports: started.exports,
@@ -52,17 +62,11 @@ impl Instance {
             is_broken: Cell::new(false),
             tick: Cell::new(Duration::ZERO),
             changed: Notify::new(),
-            outbound: Rc::clone(&worker.outbound),
-            local: Rc::downgrade(&worker.local),
-            tally: worker.tally.clone(),
+            outbound,
+            local: Rc::downgrade(local),
+            tally,
         });
         instance.settle();
-        let attending = attend(Rc::clone(&instance));
-        let (id, instances, attended) = (vm.id, Rc::clone(&worker.instances), Rc::clone(&instance));
-        tokio::task::spawn_local(async move {
-            attending.await;
-            instances.forget(id, &attended);
-        });
         instance
     }
 
@@ -142,13 +146,13 @@ impl Instance {
 
     fn begin_call(self: &Rc<Self>, call: Outgoing) {
         let (id, context) = (call.id, call.context);
-        let calling = self.outbound.call(outbound_call(call, self.vm.settings.answer_bytes));
+        let calling = self.calling(call);
         let instance = Rc::downgrade(self);
         let work = self.local.upgrade().map(|local| local.begin_work());
         let task = tokio::task::spawn_local(async move {
-            let answer = calling.await;
+            let arrived = calling.await;
             if let Some(instance) = instance.upgrade() {
-                instance.answered(context, id, answer);
+                instance.answered(context, id, arrived);
             }
             drop(work);
         });
@@ -161,13 +165,36 @@ impl Instance {
         });
     }
 
-    /// Passes the response to a call on.
-    fn answered(self: &Rc<Self>, context: u32, id: u32, answer: Result<Answer, CallError>) {
-        if let Err(error) = &answer {
-            self.tally.count(Event::CallFailed);
-            tracing::warn!("wasm {}: a call has no response: {error}", self.vm.name);
+    /// Returns the future of a call.
+    fn calling(&self, call: Outgoing) -> Pin<Box<dyn Future<Output = Arrived>>> {
+        let limit = self.vm.settings.answer_bytes;
+        let (name, tally) = (self.vm.name.clone(), self.tally.clone());
+        let failed = move |reason: &str| {
+            tally.count(Event::CallFailed);
+            tracing::warn!("wasm {name}: a call has no response: {reason}");
+        };
+        if call.method.is_none() {
+            let timeout = Duration::from_millis(call.timeout_ms);
+            let (message, call) = stream_call(call, limit);
+            let stream = self.outbound.open_stream(call);
+            return Box::pin(async move {
+                let called = tokio::time::timeout(timeout, unary(stream, message)).await;
+                let called = called.unwrap_or_else(|_| Err("the timeout expired".to_owned()));
+                Arrived::Grpc(called.map_err(|reason| {
+                    failed(&reason);
+                    UNAVAILABLE
+                }))
+            });
         }
-        let answer = answer.map(call_answer).unwrap_or_default();
+        let calling = self.outbound.call(outbound_call(call, limit));
+        Box::pin(async move {
+            let answer = calling.await.inspect_err(|error| failed(&error.0));
+            Arrived::Http(answer.map(call_answer).unwrap_or_default())
+        })
+    }
+
+    /// Passes the response to a call on.
+    fn answered(self: &Rc<Self>, context: u32, id: u32, arrived: Arrived) {
         let for_callback = self.state(|state| {
             if let Some(waiting) = state.waiting_calls(context) {
                 *waiting = waiting.saturating_sub(1);
@@ -175,34 +202,67 @@ impl Instance {
             match state.streams.get_mut(&context) {
                 // Its task has the exchange.
                 Some(stream) if stream.is_waiting => {
-                    stream.arrived.push_back((id, answer));
+                    stream.arrived.push_back((id, arrived));
                     stream.wake();
                     None
                 }
                 None if context != ROOT => None,
-                _ => Some(answer),
+                _ => Some(arrived),
             }
         });
-        if let Some(answer) = for_callback.flatten().filter(|_| !self.is_broken()) {
-            let _ = self.deliver(context, id, answer);
+        if let Some(arrived) = for_callback.flatten().filter(|_| !self.is_broken()) {
+            let _ = self.deliver(context, id, arrived);
         }
     }
 
-    /// Runs the callback for a response.
+    /// Runs the callbacks for a response.
     ///
     /// # Errors
     /// Returns an error if the module is aborted.
-    pub(crate) fn deliver(self: &Rc<Self>, context: u32, id: u32, answer: CallAnswer) -> Result<(), Aborted> {
-        let number = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
-        let lengths =
-            (number(answer.headers.len()), number(answer.body.len()), number(answer.trailers.len()));
+    pub(crate) fn deliver(self: &Rc<Self>, context: u32, id: u32, arrived: Arrived) -> Result<(), Aborted> {
+        match arrived {
+            Arrived::Http(answer) => self.deliver_answer(context, id, answer),
+            Arrived::Grpc(result) => self.deliver_message(context, id, result),
+        }
+    }
+
+    fn deliver_answer(self: &Rc<Self>, context: u32, id: u32, answer: CallAnswer) -> Result<(), Aborted> {
+        let [headers, body, trailers] =
+            [answer.headers.len(), answer.body.len(), answer.trailers.len()].map(number);
         self.state(|state| state.answer = Some(answer));
         let delivered = self.call("proxy_on_http_call_response", context, |store, exports| {
             let Some(callback) = &exports.call_response else { return Ok(()) };
-            callback.call(store, (context, id, lengths.0, lengths.1, lengths.2))
+            callback.call(store, (context, id, headers, body, trailers))
         });
         self.state(|state| state.answer = None);
         delivered
+    }
+
+    fn deliver_message(
+        self: &Rc<Self>,
+        context: u32,
+        id: u32,
+        result: Result<Vec<u8>, u32>,
+    ) -> Result<(), Aborted> {
+        let status = result.as_ref().err().copied().unwrap_or_default();
+        let message = result.ok();
+        let size = message.as_ref().map(|message| number(message.len()));
+        self.state(|state| {
+            state.message = message;
+            state.grpc_status = status;
+        });
+        let received = self.call("proxy_on_grpc_receive", context, |store, exports| {
+            match (&exports.grpc_receive, size) {
+                (Some(receive), Some(size)) => receive.call(store, (context, id, size)),
+                _ => Ok(()),
+            }
+        });
+        self.state(|state| state.message = None);
+        received?;
+        self.call("proxy_on_grpc_close", context, |store, exports| match &exports.grpc_close {
+            Some(close) => close.call(store, (context, id, status)),
+            None => Ok(()),
+        })
     }
 
     fn tick_once(self: &Rc<Self>) -> Result<(), Aborted> {
@@ -234,39 +294,59 @@ impl Instance {
     }
 }
 
-/// The means of a worker for instances.
-#[derive(Clone)]
-pub(crate) struct Worker {
-    pub(crate) instances: Rc<Instances>,
-    pub(crate) outbound: Rc<dyn Outbound>,
-    pub(crate) local: Rc<Local>,
-    pub(crate) tally: Tally<Event>,
+fn number(length: usize) -> u32 {
+    u32::try_from(length).unwrap_or(u32::MAX)
 }
 
-impl Worker {
-    pub(crate) fn new(env: &Env<'_>, tally: Tally<Event>) -> Worker {
-        let (instances, local) = (env.local.part(Instances::default), Rc::clone(env.local));
-        Worker { instances, outbound: env.outbound.kept(), local, tally }
-    }
-}
-
-fn outbound_call(call: Outgoing, limit: usize) -> Call {
+fn fields(pairs: &Pairs) -> Headers {
     let mut headers = Headers::default();
-    for (name, value) in &call.headers {
+    for (name, value) in pairs {
         if let Ok(name) = std::str::from_utf8(name) {
             headers.append(name, value);
         }
     }
+    headers
+}
+
+fn outbound_call(call: Outgoing, limit: usize) -> Call {
     Call {
         upstream: call.upstream,
-        method: Method::parse(&call.method),
+        method: Method::parse(call.method.as_deref().unwrap_or(b"GET")),
         target: call.target,
         host: call.host.into(),
-        headers,
+        headers: fields(&call.headers),
         passes: call.passes,
         body: Some(call.body).filter(|body| !body.is_empty()),
         timeout_ms: call.timeout_ms,
         limit,
+    }
+}
+
+/// Returns the message of a call by gRPC, and the call.
+fn stream_call(call: Outgoing, limit: usize) -> (Vec<u8>, StreamCall) {
+    let stream = StreamCall {
+        upstream: call.upstream,
+        target: String::from_utf8_lossy(&call.target).into(),
+        host: call.host.into(),
+        headers: fields(&call.headers),
+        passes: call.passes,
+        limit,
+    };
+    (call.body, stream)
+}
+
+/// Sends a message, and returns the one of the response.
+async fn unary(mut stream: Box<dyn MessageStream>, message: Vec<u8>) -> Result<Vec<u8>, String> {
+    let reason = |error: StreamError| error.reason;
+    poll_fn(|task| stream.poll_sent(task)).await.map_err(reason)?;
+    stream.send(&message);
+    stream.finish();
+    let answer = poll_fn(|task| stream.poll_message(task)).await.map_err(reason)?;
+    let answer = answer.ok_or_else(|| "the response has no message".to_owned())?;
+    // The status follows the message.
+    match poll_fn(|task| stream.poll_message(task)).await.map_err(reason)? {
+        None => Ok(answer),
+        Some(_) => Err("the response has several messages".to_owned()),
     }
 }
 
@@ -280,7 +360,7 @@ fn call_answer(answer: Answer) -> CallAnswer {
 }
 
 /// The task of an instance: ticks and notices of queues. It ends when the instance is broken, or has no user.
-async fn attend(instance: Rc<Instance>) {
+pub(crate) async fn attend(instance: Rc<Instance>) {
     let mut gone = instance.vm.gone.clone();
     let Some(listener) = instance.state(|state| Arc::clone(&state.listener)) else { return };
     let mut ticked = Instant::now();

@@ -6,10 +6,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sigma_plugin::outbound::Outbound;
+use sigma_plugin::{Env, Local};
+use sigma_plugin_kit::tallies::Tally;
 use tokio::sync::watch;
 
 use crate::events::Event;
-use crate::instance::{Instance, Worker};
+use crate::instance::{Instance, attend};
 use crate::vm::{Started, Vm, start};
 
 /// The time after which an instance that did not start is started again.
@@ -25,6 +28,34 @@ enum Entry {
     Ready(Rc<Instance>),
     /// It did not start
     Failed(Instant),
+}
+
+/// The means of a worker for instances.
+#[derive(Clone)]
+pub(crate) struct Worker {
+    pub(crate) instances: Rc<Instances>,
+    pub(crate) outbound: Rc<dyn Outbound>,
+    pub(crate) local: Rc<Local>,
+    pub(crate) tally: Tally<Event>,
+}
+
+impl Worker {
+    pub(crate) fn new(env: &Env<'_>, tally: Tally<Event>) -> Worker {
+        let (instances, local) = (env.local.part(Instances::default), Rc::clone(env.local));
+        Worker { instances, outbound: env.outbound.kept(), local, tally }
+    }
+
+    /// Makes an instance of one that has started, and begins its work in the background.
+    fn adopt(&self, vm: &Arc<Vm>, started: Started) -> Rc<Instance> {
+        let Worker { instances, outbound, local, tally } = self.clone();
+        let instance = Instance::new(vm, started, outbound, &local, tally);
+        let (id, attended) = (vm.id, Rc::clone(&instance));
+        tokio::task::spawn_local(async move {
+            attend(Rc::clone(&attended)).await;
+            instances.forget(id, &attended);
+        });
+        instance
+    }
 }
 
 /// There is no instance. The reason is in the error log.
@@ -75,7 +106,7 @@ impl Instances {
         let (vm, worker) = (Arc::clone(vm), worker.clone());
         tokio::task::spawn_local(async move {
             let entry = match begin(&vm).await {
-                Ok(begun) => Entry::Ready(Instance::new(&vm, begun, &worker)),
+                Ok(begun) => Entry::Ready(worker.adopt(&vm, begun)),
                 Err(reason) => {
                     tracing::error!("wasm {}: the module does not start: {reason}", vm.name);
                     worker.tally.count(Event::NotStarted);

@@ -5,14 +5,15 @@
 //! |---|---|
 //! | `descriptor`, `config`, `settings` | the plugin `wasm` and its settings |
 //! | `apisix` | the plugins of APISIX's section `wasm` |
-//! | `plugin` | the instances of these plugins |
+//! | `plugin`, `usage` | the instances of these plugins |
 //! | `engine` | the engine of the process |
 //! | `code`, `outline` | reading, checking and compiling modules |
-//! | `vm` | a module with a configuration, and the start of its instances |
+//! | `vm`, `vm_data` | a module with a configuration, and the start of its instances |
 //! | `instances`, `instance` | the instances of a worker |
 //! | `stream`, `current` | an exchange in its instance |
 //! | `request`, `response`, `filter` | heads and bodies on their way through a module |
 //! | `state`, `host` | functions of the host, and the data that they use |
+//! | `shared_data`, `metrics` | data, queues and metrics of all workers |
 //! | `events` | counted events |
 
 #![cfg_attr(not(feature = "engine"), allow(dead_code, reason = "the engine reads the settings"))]
@@ -40,6 +41,8 @@ mod instance;
 #[cfg(feature = "engine")]
 mod instances;
 #[cfg(feature = "engine")]
+mod metrics;
+#[cfg(feature = "engine")]
 mod outline;
 #[cfg(feature = "engine")]
 mod plugin;
@@ -50,6 +53,8 @@ mod response;
 #[cfg(all(test, feature = "tests"))]
 mod scenarios;
 #[cfg(feature = "engine")]
+mod shared_data;
+#[cfg(feature = "engine")]
 mod state;
 #[cfg(feature = "engine")]
 mod stream;
@@ -57,7 +62,11 @@ mod stream;
 #[path = "../../plugins/testing.rs"]
 mod testing;
 #[cfg(feature = "engine")]
+mod usage;
+#[cfg(feature = "engine")]
 mod vm;
+#[cfg(feature = "engine")]
+mod vm_data;
 
 #[cfg(feature = "engine")]
 pub use apisix::kinds;

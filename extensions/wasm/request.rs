@@ -2,8 +2,9 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
-use sigma_plugin::step::BodyRead;
+use sigma_plugin::step::{BodyRead, Resume};
 use sigma_plugin::{BodyFilter, Context, Env, Reply, Slot, Step};
 
 use crate::current::{Hook, Parts};
@@ -11,8 +12,8 @@ use crate::events::Event;
 use crate::filter::Filter;
 use crate::instance::Instance;
 use crate::instances::{Instances, NotStarted, obtain};
-use crate::plugin::Shared;
 use crate::stream::{Direction, Effect, Stream};
+use crate::usage::Shared;
 
 /// The property by which a module of APISIX requests the body of the request.
 const NEEDS_BODY: &[u8] = b"wasm_process_req_body";
@@ -30,11 +31,17 @@ pub(crate) fn begin(plugin: &Arc<Shared>, slot: Slot, ctx: &mut Context, env: &E
     }
     let worker = plugin.worker(env);
     let plugin = Arc::clone(plugin);
-    let obtained = obtain(Arc::clone(&plugin.vm_use.vm), worker);
-    Step::wait(obtained, move |instance, ctx, env| match instance {
-        Ok(instance) => head(&instance, &plugin, slot, ctx),
-        Err(NotStarted) => plugin.without(env),
-    })
+    let vm = &plugin.vm_use.vm;
+    let limit = Duration::from_millis(vm.settings.start_wait_ms);
+    let obtained = tokio::time::timeout(limit, obtain(Arc::clone(vm), worker));
+    Step::Wait(Box::pin(async move {
+        let instance = obtained.await.unwrap_or(Err(NotStarted));
+        let resume = move |ctx: &mut Context, env: &Env<'_>| match instance {
+            Ok(instance) => head(&instance, &plugin, slot, ctx),
+            Err(NotStarted) => plugin.without(env),
+        };
+        Box::new(resume) as Resume
+    }))
 }
 
 /// Runs the callback of the head.
@@ -110,6 +117,7 @@ fn read_body(stream: &Rc<Stream>) -> Step {
                 .into();
         }
         let Some(on_body) = &stream.instance.exports.request_body else { return Step::Next };
+        stream.has_read_body.set(true);
         let mut parts = Parts { body: ctx.body.take().unwrap_or_default(), ..Parts::open() };
         let size = u32::try_from(parts.body.len()).unwrap_or(u32::MAX);
         let effect = stream.callback(Hook::RequestBody, ctx, &mut parts, |store, _| {
@@ -152,8 +160,7 @@ fn failed_in(instance: &Instance, plugin: &Shared) -> Step {
 pub(crate) fn filter(stream: &Rc<Stream>, ctx: &Context) -> Option<Box<dyn BodyFilter>> {
     let exports = &stream.instance.exports;
     let reads = exports.request_body.is_some() || exports.request_trailers.is_some();
-    let was_read =
-        stream.plugin.is_apisix || stream.plugin.allow_on_headers_stop_iteration && ctx.body.is_some();
+    let was_read = stream.plugin.is_apisix || stream.has_read_body.get();
     if stream.is_over() || !reads || was_read || !has_body(ctx) {
         return None;
     }

@@ -31,6 +31,9 @@ pub(crate) struct Settings {
     /// The longest start of an instance, in milliseconds of processor time. Workers do not wait for it, requests do.
     #[schemars(range(min = 1, max = 600_000))]
     pub(crate) start_ms: u64,
+    /// The longest wait of a request for an instance that starts, in milliseconds. It fails then.
+    #[schemars(range(min = 1, max = 3_600_000))]
+    pub(crate) start_wait_ms: u64,
     /// The longest pause of a request or a response, in milliseconds. It fails then.
     #[schemars(range(min = 1, max = 3_600_000))]
     pub(crate) pause_ms: u64,
@@ -72,6 +75,7 @@ impl Default for Settings {
             instances: 256,
             call_ms: 100,
             start_ms: 10_000,
+            start_wait_ms: 60_000,
             pause_ms: 60_000,
             body_bytes: 1 << 20,
             calls: 16,

@@ -9,8 +9,10 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::task::AbortHandle;
 use wasmtime::{Memory, StoreLimits, StoreLimitsBuilder, TypedFunc};
 
-use crate::host::{Listener, Metric};
-use crate::vm::Vm;
+use crate::engine::CLOCK;
+use crate::metrics::Metric;
+use crate::shared_data::Listener;
+use crate::vm_data::VmData;
 
 /// The id of the plugin's context in each instance.
 pub(crate) const ROOT: u32 = 1;
@@ -23,7 +25,7 @@ pub(crate) type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// The data of one instance.
 pub(crate) struct State {
-    pub(crate) vm: Arc<Vm>,
+    pub(crate) vm: Arc<VmData>,
     pub(crate) limits: StoreLimits,
     pub(crate) memory: Option<Memory>,
     pub(crate) allocate: Option<TypedFunc<u32, u32>>,
@@ -38,6 +40,10 @@ pub(crate) struct State {
     pub(crate) calls: Calls,
     /// The response to a call, during its callback.
     pub(crate) answer: Option<CallAnswer>,
+    /// The message of a call by gRPC, during its callback.
+    pub(crate) message: Option<Vec<u8>>,
+    /// The status of the last call by gRPC.
+    pub(crate) grpc_status: u32,
     /// The period of ticks; zero: none.
     pub(crate) tick: Duration,
     pub(crate) budget: Budget,
@@ -63,15 +69,18 @@ pub(crate) struct Calls {
 }
 
 /// A call to a service.
+#[derive(Default)]
 pub(crate) struct Outgoing {
     pub(crate) id: u32,
     pub(crate) context: u32,
     /// The key of the upstream.
     pub(crate) upstream: Box<str>,
-    pub(crate) method: Vec<u8>,
+    /// The method of HTTP; None for a call by gRPC.
+    pub(crate) method: Option<Vec<u8>>,
     pub(crate) target: Vec<u8>,
     pub(crate) host: String,
     pub(crate) headers: Pairs,
+    /// The body, or the message.
     pub(crate) body: Vec<u8>,
     pub(crate) passes: Vec<u8>,
     pub(crate) timeout_ms: u64,
@@ -83,6 +92,14 @@ pub(crate) struct CallAnswer {
     pub(crate) headers: Pairs,
     pub(crate) body: Vec<u8>,
     pub(crate) trailers: Pairs,
+}
+
+/// The response to a call of either protocol.
+#[derive(Debug)]
+pub(crate) enum Arrived {
+    Http(CallAnswer),
+    /// The message, or the status
+    Grpc(Result<Vec<u8>, u32>),
 }
 
 /// A response by the module.
@@ -105,7 +122,7 @@ pub(crate) struct Stream {
     /// Calls that wait.
     pub(crate) calls: usize,
     /// Responses to calls that no callback has seen.
-    pub(crate) arrived: VecDeque<(u32, CallAnswer)>,
+    pub(crate) arrived: VecDeque<(u32, Arrived)>,
     pub(crate) aborts: Vec<AbortHandle>,
     /// The task that waits for one of these events.
     pub(crate) waker: Option<Waker>,
@@ -135,7 +152,7 @@ impl Drop for Stream {
 }
 
 impl State {
-    pub(crate) fn new(vm: &Arc<Vm>) -> State {
+    pub(crate) fn new(vm: &Arc<VmData>) -> State {
         let limits = StoreLimitsBuilder::new()
             .memory_size(vm.settings.memory_mib << 20)
             .instances(1)
@@ -154,6 +171,8 @@ impl State {
             root_calls: 0,
             calls: Calls::default(),
             answer: None,
+            message: None,
+            grpc_status: 0,
             tick: Duration::ZERO,
             budget: Budget::default(),
             metrics: Vec::new(),
@@ -224,8 +243,7 @@ impl Budget {
     /// Returns true if the callback has used its time.
     pub(crate) fn is_spent(&mut self) -> bool {
         let now = thread_time();
-        now - *self.began.get_or_insert(now) >= self.limit.saturating_sub(crate::engine::CLOCK)
-            && self.began != Some(now)
+        now - *self.began.get_or_insert(now) >= self.limit.saturating_sub(CLOCK) && self.began != Some(now)
     }
 
     pub(crate) fn limit(&self) -> Duration {

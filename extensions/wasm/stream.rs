@@ -15,8 +15,8 @@ use crate::current::{self, Hook, Parts};
 use crate::events::Event;
 use crate::host::is_sound;
 use crate::instance::{Aborted, Instance};
-use crate::plugin::Shared;
 use crate::state::{LocalReply, ROOT, State};
+use crate::usage::Shared;
 use crate::vm::Exports;
 
 /// The direction of a message.
@@ -50,6 +50,8 @@ pub(crate) struct Stream {
     /// A callback was aborted. With `fail_open`, the exchange goes on without the module.
     is_aborted: Cell<bool>,
     has_ended: Cell<bool>,
+    /// The module has got the whole body of the request before the head was sent.
+    pub(crate) has_read_body: Cell<bool>,
     /// The module holds the head of the response back until its body callback continues.
     pub(crate) holds_response_head: Cell<bool>,
 }
@@ -71,6 +73,7 @@ impl Stream {
             id,
             is_aborted: Cell::new(false),
             has_ended: Cell::new(false),
+            has_read_body: Cell::new(false),
             holds_response_head: Cell::new(false),
         });
         let mut parts = Parts::open();
@@ -136,7 +139,13 @@ impl Stream {
     /// # Errors
     /// Returns an error if the module is aborted.
     pub(crate) fn resume(&self, hook: Hook, ctx: &mut Context, parts: &mut Parts) -> Result<Effect, Aborted> {
-        let arrived = || self.instance.state(|state| state.streams.get_mut(&self.id)?.arrived.pop_front());
+        let arrived = || {
+            self.instance.state(|state| {
+                let stream = state.streams.get_mut(&self.id)?;
+                stream.is_waiting = false;
+                stream.arrived.pop_front()
+            })
+        };
         while let Some((id, answer)) = arrived().flatten() {
             let instance = &self.instance;
             let delivered =

@@ -1,48 +1,29 @@
 //! A module with a configuration, and the start of its instances.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use sigma_plugin::Node;
 use tokio::sync::watch;
 use wasmtime::{
     AsContextMut, Instance, InstancePre, Store, TypedFunc, UpdateDeadline, WasmParams, WasmResults,
 };
 
 use crate::code::Code;
-use crate::engine::Runtime;
-use crate::host::{Metrics, Queues, Table};
-use crate::settings::Settings;
+use crate::engine::{Runtime, Uses};
 use crate::state::{ROOT, State};
+use crate::vm_data::{VmData, VmParts};
 
 /// A module with a configuration. All its users share it, and its instances in each worker.
 pub(crate) struct Vm {
     /// Unique in the process.
     pub(crate) id: u64,
-    /// Its name in logs and metrics.
-    pub(crate) name: Box<str>,
     pub(crate) code: Arc<Code>,
-    pub(crate) settings: Arc<Settings>,
-    pub(crate) parts: VmParts,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) table: Arc<Table>,
-    pub(crate) queues: Arc<Queues>,
+    data: Arc<VmData>,
     runtime: Arc<Runtime>,
     /// Closed when the last user is gone.
     pub(crate) gone: watch::Receiver<()>,
-}
-
-/// The configuration of a module.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct VmParts {
-    pub(crate) vm_id: Box<str>,
-    pub(crate) root_id: Box<str>,
-    pub(crate) configuration: Box<[u8]>,
-    pub(crate) vm_configuration: Box<[u8]>,
-    pub(crate) env: BTreeMap<String, String>,
-    /// Names of services in the module, and the keys of their upstreams.
-    pub(crate) upstreams: Vec<(Box<str>, Box<str>)>,
 }
 
 /// A use of a module. Workers free their instances with the last one.
@@ -51,11 +32,15 @@ pub(crate) struct VmUse {
     _users: watch::Sender<()>,
 }
 
-impl std::ops::Deref for Vm {
-    type Target = VmParts;
+/// The modules in use, by the digests of their configurations; a part of the node.
+#[derive(Default)]
+pub(crate) struct VmUses(pub(crate) Uses<VmUse>);
 
-    fn deref(&self) -> &VmParts {
-        &self.parts
+impl std::ops::Deref for Vm {
+    type Target = VmData;
+
+    fn deref(&self) -> &VmData {
+        &self.data
     }
 }
 
@@ -66,30 +51,13 @@ impl Vm {
         runtime: Arc<Runtime>,
         code: Arc<Code>,
         parts: VmParts,
-        node: &sigma_plugin::Node,
+        node: &Node,
     ) -> VmUse {
         static LAST: AtomicU64 = AtomicU64::new(0);
         let (users, gone) = watch::channel(());
-        let metrics = node.part(Metrics::default);
-        sigma_plugin_kit::tallies::register(node, crate::host::pages(&metrics));
-        let vm = Vm {
-            id: LAST.fetch_add(1, Ordering::Relaxed),
-            name: name.into(),
-            code,
-            settings: Arc::clone(&runtime.settings),
-            metrics,
-            table: node.part(crate::host::SharedData::default).table(&parts.vm_id),
-            queues: node.part(Queues::default),
-            parts,
-            runtime,
-            gone,
-        };
-        VmUse { vm: Arc::new(vm), _users: users }
-    }
-
-    /// Returns the key of the upstream that a module calls by this name.
-    pub(crate) fn upstream(&self, name: &str) -> Option<Box<str>> {
-        self.upstreams.iter().find(|(known, _)| **known == *name).map(|(_, key)| key.clone())
+        let data = Arc::new(VmData::new(name, &runtime.settings, parts, &code.digest, node));
+        let id = LAST.fetch_add(1, Ordering::Relaxed);
+        VmUse { vm: Arc::new(Vm { id, code, data, runtime, gone }), _users: users }
     }
 
     /// Returns the most time of one callback.
@@ -136,6 +104,8 @@ pub(crate) struct Exports {
     pub(crate) response_body: Option<OnBody>,
     pub(crate) response_trailers: Option<OnTrailers>,
     pub(crate) call_response: Option<TypedFunc<(u32, u32, u32, u32, u32), ()>>,
+    pub(crate) grpc_receive: Option<TypedFunc<(u32, u32, u32), ()>>,
+    pub(crate) grpc_close: Option<TypedFunc<(u32, u32, u32), ()>>,
     pub(crate) tick: Option<TypedFunc<u32, ()>>,
     pub(crate) queue_ready: Option<TypedFunc<(u32, u32), ()>>,
     pub(crate) done: Option<TypedFunc<u32, u32>>,
@@ -178,6 +148,8 @@ impl Exports {
             response_body: find(instance, store, "proxy_on_response_body")?,
             response_trailers: find(instance, store, "proxy_on_response_trailers")?,
             call_response: find(instance, store, "proxy_on_http_call_response")?,
+            grpc_receive: find(instance, store, "proxy_on_grpc_receive")?,
+            grpc_close: find(instance, store, "proxy_on_grpc_close")?,
             tick: find(instance, store, "proxy_on_tick")?,
             queue_ready: find(instance, store, "proxy_on_queue_ready")?,
             done: find(instance, store, "proxy_on_done")?,
@@ -198,7 +170,7 @@ pub(crate) struct Started {
 /// # Errors
 /// Returns the reason if the module does not start, or refuses its configuration.
 pub(crate) fn start(vm: &Arc<Vm>, pre: &InstancePre<State>) -> Result<Started, String> {
-    let mut store = Store::new(&vm.runtime.engine, State::new(vm));
+    let mut store = Store::new(&vm.runtime.engine, State::new(&vm.data));
     store.limiter(|state| &mut state.limits);
     store.epoch_deadline_callback(|mut context| {
         let budget = &mut context.data_mut().budget;

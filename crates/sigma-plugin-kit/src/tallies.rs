@@ -52,8 +52,8 @@ pub trait Family: Send + Sync {
         "counter"
     }
 
-    /// Returns all numbers, each with its labels. Those of events lack numbers that are 0, and their first label is the
-    /// resource.
+    /// Returns all numbers, each with its labels. Families of events leave out numbers that are 0, and begin with the label
+    /// of the resource.
     fn all(&self) -> Vec<(Labels, u64)>;
 }
 

@@ -13,6 +13,7 @@ enum Buffer {
     RequestBody,
     ResponseBody,
     CallBody,
+    GrpcMessage,
     VmConfiguration,
     PluginConfiguration,
 }
@@ -23,9 +24,10 @@ impl Buffer {
             0 => Buffer::RequestBody,
             1 => Buffer::ResponseBody,
             4 => Buffer::CallBody,
+            5 => Buffer::GrpcMessage,
             6 => Buffer::VmConfiguration,
             7 => Buffer::PluginConfiguration,
-            // Buffers of TCP, gRPC and foreign functions.
+            // Buffers of TCP and foreign functions.
             _ => return Err(Status::NotFound),
         })
     }
@@ -41,6 +43,7 @@ fn with<R>(buffer: Buffer, state: &State, run: impl FnOnce(&[u8]) -> R) -> Resul
             used.flatten().ok_or(Status::NotFound)
         }
         Buffer::CallBody => Ok(run(&state.answer.as_ref().ok_or(Status::NotFound)?.body)),
+        Buffer::GrpcMessage => Ok(run(state.message.as_ref().ok_or(Status::NotFound)?)),
         Buffer::VmConfiguration => Ok(run(&state.vm.vm_configuration)),
         Buffer::PluginConfiguration => Ok(run(&state.vm.configuration)),
     }

@@ -4,7 +4,7 @@ use sigma_http::is_authority;
 use sigma_plugin_kit::fields::frames;
 use wasmtime::Linker;
 
-use super::guest::Span;
+use super::guest::{Place, Span};
 use super::{Guest, Outcome, Status, function, is_sound, pairs};
 use crate::current;
 use crate::state::{Outgoing, Pairs, State};
@@ -19,9 +19,7 @@ struct Wanted {
 
 /// Begins a call; returns its id.
 fn begin(state: &mut State, wanted: Wanted) -> Result<u32, Status> {
-    let upstream = std::str::from_utf8(&wanted.upstream).ok().and_then(|name| state.vm.upstream(name));
-    let upstream = upstream.ok_or(Status::BadArgument)?;
-    let (context, settings) = (state.effective, state.vm.settings.clone());
+    let upstream = state.vm.service(&wanted.upstream, false).ok_or(Status::BadArgument)?.upstream.clone();
     let mut headers = wanted.headers;
     let mut pseudo = |name: &[u8]| {
         let at = headers.iter().position(|(known, _)| known.eq_ignore_ascii_case(name))?;
@@ -39,21 +37,27 @@ fn begin(state: &mut State, wanted: Wanted) -> Result<u32, Status> {
     if !headers.iter().all(is_field) {
         return Err(Status::BadArgument);
     }
+    let (method, timeout_ms) = (Some(method), wanted.timeout_ms);
+    let body = wanted.body;
+    add(state, Outgoing { upstream, method, target, host, headers, body, timeout_ms, ..Outgoing::default() })
+}
+
+/// Adds a call; returns its id.
+fn add(state: &mut State, call: Outgoing) -> Result<u32, Status> {
+    let (context, settings) = (state.effective, state.vm.settings.clone());
     let waiting = state.waiting_calls(context).ok_or(Status::BadArgument)?;
     if *waiting >= settings.calls {
         return Err(Status::InternalFailure);
     }
     *waiting += 1;
-    let timeout_ms = match wanted.timeout_ms {
+    let timeout_ms = match call.timeout_ms {
         0 => settings.call_timeout_ms,
         timeout => timeout.min(settings.call_timeout_ms),
     };
     let passes = current::with(context, |current| current.ctx.passes()).unwrap_or_default();
     state.calls.last = state.calls.last.wrapping_add(1);
     let id = state.calls.last;
-    let body = wanted.body;
-    let call = Outgoing { id, context, upstream, method, target, host, headers, body, passes, timeout_ms };
-    state.calls.begun.push(call);
+    state.calls.begun.push(Outgoing { id, context, passes, timeout_ms, ..call });
     Ok(id)
 }
 
@@ -96,6 +100,60 @@ fn http(
     guest.write_u32(out, id)
 }
 
+/// A call by gRPC as the module describes it.
+struct GrpcCall {
+    service: Span,
+    name: Span,
+    method: Span,
+    metadata: Span,
+    message: Span,
+    timeout_ms: u32,
+}
+
+/// Begins a call by gRPC with one message, and one in the response.
+fn grpc(guest: &mut Guest<'_>, call: &GrpcCall, out: u32) -> Outcome {
+    if call.message.length as usize > guest.state().vm.settings.body_bytes {
+        return Err(Status::BadArgument.into());
+    }
+    let service = guest.read(call.service)?;
+    let (name, method) = (guest.read(call.name)?, guest.read(call.method)?);
+    let target = [&b"/"[..], &name, b"/", &method].concat();
+    let headers = guest.with(call.metadata, pairs::decode)?.ok_or(Status::BadArgument)?;
+    let body = guest.read(call.message)?;
+    // A pointer that is not valid begins no call.
+    guest.write_u32(out, 0)?;
+    let state = guest.state();
+    let vm = &state.vm;
+    let found = vm.service(&service, true).or_else(|| vm.service(cluster_of(&service)?, true));
+    let known = found.ok_or(Status::BadArgument)?;
+    let (upstream, host) = (known.upstream.clone(), known.host.to_string());
+    let is_field = |(name, value): &(Vec<u8>, Vec<u8>)| {
+        std::str::from_utf8(name).is_ok_and(|name| is_sound(name, value)) && !is_framing(name)
+    };
+    if !is_target(&target) || !headers.iter().all(is_field) {
+        return Err(Status::BadArgument.into());
+    }
+    let timeout_ms = call.timeout_ms.into();
+    let id =
+        add(state, Outgoing { upstream, target, host, headers, body, timeout_ms, ..Outgoing::default() })?;
+    guest.write_u32(out, id)
+}
+
+/// Returns the name of the cluster in a serialised `GrpcService`: field 1 of its field 1.
+fn cluster_of(service: &[u8]) -> Option<&[u8]> {
+    let field = |bytes: &[u8]| match bytes {
+        // The length has one byte, or two.
+        [0x0a, length @ ..0x80, ..] => Some(2..2 + usize::from(*length)),
+        [0x0a, low, high @ ..0x80, ..] => {
+            let length = usize::from(low & 0x7f) | usize::from(*high) << 7;
+            Some(3..3 + length)
+        }
+        _ => None,
+    };
+    let envoy = service.get(field(service)?)?;
+    envoy.get(field(envoy)?)
+}
+
 pub(super) fn register(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     // Trailers of a call are not sent.
     function!(linker, "proxy_http_call", |guest,
@@ -112,20 +170,28 @@ pub(super) fn register(linker: &mut Linker<State>) -> wasmtime::Result<()> {
         let (name, headers) = (Span { at: name, length: n }, Span { at: headers, length: h });
         http(guest, name, headers, Span { at: body, length: b }, ms, out)
     });
-    function!(linker, "proxy_grpc_call", |_guest,
-                                          _a: u32,
-                                          _b: u32,
-                                          _c: u32,
-                                          _d: u32,
-                                          _e: u32,
-                                          _f: u32,
-                                          _g: u32,
-                                          _h: u32,
-                                          _i: u32,
-                                          _j: u32,
-                                          _k: u32,
-                                          _l: u32| {
-        Err(Status::Unimplemented.into())
+    function!(linker, "proxy_grpc_call", |guest,
+                                          at: u32,
+                                          n: u32,
+                                          name: u32,
+                                          s: u32,
+                                          method: u32,
+                                          m: u32,
+                                          pairs: u32,
+                                          p: u32,
+                                          message: u32,
+                                          b: u32,
+                                          ms: u32,
+                                          out: u32| {
+        let call = GrpcCall {
+            service: Span { at, length: n },
+            name: Span { at: name, length: s },
+            method: Span { at: method, length: m },
+            metadata: Span { at: pairs, length: p },
+            message: Span { at: message, length: b },
+            timeout_ms: ms,
+        };
+        grpc(guest, &call, out)
     });
     function!(linker, "proxy_grpc_stream", |_guest,
                                             _a: u32,
@@ -144,8 +210,10 @@ pub(super) fn register(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     });
     function!(linker, "proxy_grpc_cancel", |_guest, _id: u32| Err(Status::Unimplemented.into()));
     function!(linker, "proxy_grpc_close", |_guest, _id: u32| Err(Status::Unimplemented.into()));
-    function!(linker, "proxy_get_status", |_guest, _code: u32, _data: u32, _size: u32| {
-        Err(Status::Unimplemented.into())
+    function!(linker, "proxy_get_status", |guest, code: u32, data: u32, size: u32| {
+        let status = guest.state().grpc_status;
+        guest.write_u32(code, status)?;
+        guest.give(b"", Place { data, size })
     });
     function!(
         linker,

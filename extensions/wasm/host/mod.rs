@@ -28,13 +28,12 @@ mod wasi;
 use wasmtime::{Caller, Engine, Linker, Module};
 
 use crate::outline::Abi;
+use crate::shared_data::Refusal;
 use crate::state::State;
 pub(crate) use fields::is_sound;
 pub(crate) use guest::Guest;
-pub(crate) use metrics::{Metric, Metrics, pages};
 #[cfg(all(test, feature = "tests"))]
 pub(crate) use pairs::encode;
-pub(crate) use shared::{Listener, Queues, SharedData, Table};
 
 /// The result of a function of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +45,17 @@ pub(crate) enum Status {
     CasMismatch = 8,
     InternalFailure = 10,
     Unimplemented = 12,
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Failure {
+        Failure::Status(match refusal {
+            Refusal::NotFound => Status::NotFound,
+            Refusal::Empty => Status::Empty,
+            Refusal::Changed => Status::CasMismatch,
+            Refusal::Full => Status::InternalFailure,
+        })
+    }
 }
 
 /// A failure of a function of the host.
@@ -97,17 +107,13 @@ macro_rules! function {
 }
 use function;
 
-/// Functions of `env` by version of the ABI; all versions have the others.
-const OF_VERSIONS: &[(&str, &[Abi])] = &[
-    ("proxy_get_configuration", &[Abi::V010]),
-    ("proxy_continue_request", &[Abi::V010]),
-    ("proxy_continue_response", &[Abi::V010]),
-    ("proxy_clear_route_cache", &[Abi::V010]),
-    ("proxy_get_log_level", &[Abi::V021]),
-];
-
-/// Functions of `env` that all versions have.
-const ALWAYS: &[&str] = &[
+/// Functions of `env`. All versions of the ABI have all of them, as modules import their own ones.
+const FUNCTIONS: &[&str] = &[
+    "proxy_get_configuration",
+    "proxy_continue_request",
+    "proxy_continue_response",
+    "proxy_clear_route_cache",
+    "proxy_get_log_level",
     "proxy_log",
     "proxy_get_current_time_nanoseconds",
     "proxy_set_tick_period_milliseconds",
@@ -148,13 +154,10 @@ const ALWAYS: &[&str] = &[
     "proxy_call_foreign_function",
 ];
 
-/// Returns true if the host has a function that a module of this ABI imports.
-pub(crate) fn provides(module: &str, name: &str, abi: Abi) -> bool {
+/// Returns true if the host has a function that a module imports.
+pub(crate) fn provides(module: &str, name: &str) -> bool {
     match module {
-        "env" => {
-            let of_version = OF_VERSIONS.iter().find(|(known, _)| *known == name);
-            of_version.map_or(ALWAYS.contains(&name), |(_, versions)| versions.contains(&abi))
-        }
+        "env" => FUNCTIONS.contains(&name),
         // Functions without an effect are stubs.
         "wasi_snapshot_preview1" | "wasi_unstable" => true,
         _ => false,

@@ -84,8 +84,11 @@ fn run(caller: Caller<'_, State>, body: impl FnOnce(&mut Guest<'_>) -> Outcome) 
     }
 }
 
+/// The caller of a function.
+type Call<'c> = Caller<'c, State>;
+
+/// Registers the functions about outputs, time and random bytes, and all others with an effect.
 fn known(linker: &mut Linker<State>, from: &str) -> wasmtime::Result<()> {
-    type Call<'c> = Caller<'c, State>;
     linker.func_wrap(from, "fd_write", |caller: Call<'_>, fd: u32, at: u32, count: u32, out: u32| {
         // 1 and 2 are the outputs.
         if !matches!(fd, 1 | 2) {
@@ -126,6 +129,11 @@ fn known(linker: &mut Linker<State>, from: &str) -> wasmtime::Result<()> {
             guest.write(at, &bytes)
         })
     })?;
+    surroundings(linker, from)
+}
+
+/// Registers the functions about arguments, the environment and the process.
+fn surroundings(linker: &mut Linker<State>, from: &str) -> wasmtime::Result<()> {
     linker.func_wrap(from, "environ_sizes_get", |caller: Call<'_>, count: u32, bytes: u32| {
         run(caller, |guest| {
             let all = environment(guest);

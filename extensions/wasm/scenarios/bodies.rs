@@ -136,3 +136,14 @@ fn the_body_can_be_read_before_the_head_is_sent() {
     let mut ctx = world.request("POST / HTTP/1.1\nHost: x\nContent-Length: 65");
     assert_eq!(status(world.access(&entry, &mut ctx, &[b'x'; 65]).as_ref()), 413);
 }
+
+#[test]
+fn a_body_that_another_plugin_has_read_is_not_skipped() {
+    let world = World::new(&json!({}));
+    let entry = world.plugin(REFUSE, json!({"allow_on_headers_stop_iteration": true}));
+    let mut ctx = world.request("POST / HTTP/1.1\nHost: x\nContent-Length: 3");
+    ctx.body = Some(b"abc".to_vec());
+    assert_eq!(status(world.access(&entry, &mut ctx, b"").as_ref()), 0);
+    let mut filter = world.request_filter(&entry, &mut ctx).unwrap();
+    assert_eq!(world.filtered(&mut *filter, &mut ctx, &["abc"], &[]).0, Body::Cut(403));
+}

@@ -44,7 +44,7 @@ fn asking(service: &str) -> String {
     )
 }
 
-fn answer(status: u16, body: &str) -> Answer {
+fn response(status: u16, body: &str) -> Answer {
     Answer { status, headers: Headers::default(), body: body.into(), trailers: Headers::default() }
 }
 
@@ -57,9 +57,9 @@ fn a_request_waits_for_a_call() {
         let reply = world.access(&entry, &mut ctx, b"");
         (status(reply.as_ref()), sent(&ctx, "x-user"))
     };
-    world.services.0.answers.borrow_mut().push_back(Ok(answer(200, "jack")));
+    world.services.0.answers.borrow_mut().push_back(Ok(response(200, "jack")));
     assert_eq!(run(), (0, Some("jack".to_owned())));
-    world.services.0.answers.borrow_mut().push_back(Ok(answer(401, "")));
+    world.services.0.answers.borrow_mut().push_back(Ok(response(401, "")));
     assert_eq!(run().0, 403);
     // The service cannot be reached.
     assert_eq!(run().0, 403);
@@ -93,7 +93,7 @@ fn modules_of_apisix_wait_for_calls_and_not_for_pauses() {
     let entry = roster
         .build("asks", &Arc::new(conf.clone()), conf, "/apisix/routes/1", &|_: &str| None, &world.node)
         .unwrap();
-    world.services.0.answers.borrow_mut().push_back(Ok(answer(200, "jack")));
+    world.services.0.answers.borrow_mut().push_back(Ok(response(200, "jack")));
     let mut ctx = world.request("GET / HTTP/1.1\nHost: x");
     assert_eq!(status(world.access(&entry, &mut ctx, b"").as_ref()), 0);
     assert_eq!(sent(&ctx, "x-user").as_deref(), Some("jack"));
@@ -146,8 +146,47 @@ fn instances_share_data_and_metrics() {
         [run(&entries[0]), run(&entries[0]), run(&entries[1]), run(&entries[2])],
         [200, 201, 202, 200]
     );
+    // Without a `vm_id`, other modules have other data.
+    let other = format!("{module} (data (i32.const 9000) \"other\")");
+    let entries = [module, &other].map(|module| world.plugin(module, json!({})));
+    assert_eq!([run(&entries[0]), run(&entries[1]), run(&entries[0])], [200, 200, 201]);
     let families = world.node.part(Families::default).all();
     let counter = families.iter().find(|(name, _)| *name == "wasm_counter").unwrap();
-    let expected = (vec![("module", "filter".into()), ("name", "hits".into())], 8);
+    let expected = (vec![("module", "filter".into()), ("name", "hits".into())], 14);
     assert_eq!(counter.1.all(), [expected]);
+}
+
+#[test]
+fn a_request_waits_for_a_call_by_grpc() {
+    let world = World::new(&json!({}));
+    // The service is a `GrpcService` with the cluster `auth`.
+    let module = r#"
+        (data (i32.const 1024) "\0a\06\0a\04authpack.SvcCheckpingx-user")
+        (global $stream (mut i32) (i32.const 0))
+        (func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32)
+            (global.set $stream (local.get 0))
+            (if (call $grpc (i32.const 1024) (i32.const 8) (i32.const 1032) (i32.const 8) (i32.const 1040) (i32.const 5)
+                    (i32.const 0) (i32.const 0) (i32.const 1045) (i32.const 4) (i32.const 500) (i32.const 16))
+                (then unreachable))
+            (i32.const 1))
+        (func (export "proxy_on_grpc_receive") (param i32 i32 i32)
+            (drop (call $get_buffer (i32.const 5) (i32.const 0) (i32.const 100) (i32.const 8) (i32.const 12)))
+            (drop (call $set_field (i32.const 0) (i32.const 1049) (i32.const 6) (call $value) (call $length))))
+        (func (export "proxy_on_grpc_close") (param i32 i32 i32)
+            (if (local.get 2) (then
+                (drop (call $respond (i32.add (i32.const 500) (local.get 2)) (i32.const 0) (i32.const 0) (i32.const 0)
+                    (i32.const 0) (i32.const 0) (i32.const 0) (i32.const -1)))))
+            (drop (call $continue (i32.const 0))))"#;
+    let target = json!({"uri": "http://127.0.0.1:1", "grpc": true});
+    let entry = world.plugin(module, json!({"upstreams": {"auth": target}}));
+    let run = || {
+        let mut ctx = world.request("GET / HTTP/1.1\nHost: x");
+        (status(world.access(&entry, &mut ctx, b"").as_ref()), sent(&ctx, "x-user"))
+    };
+    world.services.0.messages.borrow_mut().push_back(b"jack".to_vec());
+    assert_eq!(run(), (0, Some("jack".to_owned())));
+    let streams = world.services.0.streams.borrow().clone();
+    assert_eq!(streams, ["/pack.Svc/Check ping"]);
+    // There is no response: the status is 14.
+    assert_eq!(run(), (514, None));
 }

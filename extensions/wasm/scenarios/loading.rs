@@ -20,12 +20,6 @@ fn unusable_modules_are_refused() {
         &text(r#"(module (import "env" "proxy_x" (func)) (func (export "proxy_abi_version_0_2_1")))"#),
         "it imports `env.proxy_x`, which the gateway does not have",
     );
-    check(
-        &text(
-            r#"(module (import "env" "proxy_get_log_level" (func)) (func (export "proxy_abi_version_0_2_0")))"#,
-        ),
-        "it imports `env.proxy_get_log_level`",
-    );
     let whole = module("");
     check(&whole[..whole.len() - 1], "the module");
     check(&[0; 4001], "plugin_attr.wasm.module_bytes allows 4000");

@@ -11,10 +11,13 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{self, Poll};
 
 use serde_json::{Value, json};
 use sigma_http::{Chunk, Fault, Frame, Headers};
-use sigma_plugin::outbound::{Answer, Call, CallError, Calling, Outbound};
+use sigma_plugin::outbound::{
+    Answer, Call, CallError, Calling, MessageStream, Outbound, StreamCall, StreamError,
+};
 use sigma_plugin::{BodyFilter, Consumers, Context, Entry, Env, Local, Node, Reply, ResponseStep};
 use tokio::runtime::Runtime;
 use tokio::task::LocalSet;
@@ -43,6 +46,8 @@ const PRELUDE: &str = r#"
     (import "env" "proxy_increment_metric" (func $increment (param i32 i64) (result i32)))
     (import "env" "proxy_http_call"
         (func $call (param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32) (result i32)))
+    (import "env" "proxy_grpc_call"
+        (func $grpc (param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32) (result i32)))
     (import "env" "proxy_send_local_response"
         (func $respond (param i32 i32 i32 i32 i32 i32 i32 i32) (result i32)))
     (memory (export "memory") 2)
@@ -76,6 +81,37 @@ struct Services(Rc<Listed>);
 struct Listed {
     answers: RefCell<VecDeque<Result<Answer, CallError>>>,
     calls: RefCell<Vec<Call>>,
+    /// Messages of services with gRPC.
+    messages: RefCell<VecDeque<Vec<u8>>>,
+    /// Methods and messages of calls by gRPC.
+    streams: RefCell<Vec<String>>,
+}
+
+/// A call by gRPC.
+struct Stream {
+    services: Services,
+    method: String,
+    has_answered: bool,
+}
+
+impl MessageStream for Stream {
+    fn poll_sent(&mut self, _: &mut task::Context<'_>) -> Poll<Result<(), StreamError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn send(&mut self, message: &[u8]) {
+        let called = format!("{} {}", self.method, message.escape_ascii());
+        self.services.0.streams.borrow_mut().push(called);
+    }
+
+    fn finish(&mut self) {}
+
+    fn poll_message(&mut self, _: &mut task::Context<'_>) -> Poll<Result<Option<Vec<u8>>, StreamError>> {
+        if std::mem::replace(&mut self.has_answered, true) {
+            return Poll::Ready(Ok(None));
+        }
+        Poll::Ready(Ok(self.services.0.messages.borrow_mut().pop_front()))
+    }
 }
 
 impl Outbound for Services {
@@ -87,6 +123,10 @@ impl Outbound for Services {
             tokio::task::yield_now().await;
             answer
         })
+    }
+
+    fn open_stream(&self, call: StreamCall) -> Box<dyn MessageStream> {
+        Box::new(Stream { services: self.clone(), method: call.target.into(), has_answered: false })
     }
 
     fn kept(&self) -> Rc<dyn Outbound> {

@@ -48,9 +48,9 @@ fn the_example_in_go_runs() {
     assert!(world.respond(&entry, &mut ctx, 200, &[]).is_none());
     assert_eq!(ctx.response.headers.find(b"x-greeting"), Some(&b"hello"[..]));
     world.log(&entry, &mut ctx);
-    let mut ctx = world.request("GET / HTTP/1.1\nHost: x\nX-Name: nobody");
+    let mut ctx = world.request("GET / HTTP/1.1\nHost: x\nX-Name: guest");
     let reply = world.access(&entry, &mut ctx, b"").unwrap();
-    assert_eq!((reply.status, reply.body.as_deref()), (403, Some(&b"not for nobody\n"[..])));
+    assert_eq!((reply.status, reply.body.as_deref()), (403, Some(&b"not for guests\n"[..])));
     world.log(&entry, &mut ctx);
     // It refuses a configuration without a greeting.
     let entry = world.entry(&module, json!({"conf": {"greeting": ""}})).unwrap();

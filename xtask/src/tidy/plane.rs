@@ -40,6 +40,9 @@ const BANS: &[Ban] = &[
         remedy: "a worker that waits for a lock keeps all its connections waiting: keep the value in one worker, \
                  publish it whole, or send it over a channel",
         harmless: &[
+            ("extensions/wasm/engine.rs", "on the control thread"),
+            ("extensions/wasm/metrics.rs", "when a module defines a metric, and when they are shown"),
+            ("extensions/wasm/shared_data.rs", "common to all workers: held for one operation of a module"),
             (
                 "extensions/lua/engine/dictionaries/",
                 "a dictionary of `ngx.shared` is common to all workers: held for one operation of a script",
@@ -196,6 +199,8 @@ const BANS: &[Ban] = &[
         remedy: "what several workers write moves between their caches at every write: count in each worker and \
                  add up where it is read",
         harmless: &[
+            ("extensions/wasm/host/metrics.rs", "metrics of modules are common to all workers"),
+            ("extensions/wasm/vm.rs", "on the control thread"),
             ("extensions/runner/tokens.rs", "only when the runner has forgotten its tokens"),
             (
                 "crates/sigma-net/src/allocations/",
@@ -245,6 +250,9 @@ const BANS: &[Ban] = &[
         names: &["Instant::now", "SystemTime::now"],
         remedy: "time is an argument: take it from the caller, who has the worker's coarse clock",
         harmless: &[
+            ("extensions/wasm/instance.rs", "once for each tick, for its share of the worker's time"),
+            ("extensions/wasm/instances.rs", "only for an instance that did not start"),
+            ("extensions/wasm/scenarios/", "only in tests"),
             (
                 "extensions/lua/core/addresses.rs",
                 "only for a script that asks for an identifier made of the time",
@@ -334,6 +342,9 @@ const BANS: &[Ban] = &[
                 "extensions/lua/files/reading.rs",
                 "in spawn_blocking; for `init` and modules on the worker, once for each version of a plugin",
             ),
+            ("extensions/wasm/code.rs", "on the control thread, when an instance is built"),
+            ("extensions/wasm/engine.rs", "on the control thread, when the engine starts"),
+            ("extensions/wasm/scenarios/", "only in tests"),
             ("extensions/lua/snippets.rs", "only in tests"),
             ("extensions/lua/trial.rs", "in a command, which has no worker"),
             ("extensions/runner/process.rs", "on the control thread"),
