@@ -48,6 +48,7 @@ pub mod table;
 pub mod tap;
 pub mod tls;
 pub mod valid_part;
+pub mod wasm;
 
 pub use advice::Surroundings;
 pub use include::{Included, patterns as include_patterns};

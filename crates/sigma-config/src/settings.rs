@@ -413,6 +413,9 @@ pub struct Settings {
     pub ext_plugin: Option<crate::ext_plugin::ExtPlugin>,
     /// Plugins in Lua files.
     pub lua: crate::lua::Lua,
+    /// Plugins that are WebAssembly modules; unset: none besides the plugin `wasm`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wasm: Option<crate::wasm::Wasm>,
     /// Leniency for configurations that come from APISIX.
     pub compat: Compat,
     /// Encryption of secret fields in the store.
@@ -554,6 +557,7 @@ impl Default for Settings {
             plugin_attr: serde_json::Map::new(),
             ext_plugin: None,
             lua: crate::lua::Lua::default(),
+            wasm: None,
             compat: Compat::default(),
             data_encryption: DataEncryption::default(),
             discovery: None,

@@ -26,7 +26,7 @@ use sigma_schema::Problem;
 
 use crate::args::{Check, Cli, Command, DEFAULT_FILE, Routes, Run};
 use crate::output::{printed, verdict};
-use crate::roster::roster;
+use crate::roster::{kinds_for, roster_for};
 use crate::{demo, demo_provider, errorlog, first_request, orders};
 
 /// Exit status of `sigma routes` when no route serves the request; 1 and 2 stand for failures.
@@ -138,7 +138,9 @@ fn run_for(args: Run, origin: &Origin) -> Result<ExitCode> {
 fn serve(mut source: Source, extras: Extras, origin: &Origin) -> Result<ExitCode> {
     sigma_net::limits::prefer_small_pages();
     let conf = source.path.clone();
-    let checked = source.load(&*roster())?;
+    let kinds = kinds_for(&conf)?;
+    let roster = Roster::new(kinds.iter().cloned(), None);
+    let checked = source.load(&roster)?;
     let settings = &checked.config.settings;
     if settings.pid_file.is_none() && !source.is_text() {
         source.default_pid_file = default_pid_file(&conf);
@@ -161,7 +163,7 @@ fn serve(mut source: Source, extras: Extras, origin: &Origin) -> Result<ExitCode
     }
     // While there is one thread.
     confine(&settings.process)?;
-    let (sandbox, lines) = Sandbox::enter(&checked.config, &roster(), &source, origin)?;
+    let (sandbox, lines) = Sandbox::enter(&checked.config, &roster, &source, origin)?;
     let (log, _last_lines) = errorlog::start(&settings.error_log)?;
     lines.iter().for_each(Line::tell);
     sigma_net::signals::end_at_the_second().context("cannot receive signals")?;
@@ -177,7 +179,7 @@ fn serve(mut source: Source, extras: Extras, origin: &Origin) -> Result<ExitCode
         let listeners: Vec<String> =
             checked.config.settings.listeners.iter().map(|l| l.place().to_string()).collect();
         let first = first_request::command(&checked.config);
-        let options = Options { source, watch: extras.watch, plugins: crate::roster::all_kinds(), sandbox };
+        let options = Options { source, watch: extras.watch, plugins: kinds, sandbox };
         let supervisor = Supervisor::start(options, checked, Box::new(log), origin).await?;
         tracing::info!(target: LIFE, listeners = listeners.join(", "), "serving");
         if !extras.demo_origins.is_empty() || std::io::stdout().is_terminal() {
@@ -284,7 +286,7 @@ fn check(args: Check) -> Result<ExitCode> {
     let path = file_of(args.file, args.conf);
     let mut source = Source::file(&path);
     source.companion = args.options.or_else(|| companion_of(&path));
-    let plugins = roster();
+    let plugins = roster_for(&path)?;
     let checked = match source.load(&*plugins) {
         Ok(checked) => checked,
         Err(LoadError::Invalid { problems, .. }) => {
@@ -349,7 +351,7 @@ fn listed(
 
 fn routes(args: &Routes) -> Result<ExitCode> {
     let source = Source::file(&args.conf);
-    let plugins = roster();
+    let plugins = roster_for(&args.conf)?;
     let checked = source.load(&*plugins)?;
     let settings = &checked.config.settings;
     let has_store = settings.store.is_some() || settings.admin.is_some();

@@ -1,8 +1,14 @@
 //! The plugins of this build.
 
+use std::path::Path;
 use std::sync::Arc;
 
+use anyhow::{Result, bail};
 use sigma_plugin::{Kind, Roster};
+use sigma_schema::document::Document;
+
+/// The most bytes of a file that is searched for plugins; the check of the configuration has the same limit.
+const FILE_BYTES_MAX: usize = 64 << 20;
 
 /// The plugins of this build, and the names of those that it has left out.
 pub(crate) fn all_kinds() -> Vec<Arc<dyn Kind>> {
@@ -12,4 +18,31 @@ pub(crate) fn all_kinds() -> Vec<Arc<dyn Kind>> {
 /// All plugins of this build, enabled.
 pub(crate) fn roster() -> Arc<Roster> {
     Arc::new(Roster::new(all_kinds(), None))
+}
+
+/// The plugins of this build, and those that a configuration file adds.
+///
+/// # Errors
+/// Returns an error if an added plugin has the name of another one.
+pub(crate) fn kinds_for(conf: &Path) -> Result<Vec<Arc<dyn Kind>>> {
+    let mut kinds = all_kinds();
+    // The check of the configuration reports files that cannot be read, and sections that are invalid.
+    let text = std::fs::read_to_string(conf).unwrap_or_default();
+    let document = Document::parse(&text, FILE_BYTES_MAX).ok();
+    let section = document.as_ref().and_then(|document| document.value.get("wasm"));
+    for kind in section.and_then(|section| sigma_plugins::declared(section).ok()).unwrap_or_default() {
+        if kinds.iter().any(|known| known.name() == kind.name()) {
+            bail!("{}: wasm.plugins: another plugin has the name `{}`", conf.display(), kind.name());
+        }
+        kinds.push(kind);
+    }
+    Ok(kinds)
+}
+
+/// As [`kinds_for`], enabled.
+///
+/// # Errors
+/// Returns the error of [`kinds_for`].
+pub(crate) fn roster_for(conf: &Path) -> Result<Arc<Roster>> {
+    Ok(Arc::new(Roster::new(kinds_for(conf)?, None)))
 }

@@ -135,6 +135,7 @@ pub(super) fn warn_of_restart(old: &Settings, new: &Settings) -> Vec<&'static st
         ("compat.ignored_plugins", old.compat.ignored_plugins != new.compat.ignored_plugins),
         ("plugin_attr", old.plugin_attr != new.plugin_attr),
         ("ext-plugin", old.ext_plugin != new.ext_plugin),
+        ("wasm", old.wasm != new.wasm),
         ("secret_lookup", old.secret_lookup != new.secret_lookup),
         ("discovery", old.discovery != new.discovery),
         ("health_events", old.health_events != new.health_events),

@@ -56,6 +56,7 @@ const AT_START: &[(&str, FileAccess)] = &[
     ("ext-plugin.cmd.0", Execute),
     ("ext-plugin.path", WriteFile),
     ("ext-plugin.path_for_test", WriteFile),
+    ("wasm.plugins.*.file", ReadFile),
     ("admin.tls.cert", ReadFile),
     ("admin.tls.key", ReadFile),
     ("admin.tls.client_ca", ReadFile),
