@@ -76,6 +76,8 @@ mod plugins_realtime;
 mod plugins_rewrite;
 mod plugins_runner;
 mod plugins_traffic;
+#[cfg(feature = "wasm")]
+mod plugins_wasm;
 mod policies;
 mod pool;
 mod process;
