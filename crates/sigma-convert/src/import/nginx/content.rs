@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use serde_json::{Map, Value, json};
 
-use super::super::decision::{Decision, Target};
+use super::super::decision::{Decision, Path, Target};
 use super::super::report::Verdict;
 use super::access::Guarded;
 use super::converter::Converter;
@@ -35,6 +35,9 @@ pub(super) const HANDLERS: &[&str] = &[
     "api",
     "random_index",
 ];
+
+/// The media types of nginx without a block `types`.
+const BUILT_IN: &[(&str, &str)] = &[("html", "text/html"), ("gif", "image/gif"), ("jpg", "image/jpeg")];
 
 /// Nesting of named locations.
 const MOST_DEPTH: usize = 8;
@@ -177,7 +180,9 @@ impl<'a> Converter<'a> {
         let text = source.map(|source| self.text(directive, source, state, level));
         let target = match (status, text) {
             (444, _) => Target::Drop,
-            (301 | 302 | 303 | 307 | 308, Some(to)) => Target::Redirect { status, to },
+            (301 | 302 | 303 | 307 | 308, Some(to)) => {
+                Target::Redirect { status, to: self.absolute(to, level, state) }
+            }
             (status, body) => {
                 let headers = match &body {
                     Some(_) => vec![("Content-Type".to_owned(), self.content_type(level, state))],
@@ -194,7 +199,10 @@ impl<'a> Converter<'a> {
     }
 
     /// The media type of a text: by the extension of an exact location, else `default_type`.
-    fn content_type(&self, level: &Rc<Level<'a>>, state: &State<'a>) -> String {
+    fn content_type(&mut self, level: &Rc<Level<'a>>, state: &State<'a>) -> String {
+        if let Some(kind) = self.type_by_path(level, state) {
+            return kind;
+        }
         let extension = state
             .prefix
             .as_deref()
@@ -212,6 +220,31 @@ impl<'a> Converter<'a> {
             Some(charset) => format!("{kind}; charset={charset}"),
             None => kind,
         }
+    }
+
+    /// The media type by the extension of the path, where an expression names extensions.
+    fn type_by_path(&mut self, level: &Rc<Level<'a>>, state: &State<'a>) -> Option<String> {
+        let Some(Path::Regex { pattern, .. }) = state.path.as_ref().filter(|_| state.prefix.is_none()) else {
+            return None;
+        };
+        let blocks = level.all(&["types"]);
+        let listed = blocks.iter().flat_map(|types| types.children());
+        let mut types: Vec<(String, String)> =
+            listed.flat_map(|entry| entry.args.iter().map(|arg| (arg.clone(), entry.name.clone()))).collect();
+        if blocks.is_empty() {
+            types = BUILT_IN.iter().map(|(name, kind)| ((*name).to_owned(), (*kind).to_owned())).collect();
+        }
+        let lower = pattern.to_ascii_lowercase();
+        let entries: Vec<Value> = types
+            .iter()
+            .filter(|(name, _)| lower.contains(name.as_str()))
+            .map(|(name, kind)| json!({"match": format!("\\.{name}$"), "ignore_case": true, "value": kind}))
+            .collect();
+        if entries.is_empty() {
+            return None;
+        }
+        let default = level.text("default_type").unwrap_or("text/plain");
+        Some(self.variables.made('m', json!({"map": "${uri}", "regex": entries, "default": default})))
     }
 
     /// The timeouts of a location, if it sets any.

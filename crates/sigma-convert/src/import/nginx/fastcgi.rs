@@ -104,6 +104,8 @@ impl<'a> Converter<'a> {
                 params.insert(name.to_owned(), value.into());
             }
         }
+        // nginx sends this field of the request twice.
+        params.insert("HTTP_CONTENT_TYPE".to_owned(), "${content_type}".into());
         if let Some(index) = level.text("fastcgi_index") {
             config.insert("index".to_owned(), index.into());
         }

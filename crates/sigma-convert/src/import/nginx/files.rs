@@ -93,7 +93,10 @@ impl<'a> Converter<'a> {
             (Some(entry), Some(handler)) if Self::is_straight(&entry.level) => {
                 self.handled(handler, &entry.level, state, guarded, Some(files));
             }
-            _ => self.finish(line, level, state, guarded, Target::Files(files)),
+            _ => {
+                let state = State { serves_files: true, ..state.clone() };
+                self.finish(line, level, &state, guarded, Target::Files(files));
+            }
         }
     }
 
@@ -109,7 +112,9 @@ impl<'a> Converter<'a> {
         // A folder is served for a path without `try_files` alone.
         let is_plain = tried.is_empty();
         let tried = if is_plain { &["$uri".to_owned()] } else { tried };
-        let texts: Vec<String> = tried.iter().map(|text| self.tried_text(text, level, state)).collect();
+        let has_folder = is_plain || tried.iter().any(|text| text == "$uri/");
+        let texts: Vec<String> =
+            tried.iter().map(|text| self.tried_text(text, has_folder, level, state)).collect();
         match alias {
             Some(alias) => {
                 let folder = self.text(alias, alias.arg(0), state, level);
@@ -157,7 +162,13 @@ impl<'a> Converter<'a> {
         Some(files)
     }
 
-    fn tried_text(&mut self, source: &str, level: &Rc<Level<'a>>, state: &State<'a>) -> String {
+    fn tried_text(
+        &mut self,
+        source: &str,
+        has_folder: bool,
+        level: &Rc<Level<'a>>,
+        state: &State<'a>,
+    ) -> String {
         let directive = Directive {
             name: "try_files".to_owned(),
             args: vec![source.to_owned()],
@@ -166,6 +177,12 @@ impl<'a> Converter<'a> {
             raw: None,
         };
         let text = self.text(&directive, source, state, level);
+        if text == "${uri}" && !has_folder {
+            // A file is looked for, never a folder.
+            let folder = json!({"match": "/$", "value": "/.not-a-file"});
+            let map = json!({"map": "${uri}", "regex": [folder], "default": "${uri}"});
+            return self.variables.made('f', map);
+        }
         if text.starts_with('/') || text.starts_with('$') { text } else { format!("/{text}") }
     }
 
@@ -279,9 +296,16 @@ impl<'a> Converter<'a> {
         self.path_fallback(Fallback { path, query, files, line, guarded }, level, state);
     }
 
+    /// The client's arguments after others, where each value would be encoded.
+    fn plain_args(&mut self, query: &str) -> String {
+        let more = self.more_args();
+        query.replace(&more, "&${args}")
+    }
+
     /// An internal request for another path.
     fn path_fallback(&mut self, fallback: Fallback<'a>, level: &Rc<Level<'a>>, state: &State<'a>) {
         let Fallback { path, query, mut files, line, guarded } = fallback;
+        let query = self.plain_args(&query);
         let server = Rc::clone(&state.server);
         let entry = destination(&server.entries, &path);
         let handler = entry.and_then(|entry| entry.level.handler(HANDLERS));
@@ -463,6 +487,18 @@ fn types(level: &Level<'_>) -> Option<Value> {
     for entry in &entries {
         for extension in &entry.args {
             types.insert(extension.clone(), entry.name.clone().into());
+        }
+    }
+    if let Some(charset) = level.text("charset").filter(|charset| *charset != "off") {
+        for value in types.values_mut() {
+            // nginx's own `charset_types`.
+            let kind = value.as_str().unwrap_or_default();
+            if matches!(
+                kind,
+                "text/html" | "text/xml" | "text/plain" | "application/javascript" | "application/rss+xml"
+            ) {
+                *value = format!("{kind}; charset={charset}").into();
+            }
         }
     }
     let rest = level.text("default_type").unwrap_or("text/plain");

@@ -18,6 +18,23 @@ struct Added {
     fields: Vec<(String, String, bool)>,
 }
 
+impl Added {
+    /// Joins the values of fields of which a response has one line.
+    fn merge(&mut self) {
+        let mut merged: Vec<(String, String, bool)> = Vec::new();
+        for (name, value, is_always) in self.fields.drain(..) {
+            let known = merged.iter_mut().find(|known| {
+                is_single(&name) && known.0.eq_ignore_ascii_case(&name) && known.2 == is_always
+            });
+            match known {
+                Some(known) => known.1 = format!("{}, {value}", known.1),
+                None => merged.push((name, value, is_always)),
+            }
+        }
+        self.fields = merged;
+    }
+}
+
 impl<'a> Converter<'a> {
     /// Returns the configuration of response-rewrite for a level; `hidden` are fields of nodes that clients do not get.
     pub(super) fn response_fields(
@@ -30,6 +47,16 @@ impl<'a> Converter<'a> {
         if !state.is_error {
             self.expires(level, &mut added);
         }
+        if level.last("limit_req").is_some() {
+            // Refusals of nginx lack this field; a node's own stays.
+            let own = json!({"match": ".", "value": "${upstream_http_retry_after}"});
+            let map = json!({"map": "${upstream_status}", "regex": [own], "default": ""});
+            let value = self.variables.made('r', map);
+            added.fields.push(("Retry-After".to_owned(), value, true));
+        }
+        if let Some(kind) = self.plain_type(level, state) {
+            added.fields.push(("Content-Type".to_owned(), kind, false));
+        }
         for directive in level.all(&["add_header"]) {
             let is_always = directive.args.iter().skip(2).any(|arg| arg == "always");
             let value = self.text(directive, directive.arg(1), state, level);
@@ -37,20 +64,16 @@ impl<'a> Converter<'a> {
                 added.fields.push((directive.arg(0).to_owned(), value, is_always));
             }
         }
+        added.merge();
+        let mut hidden = hidden.to_vec();
+        if state.is_error {
+            hidden.push("Last-Modified".to_owned());
+        }
         let mut config = Map::new();
         let mut headers = Map::new();
-        let is_mixed = added.fields.iter().any(|field| field.2) && added.fields.iter().any(|field| !field.2);
-        let is_limited = !is_mixed && added.fields.iter().any(|field| !field.2);
-        let has_other = !hidden.is_empty();
-        if is_limited && !has_other {
-            config.insert("vars".to_owned(), json!([["status", "in", STATUSES]]));
-        }
         let (mut add, mut set) = (Vec::new(), Map::new());
         for (name, value, is_always) in added.fields {
-            let value = match is_always || (is_limited && !has_other) {
-                true => value,
-                false => self.by_status(&value),
-            };
+            let value = if is_always { value } else { self.by_status(&value) };
             if is_single(&name) {
                 let list = set.entry(name).or_insert_with(|| json!([]));
                 if let Value::Array(list) = list {
@@ -60,10 +83,10 @@ impl<'a> Converter<'a> {
                 add.push(format!("{name}: {value}"));
             }
         }
+        // Several values of one field are one line.
         for value in set.values_mut() {
-            if let Some([only]) = value.as_array().map(Vec::as_slice) {
-                *value = only.clone();
-            }
+            let values = value.as_array().into_iter().flatten().filter_map(Value::as_str);
+            *value = values.collect::<Vec<_>>().join(", ").into();
         }
         if !add.is_empty() {
             headers.insert("add".to_owned(), json!(add));
@@ -78,6 +101,17 @@ impl<'a> Converter<'a> {
             config.insert("headers".to_owned(), Value::Object(headers));
         }
         config
+    }
+
+    /// The media type of files without an extension, where `default_type` is not Sigma's.
+    fn plain_type(&mut self, level: &Level<'a>, state: &State<'a>) -> Option<String> {
+        let kind = level.text("default_type").unwrap_or("text/plain");
+        if !state.serves_files || state.is_error || kind == "application/octet-stream" {
+            return None;
+        }
+        let kept = json!({"match": "\\.[A-Za-z0-9]+$|/$", "value": "${sent_http_content_type}"});
+        let map = json!({"map": "${uri}", "regex": [kept], "default": kind});
+        Some(self.variables.made('m', map))
     }
 
     /// A value that is empty for statuses of errors.
@@ -152,7 +186,7 @@ impl<'a> Converter<'a> {
         host: &str,
     ) -> (Map<String, Value>, bool) {
         let mut set = Map::new();
-        let (mut is_upgrade, mut has_host) = (false, false);
+        let (mut is_upgrade, mut has_host, mut own_host) = (false, false, None);
         let name = format!("{family}_set_header");
         for directive in level.all(&[name.as_str()]) {
             let (name, source) = (directive.arg(0), directive.arg(1));
@@ -160,19 +194,28 @@ impl<'a> Converter<'a> {
             match name.to_ascii_lowercase().as_str() {
                 "host" => {
                     has_host = true;
-                    if value != "${http_host}" {
-                        let value = if source == "$proxy_host" { host.to_owned() } else { value };
-                        set.insert("Host".to_owned(), value.into());
-                    }
+                    own_host = match value.as_str() {
+                        "${http_host}" => None,
+                        _ if source == "$proxy_host" => Some(host.to_owned()),
+                        _ => Some(value),
+                    };
                 }
                 "upgrade" => is_upgrade |= !value.is_empty(),
+                // The gateway appends the client's address itself.
+                "x-forwarded-for" if value == "${proxy_add_x_forwarded_for}" => {}
+                "x-forwarded-for" if value == "${remote_addr}" => {
+                    set.insert("X-Forwarded-For".to_owned(), "".into());
+                }
                 "connection" | "content-length" | "transfer-encoding" | "te" | "keep-alive" => {}
                 _ => self.request_field(directive, value, &mut set),
             }
         }
         if !has_host {
             // nginx names a socket so.
-            let host = if host.starts_with("unix:") { "localhost" } else { host };
+            own_host = Some(if host.starts_with("unix:") { "localhost" } else { host }.to_owned());
+        }
+        // The last field: values of others may name the client's.
+        if let Some(host) = own_host {
             set.insert("Host".to_owned(), host.into());
         }
         (set, is_upgrade)
@@ -200,5 +243,8 @@ fn cache_control(time: &str) -> Option<String> {
 
 /// Fields of which a response has one: nginx replaces them, or a second one has no sense.
 fn is_single(name: &str) -> bool {
-    matches!(name.to_ascii_lowercase().as_str(), "cache-control" | "content-type" | "last-modified" | "etag")
+    matches!(
+        name.to_ascii_lowercase().as_str(),
+        "cache-control" | "content-type" | "last-modified" | "etag" | "retry-after"
+    )
 }

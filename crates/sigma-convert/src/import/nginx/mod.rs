@@ -138,6 +138,7 @@ fn tidy(plan: &mut Plan, variables: Variables) {
         }
         decision.conditions.iter_mut().for_each(texts::prettify);
         super::build::target_texts(&mut decision.target).for_each(|text| *text = texts::pretty(text));
+        texts.push('\n');
         texts.push_str(&super::build::texts(decision));
     }
     plan.upstreams.iter_mut().for_each(|(_, value)| {

@@ -223,8 +223,7 @@ impl<'a> Converter<'a> {
     /// The arguments that a rewrite adds before the client's, and whether the client's are dropped.
     fn own_query(&mut self, state: &State<'a>) -> (String, bool) {
         let Some(args) = &state.args else { return (String::new(), false) };
-        let more = json!({"map": "${args}", "regex": [{"match": "^$", "value": ""}], "default": "&${args}"});
-        let more = self.variables.made('a', more);
+        let more = self.more_args();
         match args.strip_suffix(&more) {
             Some(own) => (format!("?{own}"), false),
             None if args == "${args}" => (String::new(), false),
@@ -271,6 +270,13 @@ impl<'a> Converter<'a> {
                 quoted(to),
                 quoted(field),
             ));
+        }
+        for field in service_fields {
+            let is_kept =
+                level.all(&["proxy_set_header"]).iter().any(|line| line.arg(0).eq_ignore_ascii_case(field));
+            if !is_kept && !lines.is_empty() {
+                lines.push_str(&format!("  core.request.set_header(ctx, {}, nil)\n", quoted(field)));
+            }
         }
         if !lines.is_empty() {
             let function =

@@ -224,8 +224,8 @@ impl<'a> Converter<'a> {
                 Some(args) => format!("?{args}"),
             };
             let status = if flag == "permanent" { 301 } else { 302 };
-            let to = format!("{path}{query}");
-            self.emit(state, level, state.decision(directive.place, Target::Redirect { status, to }));
+            let to = self.absolute(format!("{path}{query}"), level, state);
+            self.redirect(directive, level, state, Target::Redirect { status, to });
             return Step::Over;
         }
         state.uri = Some(if path.starts_with('/') { path } else { format!("/{path}") });
@@ -238,6 +238,32 @@ impl<'a> Converter<'a> {
         }
     }
 
+    /// Emits a redirect. Values are encoded, so that `&` has to be a text: with arguments, there is another route.
+    fn redirect(&mut self, directive: &Directive, level: &Rc<Level<'a>>, state: &State<'a>, target: Target) {
+        let more = self.more_args();
+        let Target::Redirect { status, to } = target else { return };
+        if to.contains(&more) {
+            let mut inner = state.clone();
+            inner.conditions.push(json!(["args", "~~", "."]));
+            let to = to.replace(&more, "&${args}");
+            let decision = inner.decision(directive.place, Target::Redirect { status, to });
+            self.emit(&inner, level, decision);
+        }
+        let to = to.replace(&more, "");
+        self.emit(state, level, state.decision(directive.place, Target::Redirect { status, to }));
+    }
+
+    /// With `server_name_in_redirect`, a path becomes an address of the server.
+    pub(super) fn absolute(&self, to: String, level: &Level<'a>, state: &State<'a>) -> String {
+        if !to.starts_with('/') || !level.is_on("server_name_in_redirect") || state.server.name.is_empty() {
+            return to;
+        }
+        let port = state.server.ports.first().filter(|port| !matches!(port, 0 | 80 | 443));
+        let port = port.filter(|_| level.text("port_in_redirect") != Some("off"));
+        let port = port.map(|port| format!(":{port}")).unwrap_or_default();
+        format!("${{scheme}}://{}{port}{to}", state.server.name)
+    }
+
     /// The query after a rewrite: its own arguments, then the request's. None: the client's alone.
     pub(super) fn joined_args(
         &mut self,
@@ -248,15 +274,16 @@ impl<'a> Converter<'a> {
         match (own, keeps_query, &state.args) {
             (None, true, args) => args.clone(),
             (own, false, _) => Some(own.unwrap_or_default()),
-            (Some(own), true, None) => {
-                let more =
-                    json!({"map": "${args}", "regex": [{"match": "^$", "value": ""}], "default": "&${args}"});
-                let more = self.variables.made('a', more);
-                Some(format!("{own}{more}"))
-            }
+            (Some(own), true, None) => Some(format!("{own}{}", self.more_args())),
             (Some(own), true, Some(args)) if args.is_empty() => Some(own),
             (Some(own), true, Some(args)) => Some(format!("{own}&{args}")),
         }
+    }
+
+    /// The client's arguments with `&` before them, or an empty text.
+    pub(super) fn more_args(&mut self) -> String {
+        let more = json!({"map": "${args}", "regex": [{"match": "^$", "value": ""}], "default": "&${args}"});
+        self.variables.made('a', more)
     }
 
     /// Handles an `if`. Returns the program to go on with if the condition is known to hold.

@@ -198,8 +198,15 @@ impl<'a> Converter<'a> {
         let (regexes, plain): (Vec<Name>, Vec<Name>) =
             run.names.into_iter().partition(|name| name.pattern.is_some());
         let mut parts: Vec<(Vec<Host>, Option<Pattern>)> = Vec::new();
-        if !plain.is_empty() || regexes.is_empty() {
-            parts.push((plain.iter().map(|name| name.host.clone()).collect(), None));
+        // Requests without a host have the name of the server as `$host`.
+        let is_missing = |host: &Host| *host == Host::Exact(String::new());
+        let hosts: Vec<Host> = plain.into_iter().map(|name| name.host).collect();
+        let (missing, hosts): (Vec<Host>, Vec<Host>) = hosts.into_iter().partition(is_missing);
+        if !missing.is_empty() {
+            parts.push((missing, None));
+        }
+        if !hosts.is_empty() || (regexes.is_empty() && parts.is_empty()) {
+            parts.push((hosts, None));
         }
         parts.extend(regexes.into_iter().map(|name| (vec![name.host], name.pattern)));
         for (hosts, pattern) in parts {
@@ -218,8 +225,10 @@ impl<'a> Converter<'a> {
 
     fn first_state(&mut self, server: &Rc<Server<'a>>, hosts: Vec<Host>) -> State<'a> {
         let mut conditions = Vec::new();
+        let mut sets = BTreeMap::new();
         let mut hosts = hosts;
         if hosts.contains(&Host::Exact(String::new())) {
+            sets.insert("host".to_owned(), server.name.clone());
             let missing = json!(["OR", ["http_host", "==", null], ["http_host", "==", ""]]);
             hosts.retain(|host| *host != Host::Exact(String::new()));
             let mut any = vec![json!("OR"), missing[1].clone(), missing[2].clone()];
@@ -235,7 +244,7 @@ impl<'a> Converter<'a> {
             uri: None,
             args: None,
             is_moved: false,
-            sets: BTreeMap::new(),
+            sets,
             captures: Captures::None,
             named: BTreeMap::new(),
             searches: 0,
@@ -245,6 +254,7 @@ impl<'a> Converter<'a> {
             is_exact: false,
             is_internal: false,
             is_error: false,
+            serves_files: false,
         }
     }
 

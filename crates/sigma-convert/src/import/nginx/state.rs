@@ -71,6 +71,8 @@ pub(super) struct State<'a> {
     pub(super) is_exact: bool,
     /// Whether only internal requests come here.
     pub(super) is_internal: bool,
+    /// Whether the content is files.
+    pub(super) serves_files: bool,
     /// Whether the response is the page of an error: fields for successes are left out.
     pub(super) is_error: bool,
 }
