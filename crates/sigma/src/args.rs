@@ -52,6 +52,8 @@ pub(crate) enum Command {
     Explain(Explain),
     /// Read and change the resources of running gateways
     Ctl(crate::ctl::Ctl),
+    /// Run a Lua file against one request, and print the result
+    Lua(Lua),
     /// List the plugins of this build, or print the reference of one
     Plugins(Plugins),
     /// Print a script with which a shell completes this command line
@@ -190,6 +192,49 @@ pub(crate) struct Plugins {
     /// The plugin whose reference is printed; without it all are listed
     #[arg(value_name = "NAME")]
     pub(crate) name: Option<String>,
+    /// Also list the plugins in Lua files that this configuration names
+    #[arg(short = 'c', long, value_name = "FILE")]
+    pub(crate) conf: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Lua {
+    /// The file: a plugin, or a text that returns a function
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// The target of the request
+    #[arg(value_name = "TARGET", default_value = "/")]
+    pub(crate) target: String,
+    /// The method of the request
+    #[arg(short = 'X', long, value_name = "METHOD", default_value = "GET")]
+    pub(crate) method: String,
+    /// A field of the request, such as `X-Token: abc`; may be repeated
+    #[arg(short = 'H', long, value_name = "FIELD")]
+    pub(crate) header: Vec<String>,
+    /// The body of the request
+    #[arg(short = 'd', long, value_name = "TEXT")]
+    pub(crate) data: Option<String>,
+    /// The configuration of the plugin, in JSON
+    #[arg(long, value_name = "JSON")]
+    pub(crate) config: Option<String>,
+    /// The metadata of the plugin, in JSON
+    #[arg(long, value_name = "JSON")]
+    pub(crate) metadata: Option<String>,
+    /// The setting `plugin_attr`, in JSON
+    #[arg(long, value_name = "JSON")]
+    pub(crate) attributes: Option<String>,
+    /// The phase of a function; a plugin runs in all its phases
+    #[arg(long, value_name = "PHASE", default_value = "access")]
+    pub(crate) phase: String,
+    /// Where modules are searched that the file requires, as in the setting `lua.path`
+    #[arg(long, value_name = "PATH")]
+    pub(crate) path: Option<String>,
+    /// The status of the node's response
+    #[arg(long, value_name = "STATUS", default_value_t = 200)]
+    pub(crate) status: u16,
+    /// The body of the node's response
+    #[arg(long, value_name = "TEXT", default_value = "hello")]
+    pub(crate) response: String,
 }
 
 #[derive(Debug, Args)]

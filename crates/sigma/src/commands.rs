@@ -13,7 +13,7 @@ use sigma_config::settings::{Limits, Settings, Workers};
 use sigma_config::valid_part::ValidPart;
 use sigma_config::{Config, ParseOptions};
 use sigma_control::{
-    LIFE, Line, LoadError, Options, Origin, Parent, Renewal, Sandbox, Source, Supervisor,
+    AllPlugins, LIFE, Line, LoadError, Options, Origin, Parent, Renewal, Sandbox, Source, Supervisor,
     certificate_warnings, compile_only, confine, daemon, default_pid_file, harden,
 };
 use sigma_convert::seed::{NIUBIX_JSON, Seeds};
@@ -24,9 +24,9 @@ use sigma_proxy::route::Verdict;
 use sigma_proxy::{ExplainedRequest, Snapshot};
 use sigma_schema::Problem;
 
-use crate::args::{Check, Cli, Command, DEFAULT_FILE, Routes, Run};
+use crate::args::{Check, Cli, Command, DEFAULT_FILE, Plugins, Routes, Run};
 use crate::output::{printed, verdict};
-use crate::roster::{kinds_for, roster_for};
+use crate::roster::with_files;
 use crate::{demo, demo_provider, errorlog, first_request, orders};
 
 /// Exit status of `sigma routes` when no route serves the request; 1 and 2 stand for failures.
@@ -48,7 +48,8 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Routes(args) => routes(&args),
         Command::Explain(args) => crate::explain::execute(&args.reason),
         Command::Ctl(args) => crate::ctl::execute(args),
-        Command::Plugins(args) => plugins(args.name.as_deref()),
+        Command::Lua(args) => crate::lua::execute(args),
+        Command::Plugins(args) => plugins(&args),
         Command::Completions(args) => Ok(completions(args.shell)),
         Command::Man => Ok(printed(&crate::man::page(Cli::command())?)),
         Command::Version => {
@@ -59,9 +60,12 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
 }
 
 /// Lists the plugins, or prints what one says of itself.
-fn plugins(name: Option<&str>) -> Result<ExitCode> {
-    let kinds = sigma_plugins::kinds();
-    let text = match name {
+fn plugins(args: &Plugins) -> Result<ExitCode> {
+    let kinds = match &args.conf {
+        None => sigma_plugins::kinds(),
+        Some(conf) => with_files(&Source::file(conf))?.roster.kinds().cloned().collect(),
+    };
+    let text = match args.name.as_deref() {
         None => {
             let width = kinds.iter().map(|kind| kind.name().len()).max().unwrap_or_default();
             let line = |kind: &Arc<dyn Kind>| {
@@ -138,9 +142,8 @@ fn run_for(args: Run, origin: &Origin) -> Result<ExitCode> {
 fn serve(mut source: Source, extras: Extras, origin: &Origin) -> Result<ExitCode> {
     sigma_net::limits::prefer_small_pages();
     let conf = source.path.clone();
-    let kinds = kinds_for(&conf)?;
-    let roster = Roster::new(kinds.iter().cloned(), None);
-    let checked = source.load(&roster)?;
+    let plugins = with_files(&source)?;
+    let checked = source.load(&*plugins.roster)?;
     let settings = &checked.config.settings;
     if settings.pid_file.is_none() && !source.is_text() {
         source.default_pid_file = default_pid_file(&conf);
@@ -163,12 +166,15 @@ fn serve(mut source: Source, extras: Extras, origin: &Origin) -> Result<ExitCode
     }
     // While there is one thread.
     confine(&settings.process)?;
-    let (sandbox, lines) = Sandbox::enter(&checked.config, &roster, &source, origin)?;
+    let (sandbox, lines) = Sandbox::enter(&checked.config, &plugins.roster, &source, origin)?;
     let (log, _last_lines) = errorlog::start(&settings.error_log)?;
     lines.iter().for_each(Line::tell);
     sigma_net::signals::end_at_the_second().context("cannot receive signals")?;
     for warning in &checked.warnings {
         tracing::warn!("{}: {warning}", conf.display());
+    }
+    for problem in &plugins.files.broken {
+        tracing::error!("{problem}; the plugin refuses every configuration");
     }
     if let Some(shares) = sigma_net::limits::divide_descriptors() {
         tell_of_shares(&shares, &checked.config.settings);
@@ -179,7 +185,7 @@ fn serve(mut source: Source, extras: Extras, origin: &Origin) -> Result<ExitCode
         let listeners: Vec<String> =
             checked.config.settings.listeners.iter().map(|l| l.place().to_string()).collect();
         let first = first_request::command(&checked.config);
-        let options = Options { source, watch: extras.watch, plugins: kinds, sandbox };
+        let options = Options { source, watch: extras.watch, plugins, sandbox };
         let supervisor = Supervisor::start(options, checked, Box::new(log), origin).await?;
         tracing::info!(target: LIFE, listeners = listeners.join(", "), "serving");
         if !extras.demo_origins.is_empty() || std::io::stdout().is_terminal() {
@@ -286,10 +292,12 @@ fn check(args: Check) -> Result<ExitCode> {
     let path = file_of(args.file, args.conf);
     let mut source = Source::file(&path);
     source.companion = args.options.or_else(|| companion_of(&path));
-    let plugins = roster_for(&path)?;
+    let AllPlugins { roster: plugins, files, .. } = with_files(&source)?;
     let checked = match source.load(&*plugins) {
+        Ok(_) if !files.broken.is_empty() => return Err(source.invalid(files.broken).into()),
         Ok(checked) => checked,
-        Err(LoadError::Invalid { problems, .. }) => {
+        Err(LoadError::Invalid { mut problems, .. }) => {
+            problems.extend(files.broken);
             let mut valid_part = valid_part_of(&source, &problems, &plugins);
             let more = compile_problems(&std::mem::take(&mut valid_part.config), &plugins);
             return Err(listed(&source, problems, more, &valid_part).into());
@@ -351,7 +359,7 @@ fn listed(
 
 fn routes(args: &Routes) -> Result<ExitCode> {
     let source = Source::file(&args.conf);
-    let plugins = roster_for(&args.conf)?;
+    let plugins = with_files(&source)?.roster;
     let checked = source.load(&*plugins)?;
     let settings = &checked.config.settings;
     let has_store = settings.store.is_some() || settings.admin.is_some();

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
+use sigma_control::{AllPlugins, Source};
 use sigma_plugin::{Kind, Roster};
 use sigma_schema::document::Document;
 
@@ -24,7 +25,7 @@ pub(crate) fn roster() -> Arc<Roster> {
 ///
 /// # Errors
 /// Returns an error if an added plugin has the name of another one.
-pub(crate) fn kinds_for(conf: &Path) -> Result<Vec<Arc<dyn Kind>>> {
+fn kinds_for(conf: &Path) -> Result<Vec<Arc<dyn Kind>>> {
     let mut kinds = all_kinds();
     // The check of the configuration reports files that cannot be read, and sections that are invalid.
     let text = std::fs::read_to_string(conf).unwrap_or_default();
@@ -39,10 +40,11 @@ pub(crate) fn kinds_for(conf: &Path) -> Result<Vec<Arc<dyn Kind>>> {
     Ok(kinds)
 }
 
-/// As [`kinds_for`], enabled.
+/// The plugins of this build, those that the configuration declares, and those in files that it names.
 ///
 /// # Errors
-/// Returns the error of [`kinds_for`].
-pub(crate) fn roster_for(conf: &Path) -> Result<Arc<Roster>> {
-    Ok(Arc::new(Roster::new(kinds_for(conf)?, None)))
+/// Returns an error if the configuration cannot be read, if the search for files has mistakes, or if an added plugin
+/// has the name of another one.
+pub(crate) fn with_files(source: &Source) -> Result<AllPlugins> {
+    Ok(source.plugins(kinds_for(&source.path)?)?)
 }
