@@ -75,7 +75,7 @@ fn completed(fragment: &str, certificate: &str, key: &str) -> String {
 const OWN_PLUGIN: &str = "notice";
 
 /// Blocks of commands and what runs them, or why nothing does. A block has the word in it.
-const COMMANDS: [(&str, &str, &str); 43] = [
+const COMMANDS: [(&str, &str, &str); 45] = [
     ("CONTRIBUTING.md", ".ci/bare make test", "it makes a machine of its own, as root, and takes an hour"),
     ("README.md", "make run", "what it builds is what is tested here"),
     ("README.md", "target/first:$PATH", "the same: the tests have their own build in the path"),
@@ -105,6 +105,8 @@ const COMMANDS: [(&str, &str, &str); 43] = [
     ("docs/install.md", "rustup target add", "it installs a compiler"),
     ("docs/install.md", "dpkg --add-architecture", "the same"),
     ("docs/external-processing.md", "127.0.0.1:9080/orders", "the example of docs/plugins/ext-proc.md"),
+    ("docs/lua-plugins.md", "sigma lua", "lua_files::a_plugin_as_the_page_says"),
+    ("docs/lua-plugins.md", "good morning", "the same"),
     ("docs/runners.md", "x-greeting", "plugins_runner::a_plugin_as_the_page_says"),
     ("docs/routing.md", "sigma routes", "routes_are_explained_as_the_guide_says"),
     (
@@ -147,6 +149,8 @@ fn no_block_is_left_out() {
                 "python" if file == "docs/runners.md" => {}
                 // `make test-wasm` builds and runs it.
                 "go" if file == "docs/wasm.md" => {}
+                // `lua_files::a_plugin_as_the_page_says` runs it.
+                "lua" if file == "docs/lua-plugins.md" => {}
                 "sh" | "console" if PAGES_OF_COMMANDS.contains(&&*file) || is_followed(&file) => {}
                 "sh" | "console" => {
                     let known =
@@ -294,6 +298,9 @@ fn configurations_in_the_documents_are_valid() {
         issued.files(dir.path(), name);
     }
     fs::write(dir.path().join("ecdsa.ocsp"), [0x30, 0]).unwrap();
+    fs::create_dir_all(dir.path().join("lua/apisix/plugins")).unwrap();
+    let greet = block("docs/lua-plugins.md", "lua", "priority = 1000");
+    fs::write(dir.path().join("lua/apisix/plugins/greet.lua"), greet).unwrap();
     let mut variables = vec![
         ("INTERNAL_KEY", issued.key.as_str()),
         ("ADMIN_KEY", "0123456789abcdef0123456789abcdef"),

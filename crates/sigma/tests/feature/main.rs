@@ -46,6 +46,8 @@ mod load_shedding;
 mod log_rotation;
 mod log_shippers;
 mod logs;
+mod lua_files;
+mod lua_snippets;
 mod managed;
 mod members;
 mod names;

@@ -82,9 +82,12 @@ const EXPLAIN: &str = "docs/explain.md";
 
 const LUA: &str = "docs/lua.md";
 
+const LUA_RECIPES: &str = "docs/lua-recipes.md";
+
 /// Whether a test of this file types the commands of a page.
 pub(crate) fn is_followed(page: &str) -> bool {
-    [BLOCK_CLIENTS, EXPLAIN, LOGINS, LUA, POLICIES, RECIPES, TOKENS, TRACING, TUTORIAL].contains(&page)
+    [BLOCK_CLIENTS, EXPLAIN, LOGINS, LUA, LUA_RECIPES, POLICIES, RECIPES, TOKENS, TRACING, TUTORIAL]
+        .contains(&page)
         || plugin_pages().iter().any(|known| known == page)
 }
 
@@ -193,6 +196,11 @@ fn a_lua_function_answers_as_the_page_shows() {
     let page = read(LUA);
     let first = page.split("\n## ").next().unwrap_or_default();
     Reader::follow(&Section::of(first, LUA, first));
+}
+
+#[test]
+fn every_lua_recipe_works_as_shown() {
+    follow_sections_of(LUA_RECIPES);
 }
 
 /// The page begins with a configuration and two requests, of which the second one is a hit.
