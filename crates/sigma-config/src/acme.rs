@@ -103,7 +103,7 @@ pub struct Cloudflare {
 /// Zones at DigitalOcean.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct DigitalOcean {
+pub struct Digitalocean {
     /// A token that may read and write domains.
     #[schemars(length(min = 1, max = 1024))]
     pub api_token: Confidential,
@@ -177,7 +177,7 @@ pub struct AcmeDns {
     pub cloudflare: Option<Cloudflare>,
     /// The API of DigitalOcean.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub digitalocean: Option<DigitalOcean>,
+    pub digitalocean: Option<Digitalocean>,
     /// The API of OVH.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ovh: Option<Ovh>,

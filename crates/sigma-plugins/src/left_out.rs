@@ -173,6 +173,7 @@ pub(crate) const GROUPS: &[Group] = &[
             "real-ip",
             "redirect",
             "request-id",
+            "respond",
             "response-rewrite",
             "response-shaping",
             "security-headers",

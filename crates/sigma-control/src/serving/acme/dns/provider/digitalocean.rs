@@ -2,7 +2,7 @@
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use sigma_config::acme::DigitalOcean as Settings;
+use sigma_config::acme::Digitalocean as Settings;
 
 use super::api::{Api, Call, Response, escaped, id_of};
 use super::{Record, Zones};
