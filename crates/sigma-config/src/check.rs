@@ -4,8 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::crypt::Keyring;
@@ -588,12 +587,11 @@ impl Rules<'_> {
         }
         let mut others = roster.names();
         others.retain(|other| roster.schema(other, scope).is_some());
+        let is_for_http = scope == PluginScope::Stream && roster.names().contains(&name);
         let hint = match closest(name, others) {
             _ if roster.left_out(name).is_some() => BUILD_HINT.to_owned(),
             Some(close) => format!("did you mean `{close}`?"),
-            None if roster.names().contains(&name) && scope == PluginScope::Stream => {
-                "remove it; stream routes have no such plugin".to_owned()
-            }
+            None if is_for_http => "remove it; stream routes have no such plugin".to_owned(),
             None => "remove it; this version has no such plugin".to_owned(),
         };
         let problem = self.document.problem(place, "unknown_plugin", unknown_plugin(name, roster));

@@ -573,7 +573,7 @@ mod tests {
     }
 
     /// Variables that plugins set, or that only their own entries have.
-    const OF_PLUGINS: [&str; 11] = [
+    const OF_PLUGINS: [&str; 12] = [
         "ext_authz_x",
         "jwt_auth_payload",
         "opentelemetry_context_traceparent",
@@ -582,6 +582,7 @@ mod tests {
         "rate_limiting_info",
         "upstream_cache_status",
         "resp_body",
+        "var_x",
         "zipkin_context_traceparent",
         "zipkin_span_id",
         "zipkin_trace_id",

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
-use sigma_convert::import::probe::answer::{Answer, MOST_BYTES};
 use sigma_convert::import::probe::compare::{Difference, differences};
+use sigma_convert::import::probe::response::{MOST_BYTES, Response};
 use sigma_convert::import::probe::{self, Probe};
 
 use crate::args::{Compare, ReportForm};
@@ -90,7 +90,7 @@ fn of<'a>(servers: &'a [Server], probe: &Probe) -> &'a Server {
 }
 
 /// Sends a probe and reads the response.
-fn ask(probe: &Probe, server: &Server, timeout: Duration) -> Result<Answer> {
+fn ask(probe: &Probe, server: &Server, timeout: Duration) -> Result<Response> {
     let authority = &server.authority;
     let address = authority.to_socket_addrs().with_context(|| format!("cannot resolve {authority}"))?.next();
     let address = address.with_context(|| format!("{authority} has no address"))?;
@@ -103,7 +103,7 @@ fn ask(probe: &Probe, server: &Server, timeout: Duration) -> Result<Answer> {
     let is_head = probe.method == "HEAD";
     let mut bytes = Vec::new();
     let mut buffer = [0_u8; 16 << 10];
-    while bytes.len() < MOST_BYTES && !Answer::is_whole(&bytes, is_head) {
+    while bytes.len() < MOST_BYTES && !Response::is_whole(&bytes, is_head) {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             break;
@@ -114,7 +114,7 @@ fn ask(probe: &Probe, server: &Server, timeout: Duration) -> Result<Answer> {
             Ok(count) => bytes.extend_from_slice(&buffer[..count]),
         }
     }
-    Ok(Answer::parse(&bytes, is_head))
+    Ok(Response::parse(&bytes, is_head))
 }
 
 fn as_json(outcomes: &[Outcome<'_>]) -> Value {

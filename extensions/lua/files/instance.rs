@@ -130,7 +130,7 @@ fn finish() -> Finish {
 }
 
 /// Serves a path of a plugin itself. `find` returns the function.
-pub(super) fn answer(
+pub(super) fn serve_path(
     name: &str,
     find: impl FnOnce(&Rc<Engine>) -> Result<Called, String>,
     ctx: &mut Context,

@@ -232,7 +232,7 @@ impl Kind for FileKind {
             let served = found.next().ok_or("`api` no longer has this path")?;
             Ok(instance::Called { function: served.handler, place })
         };
-        instance::answer(&self.name, find, ctx, env)
+        instance::serve_path(&self.name, find, ctx, env)
     }
 
     fn build(&self, build: &Build<'_>) -> Result<Arc<dyn Plugin>, String> {

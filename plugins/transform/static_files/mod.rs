@@ -286,7 +286,7 @@ impl Plugin for StaticFiles {
             tokio::task::spawn_blocking(find).await
         };
         Step::wait(opening, move |opened, ctx, _env| match opened {
-            Ok((found, conf)) => answer(found, &conf, ctx),
+            Ok((found, conf)) => respond(found, &conf, ctx),
             Err(error) => {
                 tracing::error!(%error, "a file could not be looked for");
                 Step::status(500)
@@ -303,7 +303,7 @@ fn nothing(conf: &Conf, ctx: &mut Context) -> Step {
     }
 }
 
-fn answer(found: io::Result<Target>, conf: &Conf, ctx: &mut Context) -> Step {
+fn respond(found: io::Result<Target>, conf: &Conf, ctx: &mut Context) -> Step {
     match found {
         Ok(Target::Found(Found::File { file, name, coding, size, modified })) => {
             let media_type = media_type::of(&name, &conf.types, &conf.charset);

@@ -48,6 +48,14 @@ const BANS: &[Ban] = &[
                 "a dictionary of `ngx.shared` is common to all workers: held for one operation of a script",
             ),
             ("extensions/lua/ngx/shared.rs", "held for one operation of a script"),
+            (
+                "extensions/lua/files/endpoints.rs",
+                "taken when files are loaded, and by the pages of operators",
+            ),
+            (
+                "crates/sigma-plugin/src/script_counts.rs",
+                "taken when a plugin with scripts is built, and when counts are shown",
+            ),
             ("extensions/runner/runner.rs", "on the control thread"),
             ("extensions/runner/scripted.rs", "only in tests"),
             ("extensions/runner/tokens.rs", "only if a worker has no valid token itself"),
@@ -202,6 +210,15 @@ const BANS: &[Ban] = &[
             ("extensions/wasm/host/metrics.rs", "metrics of modules are common to all workers"),
             ("extensions/wasm/vm.rs", "on the control thread"),
             ("extensions/runner/tokens.rs", "only when the runner has forgotten its tokens"),
+            ("extensions/lua/files/bundle.rs", "once for each file that is loaded"),
+            (
+                "crates/sigma-net/src/quic/ids.rs",
+                "once for each connection id: the numbers of all workers differ",
+            ),
+            (
+                "plugins/auth/basic_auth/users.rs",
+                "only for a slow hash: the comparison costs a thousand times as much",
+            ),
             (
                 "crates/sigma-net/src/allocations/",
                 "for one allocation in many, and only while a profile is taken",
@@ -262,6 +279,10 @@ const BANS: &[Ban] = &[
             ("crates/sigma-plugin/src/record.rs", "the course of an exchange, recorded only on request"),
             ("crates/sigma-observe/src/moment.rs", "once in the turn of a task, only on request"),
             ("crates/sigma-net/src/deadline.rs", "this is the worker's clock"),
+            (
+                "crates/sigma-net/src/quic/",
+                "once in a turn of the driver: loss and pacing need ticks below 50 ms",
+            ),
             (
                 "crates/sigma-net/src/tls/resumption.rs",
                 "keys are changed by time, and a handshake costs a thousand times as much",
@@ -337,6 +358,7 @@ const BANS: &[Ban] = &[
         remedy: "a worker that waits for a disk, a terminal or a process keeps all its connections waiting: do it on \
                  the control thread, or in spawn_blocking and say so in this list",
         harmless: &[
+            ("plugins/auth/basic_auth/users.rs", "when an instance is built"),
             ("extensions/lua/files/bundle.rs", "on the control thread, or in spawn_blocking"),
             (
                 "extensions/lua/files/reading.rs",

@@ -22,6 +22,10 @@ const SAFETY_REACH: usize = 6;
 /// Files whose tests may sleep, with the reason.
 const SLEEPERS: &[(&str, &str)] = &[
     (
+        "crates/sigma-net/src/quic/tests.rs",
+        "counts of the other end raise no event: they are polled for, up to a deadline",
+    ),
+    (
         "crates/sigma/tests/feature/supervised.rs",
         "the test is about a signal at any moment of an exec, and no event marks these moments",
     ),

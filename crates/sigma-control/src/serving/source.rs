@@ -146,9 +146,7 @@ impl Source {
     /// # Errors
     /// Returns an error if the configuration cannot be read, or if the search for files has mistakes.
     pub fn plugins(&self, built_in: Vec<Arc<dyn Kind>>) -> Result<AllPlugins, LoadError> {
-        let file = read(&self.path)?;
-        let patterns = sigma_config::include_patterns(&file, FILE_BYTES_MAX);
-        self.plugins_of(&self.texts_beside(file, &patterns)?, built_in)
+        self.plugins_of(&self.unrecorded()?, built_in)
     }
 
     fn plugins_of(&self, texts: &Texts, built_in: Vec<Arc<dyn Kind>>) -> Result<AllPlugins, LoadError> {
@@ -181,9 +179,25 @@ impl Source {
         Ok((self.check(&texts, &*roster)?, plugins, kept))
     }
 
+    /// Returns the texts of a command, which are in no file.
+    fn of_command(&self) -> Option<Texts> {
+        let text = self.text.as_ref()?;
+        Some(Texts { file: text.to_string(), companion: None, included: Vec::new() })
+    }
+
+    /// Reads the texts, and records no stamps.
+    fn unrecorded(&self) -> Result<Texts, LoadError> {
+        if let Some(texts) = self.of_command() {
+            return Ok(texts);
+        }
+        let file = read(&self.path)?;
+        let patterns = sigma_config::include_patterns(&file, FILE_BYTES_MAX);
+        self.texts_beside(file, &patterns)
+    }
+
     fn read(&self) -> Result<Texts, LoadError> {
-        if let Some(text) = &self.text {
-            return Ok(Texts { file: text.to_string(), companion: None, included: Vec::new() });
+        if let Some(texts) = self.of_command() {
+            return Ok(texts);
         }
         let own = self.stamps(&[]).own;
         let file = read(&self.path);

@@ -42,10 +42,10 @@ pub struct EndpointOptions {
     pub limits: QuicLimits,
 }
 
-/// No identity: the configuration of arrivals before their admission, which only derives public keys.
-struct Nobody;
+/// Offers no certificate: the configuration of arrivals before their admission, which only derives public keys.
+struct NoIdentities;
 
-impl Identities for Nobody {
+impl Identities for NoIdentities {
     fn choose(&self, _name: Option<&str>) -> Option<Arc<ServerIdentity>> {
         None
     }
@@ -81,7 +81,7 @@ impl Endpoint {
         let EndpointOptions { keys, place, neighbours, steering, limits } = options;
         let socket = QuicSocket::adopt(socket)?;
         let crypto = ServerCrypto {
-            identities: Arc::new(Nobody),
+            identities: Arc::new(NoIdentities),
             offer: Offer::default(),
             hello_bytes: limits.hello_bytes,
             alpn: Vec::new(),

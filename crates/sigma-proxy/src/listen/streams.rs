@@ -28,6 +28,7 @@ pub(super) enum Multiplexed {
 }
 
 /// A stream with a request.
+#[expect(clippy::large_enum_variant, reason = "it is moved once, into the boxed task of its exchange")]
 enum Incoming {
     H2(h2::Incoming),
     H3(h3::Incoming),

@@ -56,7 +56,7 @@ fn fields(answer: &Message) -> Value {
 }
 
 #[test]
-fn answers_are_those_of_nginx() {
+fn responses_equal_recorded_ones_of_nginx() {
     let snippets: Vec<Value> = serde_json::from_str(SNIPPETS).unwrap();
     assert!(snippets.len() >= 60);
     let origin = Origin::serve(|mut peer| {

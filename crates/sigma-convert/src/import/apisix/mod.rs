@@ -336,7 +336,7 @@ impl Reader<'_> {
                 let mut store = json!({"kind": "etcd"});
                 store["endpoints"] = value["host"].clone();
                 store["prefix"] = value.get("prefix").cloned().unwrap_or_else(|| "/apisix".into());
-                let text = "with a store no resources are in the file: move those of `apisix.yaml` by `sigma ctl apply`; \
+                let text = "with a store no resources are in the file: move the resources of `apisix.yaml` by `sigma ctl apply`; \
                             write `store: { kind: etcd, … }` with the fields of `docs/databases.md`";
                 self.remark(pointer, value, Verdict::NotPossible, text);
             }

@@ -40,7 +40,7 @@ impl Line {
         self.words.get(index + 1).map(|token| token.text.as_str())
     }
 
-    /// Returns the place of the line.
+    /// Returns where the line is.
     pub(super) fn place(&self) -> Place {
         self.words.first().map_or(Place::default(), |token| token.place)
     }

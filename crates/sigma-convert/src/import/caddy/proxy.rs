@@ -13,6 +13,9 @@ use super::php::fastcgi;
 use super::run::{Item, Runner};
 use super::state::{Branch, Change};
 
+/// The least length of a secret for sessions.
+const SECRET_BYTES: usize = 16;
+
 /// The upstreams so far: equal ones are one.
 #[derive(Debug, Default)]
 pub(super) struct Upstreams {
@@ -63,7 +66,7 @@ pub(super) fn address(text: &str) -> Option<Node> {
     Some(Node { scheme: scheme.to_owned(), host: host.to_owned(), port })
 }
 
-/// What the lines of a proxy say.
+/// The lines of a proxy.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
     pub(super) nodes: Vec<String>,
@@ -275,21 +278,27 @@ pub(super) fn statuses(text: &str) -> Vec<u16> {
 
 fn policy(runner: &mut Runner<'_>, line: &Line, settings: &mut Settings) {
     let arg = line.arg(1).unwrap_or_default().to_owned();
-    let mut hash = |key: String| {
+    let mut hash_on = |source: &str, key: String| {
         settings.upstream.insert("type".to_owned(), "chash".into());
-        settings.upstream.insert("hash_on".to_owned(), "vars".into());
+        settings.upstream.insert("hash_on".to_owned(), source.into());
         settings.upstream.insert("key".to_owned(), key.into());
     };
+    let mut hash = |key: String| hash_on("vars", key);
     match line.arg(0).unwrap_or_default() {
         "first" => settings.is_first = true,
         "ip_hash" | "client_ip_hash" => hash("remote_addr".to_owned()),
         "uri_hash" => hash("request_uri".to_owned()),
         "query" => hash(format!("arg_{arg}")),
-        "header" => hash(format!("http_{}", arg.to_ascii_lowercase().replace('-', "_"))),
+        "header" => {
+            hash_on("vars_combinations", format!("$http_{}", arg.to_ascii_lowercase().replace('-', "_")));
+        }
         "cookie" => {
             let name = if arg.is_empty() { "lb" } else { arg.as_str() };
-            let secret =
+            let mut secret =
                 line.arg(2).map_or_else(|| format!("imported-session-secret-of-{name}"), str::to_owned);
+            if secret.len() < SECRET_BYTES {
+                secret.push_str(&format!("-imported-session-secret-of-{name}"));
+            }
             let affinity =
                 json!({"cookie": {"name": name, "http_only": true, "same_site": "lax"}, "secret": secret});
             settings.upstream.insert("session_affinity".to_owned(), affinity);

@@ -151,7 +151,7 @@ impl<'a> Runner<'a> {
             path if path.starts_with('/') && line.name() != "root" => Some(Condition::Path(path.to_owned())),
             path if path.starts_with('/') && line.words.len() > 2 => Some(Condition::Path(path.to_owned())),
             name if name.starts_with('@') => Some(named.get(&name[1..]).cloned().unwrap_or_else(|| {
-                // A matcher that could not be read closes its lines: it is none of the known conditions.
+                // A matcher that could not be read closes its lines: its condition is unknown.
                 Condition::Any(Vec::new())
             })),
             _ => None,

@@ -308,7 +308,7 @@ pub(super) fn decisions(
     internal
 }
 
-/// An empty text would have a type; Caddy's empty responses have none.
+/// An empty text would have a type; Caddy's empty responses have no such field.
 fn without_empty_body(decision: &mut Decision) {
     if let Target::Respond { body, .. } = &mut decision.target
         && body.as_deref() == Some("")
@@ -317,7 +317,7 @@ fn without_empty_body(decision: &mut Decision) {
     }
 }
 
-/// Adds the pages of a site after those of a proxy.
+/// Adds the pages of a site after the pages of a proxy.
 fn add_pages(decision: &mut Decision, pages: &[Value]) {
     let plugin = decision.plugins.entry("error-page".to_owned()).or_insert_with(|| json!({"pages": []}));
     if let Some(list) = plugin.get_mut("pages").and_then(Value::as_array_mut) {
@@ -325,7 +325,7 @@ fn add_pages(decision: &mut Decision, pages: &[Value]) {
     }
 }
 
-/// Whether errors of a decision go to the error pages: not what a line responds itself.
+/// Whether errors of a decision go to the error pages: responses of a line itself do not.
 fn is_covered(decision: &Decision) -> bool {
     match &decision.target {
         Target::Respond { body, .. } => body.is_none(),
@@ -497,7 +497,7 @@ pub(super) fn sort(sites: &mut [Known]) {
     });
 }
 
-/// What the conditions of no site match: 200 without a body.
+/// Requests that match no site: 200 without a body.
 pub(super) fn rest(sites: &[Known]) -> Vec<Decision> {
     let mut ports: Vec<u16> =
         sites.iter().flat_map(|known| known.addresses.iter().map(|address| address.port)).collect();

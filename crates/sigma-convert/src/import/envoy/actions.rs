@@ -225,7 +225,12 @@ fn cluster(model: &mut Model<'_>, action: &Tree, decision: &Decision) -> Result<
     let mut members = Vec::new();
     for part in items(weighted, "clusters") {
         let id = known(model, text(part, "name").unwrap_or_default())?;
-        members.push(json!({"upstream_id": id, "weight": integer(part, "weight").unwrap_or(0)}));
+        let weight = integer(part, "weight").unwrap_or(0);
+        // A cluster may be listed several times; a member is listed once.
+        match members.iter_mut().find(|member: &&mut Value| member["upstream_id"] == json!(id)) {
+            Some(member) => member["weight"] = json!(member["weight"].as_i64().unwrap_or(0) + weight),
+            None => members.push(json!({"upstream_id": id, "weight": weight})),
+        }
         for direction in ["request", "response"] {
             let mut changes = Changes::default();
             changes.take(model, part, direction);

@@ -8,7 +8,7 @@ use super::fields::{at, data, field, integer, is_true, items, kind, number, seco
 use super::headers::Changes;
 use super::matching::string_condition;
 
-/// What the filters of a connection manager do.
+/// The effects of the filters of a connection manager.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Filters {
     pub(super) plugins: Map<String, Value>,
@@ -301,7 +301,7 @@ fn mutations(model: &mut Model<'_>, conf: &Tree, filters: &mut Filters) {
     }
 }
 
-/// A CORS policy: the conditions on the origin, the fields of all responses, and those of preflights.
+/// A CORS policy: the conditions on the origin, the fields of all responses, and the fields of preflights.
 pub(super) struct Cors {
     pub(super) origins: Vec<Value>,
     pub(super) fields: Vec<(String, String)>,

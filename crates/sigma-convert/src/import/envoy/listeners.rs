@@ -98,7 +98,7 @@ fn listener_filters(model: &mut Model<'_>, listener: &Tree, fields: &mut Map<Str
     }
 }
 
-/// The conditions of a filter chain; the server names are also those of its certificate.
+/// The conditions of a filter chain; its certificate has the same server names.
 fn chain_conditions(model: &mut Model<'_>, chain: &Tree) -> (Vec<Value>, Vec<String>) {
     let Some(conditions) = field(chain, "filter_chain_match") else { return (Vec::new(), Vec::new()) };
     let names = field(conditions, "server_names").map(Tree::texts).unwrap_or_default();
@@ -148,7 +148,7 @@ fn filter_chain(
         };
         match kind(conf) {
             "HttpConnectionManager" => {
-                let scope = manager(model, conf, port, is_tls, conditions.clone(), closed.take(), plan);
+                let scope = connections(model, conf, port, is_tls, conditions.clone(), closed.take(), plan);
                 match field(conf, "route_config") {
                     Some(routes) => {
                         let mut decisions = std::mem::take(&mut plan.decisions);
@@ -231,7 +231,7 @@ const MANAGER: [&str; 46] = [
     "stream_error_on_invalid_http_message",
 ];
 
-fn manager(
+fn connections(
     model: &mut Model<'_>,
     conf: &Tree,
     port: u16,

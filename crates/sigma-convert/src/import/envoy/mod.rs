@@ -23,12 +23,12 @@ use super::source::{Files, Input, Place};
 use super::tree::{self, Content, Tree};
 use fields::{field, member};
 
-/// What is known while a file is converted.
+/// The state of the conversion of a file.
 struct Model<'a> {
     remarks: Remarks,
     access: &'a dyn Files,
     file: u16,
-    /// Clusters: the id of their upstream, or why there is none.
+    /// Clusters: the id of their upstream, or the reason why they have no upstream.
     clusters: HashMap<String, Result<String, String>>,
     upstreams: Vec<(String, Value)>,
     variables: Map<String, Value>,

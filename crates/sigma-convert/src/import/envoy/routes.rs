@@ -21,7 +21,7 @@ struct Levels<'t> {
     route: &'t Tree,
 }
 
-/// The domains of a virtual host: those of one kind, and those that end in `:*`.
+/// The domains of a virtual host: domains of one kind, and domains that end in `:*`.
 struct Domains<'d> {
     own: Vec<&'d Domain>,
     any_port: Vec<&'d Domain>,
@@ -341,7 +341,10 @@ fn per_filter(model: &mut Model<'_>, host: &Tree, route: &Tree, decision: &mut D
             if is_disabled && !plugin.is_empty() {
                 decision.plugins.remove(plugin);
             } else {
-                model.note(member.line, "The filter's own settings apply here, not those of this place.");
+                model.note(
+                    member.line,
+                    "The filter's own settings apply here, not the settings of this place.",
+                );
             }
         }
     }

@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_contains_only_called_helpers() {
+    fn code_has_only_the_functions_that_it_calls() {
         let code = function("  ngx.req.set_header(\"a\", lower(field(ngx.var.host, 1, \":\")))\n");
         assert!(
             code.contains("function lower")

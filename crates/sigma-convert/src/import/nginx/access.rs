@@ -67,6 +67,9 @@ pub(super) struct Guarded {
     pub(super) service_fields: Vec<String>,
 }
 
+/// Fields that `forward-auth` adds to the call, and nginx does not. An empty text removes one.
+const OWN_FIELDS: [&str; 2] = ["X-Forwarded-Method", "X-Forwarded-Normal-Path"];
+
 impl<'a> Converter<'a> {
     /// Returns the guards of a level.
     pub(super) fn guards(&mut self, level: &Rc<Level<'a>>, state: &State<'a>) -> Guarded {
@@ -256,7 +259,7 @@ impl<'a> Converter<'a> {
         if !rest.contains('/') {
             uri.push_str(path);
         }
-        let extra = self.service_headers(&entry.level, &inner);
+        let mut extra = self.service_headers(&entry.level, &inner);
         let answers: Vec<&Directive> = level.all(&["auth_request_set"]);
         let fields: Vec<String> = answers
             .iter()
@@ -277,9 +280,12 @@ impl<'a> Converter<'a> {
         if let Some(host) = host.filter(|host| host.arg(1) != "$proxy_host") {
             plugin["host"] = self.text(host, host.arg(1), &inner, &entry.level).into();
         }
-        if !extra.is_empty() {
-            plugin["extra_headers"] = Value::Object(extra);
+        for name in OWN_FIELDS {
+            if !extra.keys().any(|known| known.eq_ignore_ascii_case(name)) {
+                extra.insert(name.to_owned(), "".into());
+            }
         }
+        plugin["extra_headers"] = Value::Object(extra);
         if !fields.is_empty() {
             plugin["upstream_headers"] = json!(fields);
         }

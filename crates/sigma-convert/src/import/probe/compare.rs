@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Probe;
-use super::answer::Answer;
+use super::response::Response;
 
 /// Response fields that are not compared: they frame the message or differ from moment to moment.
 const IGNORED: [&str; 22] = [
@@ -47,20 +47,26 @@ pub struct Difference {
 
 /// Compares two responses. `authorities` are `host:port` of the two servers.
 #[must_use]
-pub fn differences(probe: &Probe, left: &Answer, right: &Answer, authorities: [&str; 2]) -> Vec<Difference> {
+pub fn differences(
+    probe: &Probe,
+    left: &Response,
+    right: &Response,
+    authorities: [&str; 2],
+) -> Vec<Difference> {
     let mut found = Vec::new();
     let mut add = |field: &str, left: Option<String>, right: Option<String>| {
         if left != right {
             found.push(Difference { field: field.to_owned(), left, right });
         }
     };
-    let word = |answer: &Answer| Some(answer.status.map_or("closed".to_owned(), |status| status.to_string()));
-    let is_fault = |answer: &Answer| answer.status.is_some_and(|status| FAULTS.contains(&status));
+    let word =
+        |answer: &Response| Some(answer.status.map_or("closed".to_owned(), |status| status.to_string()));
+    let is_fault = |answer: &Response| answer.status.is_some_and(|status| FAULTS.contains(&status));
     if is_fault(left) && is_fault(right) {
         return found;
     }
     add("status", word(left), word(right));
-    let location = |answer: &Answer, authority: &str| {
+    let location = |answer: &Response, authority: &str| {
         answer.field("location").map(|value| resolved(&value, probe, authority))
     };
     add("location", location(left, authorities[0]), location(right, authorities[1]));
@@ -71,7 +77,8 @@ pub fn differences(probe: &Probe, left: &Answer, right: &Answer, authorities: [&
     // The bodies of a gateway's own errors and redirects have their own texts.
     let has_body = left.status.is_some_and(|status| status < 300);
     if has_body && left.status == right.status {
-        let text = |answer: &Answer| Some(String::from_utf8_lossy(&answer.body).chars().take(200).collect());
+        let text =
+            |answer: &Response| Some(String::from_utf8_lossy(&answer.body).chars().take(200).collect());
         if left.body != right.body {
             add("body", text(left), text(right));
         }
@@ -83,7 +90,7 @@ pub fn differences(probe: &Probe, left: &Answer, right: &Answer, authorities: [&
         if !has_body && name == "content-type" {
             continue;
         }
-        let value = |answer: &Answer| answer.field(name).map(|value| value.replace("; ", ";"));
+        let value = |answer: &Response| answer.field(name).map(|value| value.replace("; ", ";"));
         add(name, value(left), value(right));
     }
     found
@@ -101,7 +108,7 @@ fn resolved(location: &str, probe: &Probe, authority: &str) -> String {
 }
 
 /// Cookies with their attributes, without values and dates.
-fn cookies(answer: &Answer) -> BTreeMap<String, String> {
+fn cookies(answer: &Response) -> BTreeMap<String, String> {
     let lines = answer.fields.iter().filter(|(name, _)| name == "set-cookie");
     lines
         .map(|(_, value)| {
@@ -121,8 +128,8 @@ fn cookies(answer: &Answer) -> BTreeMap<String, String> {
 mod tests {
     use super::*;
 
-    fn answer(text: &str) -> Answer {
-        Answer::parse(text.replace('\n', "\r\n").as_bytes(), false)
+    fn answer(text: &str) -> Response {
+        Response::parse(text.replace('\n', "\r\n").as_bytes(), false)
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Requests that show whether a conversion behaves like its original.
 
-pub mod answer;
 pub mod compare;
+pub mod response;
 
 use serde_json::{Value, json};
 

@@ -77,7 +77,7 @@ impl Branch {
     }
 
     /// Splits the branch by a condition: where it holds, and where it does not. The second one needs no condition, as
-    /// its decisions come after those of the first, which take all requests of the condition.
+    /// its decisions come after the decisions of the first, which take all requests of the condition.
     pub(super) fn split(self, condition: Value) -> (Branch, Branch) {
         let other = self.clone();
         let mut holds = self;
@@ -143,7 +143,7 @@ impl Branch {
                     (true, _) => Ok(Begins::Always),
                     (false, false) => Ok(Begins::Never),
                     (false, true) => {
-                        Err("This prefix depends on what a regular expression finds.".to_owned())
+                        Err("This prefix depends on the match of a regular expression.".to_owned())
                     }
                 };
             }
@@ -209,7 +209,7 @@ impl Branch {
         self.rewrite = Rewrite::Fixed(path.to_owned());
     }
 
-    /// Replaces what a pattern matches in the path; requests without a match go on unchanged.
+    /// Replaces the matches of a pattern in the path; requests without a match go on unchanged.
     pub(super) fn replace_regex(self, pattern: &str, template: &str) -> Result<Vec<Branch>, String> {
         if !self.has_own_path() {
             return Err("The path cannot be changed by a regular expression after another change.".to_owned());

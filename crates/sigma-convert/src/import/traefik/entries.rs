@@ -122,7 +122,7 @@ fn entry_point(
             false => texts(proxy, "trustedips"),
         };
         point.fields.insert("proxy_protocol".to_owned(), json!({"trusted": trusted}));
-        let text = "Connections of these peers must begin with a header, and those of others must not.";
+        let text = "Connections of these peers must begin with a header, and other connections must not.";
         model.remarks.guard_differs(at_line(proxy), text);
     }
     if let Some(forwarded) = field(conf, "forwardedheaders") {

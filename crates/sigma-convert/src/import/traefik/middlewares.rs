@@ -17,7 +17,7 @@ const MAX_CHAINS: usize = 16;
 /// Variables that redirects need, by name.
 pub(super) type Variables = Map<String, Value>;
 
-/// What middlewares add besides the branches.
+/// The additions of middlewares besides the branches.
 #[derive(Debug, Default)]
 pub(super) struct Added {
     /// Own variables of the document.
@@ -206,7 +206,7 @@ fn redirect_regex(
             .remarks
             .differs(middleware.place, "The pattern sees the path before other middlewares changed it.");
     }
-    // What the pattern does not match stays around the replacement.
+    // Text that the pattern does not match stays around the replacement.
     let anchored_start = pattern.starts_with('^');
     let anchored_end = pattern.ends_with('$') || pattern.ends_with("(.*)") || pattern.ends_with("(.+)");
     let count = regex::Regex::new(&pattern).map_or(1, |regex| regex.captures_len());

@@ -1,4 +1,4 @@
-//! What all files say together: static settings, and named routers, services and middlewares of each provider.
+//! The content of all files together: static settings, and named routers, services and middlewares of each provider.
 
 use super::super::remarks::Remarks;
 use super::super::source::{Files, Place};
@@ -23,12 +23,12 @@ pub(super) struct Named {
 }
 
 impl Named {
-    /// Returns the place of a part of the element.
+    /// Returns where a part of the element is.
     pub(super) fn at(&self, tree: &Tree) -> Place {
         Place { file: self.place.file, line: tree.line }
     }
 
-    /// Returns the place of a field, or of the element.
+    /// Returns where a field is, or the element.
     pub(super) fn field(&self, tree: &Tree, name: &str) -> Place {
         fields::member(tree, name)
             .map_or(self.place, |member| Place { file: self.place.file, line: member.line })

@@ -379,7 +379,7 @@ fn affinity(model: &mut Model<'_>, service: &Named, cookie: &Tree) -> Value {
     let text_of_remark = match text(cookie, "name") {
         Some(_) => "The cookie has a keyed hash; change `secret` to a text of your own.",
         None => {
-            "Traefik makes the cookie's name of a hash, so sessions begin anew; change `secret` to a text of your own."
+            "Traefik makes the cookie's name of a hash, so sessions begin again; change `secret` to a text of your own."
         }
     };
     model.remarks.differs(Place { file: service.place.file, line: cookie.line }, text_of_remark);

@@ -91,7 +91,7 @@ fn acme(model: &mut Model<'_>, plan: &mut Plan) -> bool {
                 let text = "Sigma proves names by `acme.dns`: dynamic updates or a program of your own.";
                 model.remarks.gap(Place { file, line: dns.line }, text);
             }
-            let text = "Check `acme`: certificates are ordered anew and stored in `acme.storage`.";
+            let text = "Check `acme`: certificates are ordered again and stored in `acme.storage`.";
             model.remarks.differs(place, text);
             plan.settings.insert("acme".to_owned(), acme);
             return true;
@@ -154,7 +154,7 @@ fn client_auth(
     match kind {
         "NoClientCert" | "RequestClientCert" => return Ok(()),
         "RequireAndVerifyClientCert" | "VerifyClientCertIfGiven" => {}
-        _ => return Err(format!("`{kind}` accepts certificates of anybody, which Sigma does not.")),
+        _ => return Err(format!("`{kind}` accepts certificates of every client, which Sigma does not.")),
     }
     if kind == "VerifyClientCertIfGiven" {
         let text = "Sigma demands the certificate that Traefik only verifies if it is there.";

@@ -51,7 +51,7 @@ fn the_overview_shows_the_way_of_a_request() {
     }
     assert_eq!(browser.eval("return document.querySelectorAll('.overview .edge').length;"), json!(4));
     browser.picture("overview");
-    // The search keeps the items on the way of what it finds.
+    // The search keeps the items on the way of its hits.
     browser.write("//input[@type='search']", &node);
     browser.await_true("document.querySelectorAll('.overview .box').length === 4");
     browser.write("//input[@type='search']", " xyzzy");

@@ -5,7 +5,7 @@ pub const MOST_BYTES: usize = 4 << 20;
 
 /// A response.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Answer {
+pub struct Response {
     /// The status; None if the connection ended without a response.
     pub status: Option<u16>,
     /// Fields in their order, with names in lower case.
@@ -14,19 +14,19 @@ pub struct Answer {
     pub body: Vec<u8>,
 }
 
-impl Answer {
+impl Response {
     /// Parses everything that came on a connection. Interim responses are skipped.
     #[must_use]
-    pub fn parse(bytes: &[u8], is_head: bool) -> Answer {
+    pub fn parse(bytes: &[u8], is_head: bool) -> Response {
         let mut rest = bytes;
         loop {
-            let Some((answer, after)) = head(rest) else { return Answer::default() };
+            let Some((answer, after)) = head(rest) else { return Response::default() };
             if answer.status.is_some_and(|status| (100..200).contains(&status) && status != 101) {
                 rest = after;
                 continue;
             }
             let body = if is_head { Vec::new() } else { answer.body_of(after) };
-            return Answer { body, ..answer };
+            return Response { body, ..answer };
         }
     }
 
@@ -77,7 +77,7 @@ impl Answer {
 }
 
 /// Parses a head and returns the bytes after it.
-fn head(bytes: &[u8]) -> Option<(Answer, &[u8])> {
+fn head(bytes: &[u8]) -> Option<(Response, &[u8])> {
     let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
     let text = String::from_utf8_lossy(&bytes[..end]);
     let mut lines = text.split("\r\n");
@@ -89,7 +89,7 @@ fn head(bytes: &[u8]) -> Option<(Answer, &[u8])> {
     let fields = lines.filter_map(|line| line.split_once(':'));
     let fields =
         fields.map(|(name, value)| (name.trim().to_ascii_lowercase(), value.trim().to_owned())).collect();
-    Some((Answer { status, fields, body: Vec::new() }, &bytes[end + 4..]))
+    Some((Response { status, fields, body: Vec::new() }, &bytes[end + 4..]))
 }
 
 /// Returns the content of chunks, and whether the last one is there.
@@ -122,15 +122,15 @@ mod tests {
     #[test]
     fn responses_are_parsed() {
         let text = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nA: 1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
-        let answer = Answer::parse(text, false);
+        let answer = Response::parse(text, false);
         assert_eq!((answer.status, answer.body.as_slice()), (Some(200), &b"abc"[..]));
         assert_eq!(answer.field("a").as_deref(), Some("1"));
-        assert!(Answer::is_whole(text, false));
-        assert!(!Answer::is_whole(&text[..text.len() - 8], false));
-        assert!(Answer::is_whole(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nab", false));
-        assert!(!Answer::is_whole(b"HTTP/1.1 200 OK\r\n\r\nab", false));
+        assert!(Response::is_whole(text, false));
+        assert!(!Response::is_whole(&text[..text.len() - 8], false));
+        assert!(Response::is_whole(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nab", false));
+        assert!(!Response::is_whole(b"HTTP/1.1 200 OK\r\n\r\nab", false));
         for text in [&b""[..], b"x", b"HTTP/1.1 200", b"\r\n\r\n"] {
-            assert_eq!(Answer::parse(text, false).status, None);
+            assert_eq!(Response::parse(text, false).status, None);
         }
     }
 }
