@@ -306,6 +306,9 @@ fn configurations_in_the_documents_are_valid() {
         issued.files(dir.path(), name);
     }
     fs::write(dir.path().join("ecdsa.ocsp"), [0x30, 0]).unwrap();
+    // The pair that the page on HTTP/3 makes.
+    fs::write(dir.path().join("cert.pem"), &issued.cert).unwrap();
+    fs::write(dir.path().join("key.pem"), &issued.key).unwrap();
     fs::create_dir_all(dir.path().join("lua/apisix/plugins")).unwrap();
     let greet = block("docs/lua-plugins.md", "lua", "priority = 1000");
     fs::write(dir.path().join("lua/apisix/plugins/greet.lua"), greet).unwrap();
