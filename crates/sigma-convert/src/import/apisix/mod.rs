@@ -84,9 +84,8 @@ impl Reader<'_> {
 
     fn resources(&mut self, key: &str, value: &Value) {
         let list = value.as_array().cloned().unwrap_or_default();
-        for at in 0..list.len() {
-            let pointer = format!("{key}[{at}]");
-            self.remark(&pointer, &list[at], Verdict::Done, "");
+        for (at, item) in list.iter().enumerate() {
+            self.remark(&format!("{key}[{at}]"), item, Verdict::Done, "");
         }
         match self.plan.resources.entry(key).or_insert_with(|| json!([])) {
             Value::Array(known) => known.extend(list),

@@ -75,8 +75,7 @@ fn upstream(model: &mut Model<'_>, cluster: &Tree) -> Result<Value, String> {
             nodes.push(node(endpoint, priority)?);
         }
     }
-    for address in items(cluster, "hosts") {
-        let _ = address;
+    if !items(cluster, "hosts").is_empty() {
         return Err("`hosts` is of Envoy's API v2: use `load_assignment`".to_owned());
     }
     let connect = seconds(cluster, "connect_timeout").filter(|it| *it > 0.0).unwrap_or(5.0);

@@ -36,9 +36,7 @@ impl<'a> Converter<'a> {
         if !valid.is_empty() {
             cache.insert("valid".to_owned(), json!(valid));
         }
-        for (rest, key) in [("_bypass", "bypass")] {
-            self.cache_texts(level, &name(rest), key, state, &mut cache);
-        }
+        self.cache_texts(level, &name("_bypass"), "bypass", state, &mut cache);
         self.cache_texts(level, &format!("{family}_no_cache"), "no_store", state, &mut cache);
         if let Some(uses) = level.text(&name("_min_uses")).and_then(|text| text.parse::<u64>().ok()) {
             cache.insert("min_uses".to_owned(), uses.clamp(1, 1000).into());

@@ -154,10 +154,8 @@ impl<'a> Converter<'a> {
             decision.plugins.insert("gzip".to_owned(), gzip(level));
         }
         let is_text = matches!(&decision.target, Target::Respond { body: Some(_), .. } | Target::Drop);
-        if !is_text {
-            if let Some(pages) = self.error_pages(level, state) {
-                decision.plugins.insert("error-page".to_owned(), pages);
-            }
+        if !is_text && let Some(pages) = self.error_pages(level, state) {
+            decision.plugins.insert("error-page".to_owned(), pages);
         }
         if let Some(rate) = level.text("limit_rate").and_then(size).filter(|rate| *rate > 0) {
             let after = level.text("limit_rate_after").and_then(size).unwrap_or(0);

@@ -107,10 +107,7 @@ impl<'a> Converter<'a> {
                     let value = self.global_text(entry, entry.arg(0));
                     match pattern {
                         "default" => default.clone_from(&value),
-                        pattern
-                            if has_hosts && pattern.contains(['*'])
-                                || has_hosts && pattern.starts_with('.') =>
-                        {
+                        pattern if has_hosts && (pattern.contains('*') || pattern.starts_with('.')) => {
                             hosts.insert(pattern.to_owned(), value.clone().into());
                         }
                         pattern => {

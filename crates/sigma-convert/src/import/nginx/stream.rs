@@ -144,10 +144,10 @@ impl<'a> Converter<'a> {
         if session.kind == "tls" && session.is_preread {
             route.insert("tls".to_owned(), "passthrough".into());
         }
-        if session.is_udp {
-            if let Some(number) = level.text("proxy_responses").and_then(|text| text.parse::<u64>().ok()) {
-                route.insert("udp".to_owned(), json!({"responses": number}));
-            }
+        if session.is_udp
+            && let Some(number) = level.text("proxy_responses").and_then(|text| text.parse::<u64>().ok())
+        {
+            route.insert("udp".to_owned(), json!({"responses": number}));
         }
         let mut plugins = Map::new();
         let rules = level.all(&["allow", "deny"]);
@@ -167,11 +167,12 @@ impl<'a> Converter<'a> {
         if let Some(plugin) = addresses.plugin() {
             plugins.insert("ip-restriction".to_owned(), plugin);
         }
-        if let Some(limit) = level.last("limit_conn") {
-            if let Ok(number) = limit.arg(1).parse::<u64>() {
-                let plugin = json!({"conn": number.max(1), "burst": 0, "default_conn_delay": 0.1, "key": "remote_addr"});
-                plugins.insert("limit-conn".to_owned(), plugin);
-            }
+        if let Some(limit) = level.last("limit_conn")
+            && let Ok(number) = limit.arg(1).parse::<u64>()
+        {
+            let plugin =
+                json!({"conn": number.max(1), "burst": 0, "default_conn_delay": 0.1, "key": "remote_addr"});
+            plugins.insert("limit-conn".to_owned(), plugin);
         }
         if !plugins.is_empty() {
             route.insert("plugins".to_owned(), Value::Object(plugins));

@@ -392,11 +392,11 @@ fn affinity(model: &mut Model<'_>, service: &Named, cookie: &Tree) -> Value {
             conf[target] = value.into();
         }
     }
-    if let Some(same) = text(cookie, "samesite").map(str::to_ascii_lowercase) {
-        if ["lax", "strict", "none"].contains(&same.as_str()) && (same != "none" || is_true(cookie, "secure"))
-        {
-            conf["same_site"] = same.into();
-        }
+    if let Some(same) = text(cookie, "samesite").map(str::to_ascii_lowercase)
+        && ["lax", "strict", "none"].contains(&same.as_str())
+        && (same != "none" || is_true(cookie, "secure"))
+    {
+        conf["same_site"] = same.into();
     }
     if let Some(age) = field(cookie, "maxage").and_then(Tree::integer).filter(|age| *age > 0) {
         conf["max_age"] = age.into();
@@ -494,11 +494,7 @@ fn transport(
                 .ok_or_else(|| format!("the serversTransport `{name}` is not in the files"))?,
         ),
         None => {
-            let default = model
-                .statics
-                .iter()
-                .find_map(|it| Some((it.file, field(&it.tree, "serverstransport")?.clone())));
-            default
+            model.statics.iter().find_map(|it| Some((it.file, field(&it.tree, "serverstransport")?.clone())))
         }
     };
     let is_tls = scheme == "https";

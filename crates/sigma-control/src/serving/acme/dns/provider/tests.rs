@@ -247,7 +247,10 @@ fn settings(provider: &str, endpoint: &str, secret: &str) -> AcmeDns {
     serde_json::from_value(json!({ provider: own })).unwrap()
 }
 
-const PROVIDERS: [(&str, fn(&Asked, &Records) -> Reply); 4] =
+/// The responses of a provider.
+type Provide = fn(&Asked, &Records) -> Reply;
+
+const PROVIDERS: [(&str, Provide); 4] =
     [("cloudflare", cloudflare), ("digitalocean", digitalocean), ("ovh", ovh), ("route53", route53)];
 
 #[tokio::test]
