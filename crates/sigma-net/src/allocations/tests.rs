@@ -28,13 +28,16 @@ fn freed_block(size: usize) {
     drop(std::hint::black_box(vec![1_u8; size]));
 }
 
+/// Bytes of code within which a function allocates.
+const CODE_BYTES: usize = 64;
+
 /// Returns the allocations made in a function of this file.
 fn made_in(found: &Allocations, function: usize) -> (Amount, Amount) {
     let (mut allocated, mut in_use) = (Amount::default(), Amount::default());
-    // Its code is short, and the other function may follow it.
+    // Its code has some 50 bytes, and other functions of this file, which allocate too, may follow it.
     let is_of = |call: &u64| {
         let before = [KEPT as usize, FREED as usize].into_iter().filter(|start| *start < *call as usize);
-        before.max() == Some(function) && *call as usize - function < 512
+        before.max() == Some(function) && *call as usize - function < CODE_BYTES
     };
     for stack in found.stacks.iter().filter(|stack| stack.calls.iter().any(is_of)) {
         allocated.objects += stack.allocated.objects;
