@@ -24,7 +24,7 @@ pub(super) struct Lead {
     /// The holder, for people who look into the store.
     holder: Bytes,
     lease: Duration,
-    held: Mutex<Option<Held>>,
+    held: Arc<Mutex<Option<Held>>>,
 }
 
 #[derive(Clone, Copy)]
@@ -36,7 +36,7 @@ struct Held {
 
 impl Lead {
     pub(super) fn new(store: Arc<dyn Store>, key: String, holder: Bytes, lease: Duration) -> Lead {
-        Lead { store, key, holder, lease, held: Mutex::default() }
+        Lead { store, key, holder, lease, held: Arc::default() }
     }
 
     /// How long a holder may wait until it asks for more.
@@ -50,7 +50,7 @@ impl Lead {
     }
 
     async fn hold_at(&self, now: Instant) -> bool {
-        let mut held = self.held.lock().await;
+        let mut held = Arc::clone(&self.held).lock_owned().await;
         *held = held.filter(|held| self.is_valid(held, now));
         let condition = match &*held {
             Some(held) if now.duration_since(held.renewed) < self.period() => return true,
@@ -58,16 +58,21 @@ impl Lead {
             None => Condition::Absent { key: self.key.clone() },
         };
         let write = Write::Put { key: self.key.clone(), value: self.holder.clone(), ttl: Some(self.lease) };
-        let written =
-            self.store.commit(Transaction { conditions: vec![condition], writes: vec![write] }).await;
-        match written {
-            // The lease counts from before the store was asked.
-            Ok(revision) => *held = Some(Held { revision, renewed: now }),
-            Err(StoreError::Conflict) => *held = None,
-            // The result of the write is unknown: the lead ends when its lease does.
-            Err(_) => {}
-        }
-        held.is_some()
+        let transaction = Transaction { conditions: vec![condition], writes: vec![write] };
+        let store = Arc::clone(&self.store);
+        // A task of its own: a caller may leave before the store responds, and the key would then have a
+        // revision that is not known here.
+        let renewal = tokio::spawn(async move {
+            match store.commit(transaction).await {
+                // The lease counts from before the store was asked.
+                Ok(revision) => *held = Some(Held { revision, renewed: now }),
+                Err(StoreError::Conflict) => *held = None,
+                // The result of the write is unknown: the lead ends when its lease does.
+                Err(_) => {}
+            }
+            held.is_some()
+        });
+        renewal.await.unwrap_or(false)
     }
 
     /// Ready when this gateway has lost the lead; it is renewed until then.
@@ -110,8 +115,11 @@ impl Lead {
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::{Notify, Semaphore};
+
     use super::*;
     use crate::store::memory::Memory;
+    use crate::store::{Contents, Pending, Record, StoreStatus, Watch};
 
     const KEY: &str = "data_plane/acme/leader";
 
@@ -171,5 +179,66 @@ mod tests {
         }
         assert_eq!(written, [1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 3, 3]);
         assert!(one.commit_at(start + Duration::from_secs(20), put("x")).await.is_ok());
+    }
+
+    /// A store that responds to a transaction only when the test lets it.
+    struct Slow {
+        inner: Arc<Memory>,
+        written: Notify,
+        responses: Semaphore,
+    }
+
+    impl Store for Slow {
+        fn load(&self) -> Pending<'_, Contents> {
+            self.inner.load()
+        }
+
+        fn get<'a>(&'a self, key: &'a str) -> Pending<'a, Option<Record>> {
+            self.inner.get(key)
+        }
+
+        fn list<'a>(&'a self, prefix: &'a str) -> Pending<'a, Vec<Record>> {
+            self.inner.list(prefix)
+        }
+
+        fn commit(&self, transaction: Transaction) -> Pending<'_, u64> {
+            Box::pin(async move {
+                let revision = self.inner.commit(transaction).await;
+                self.written.notify_one();
+                self.responses.acquire().await.expect("never closed").forget();
+                revision
+            })
+        }
+
+        fn next_id(&self) -> Pending<'_, u64> {
+            self.inner.next_id()
+        }
+
+        fn watch(self: Arc<Self>, revision: u64) -> Watch {
+            Arc::clone(&self.inner).watch(revision)
+        }
+
+        fn status(&self) -> StoreStatus {
+            self.inner.status()
+        }
+    }
+
+    /// An order may end while the lead is renewed: its certificate is still written.
+    #[tokio::test]
+    async fn a_renewal_ends_though_its_caller_left() {
+        let store = Slow { inner: Arc::default(), written: Notify::new(), responses: Semaphore::new(1) };
+        let store = Arc::new(store);
+        let lease = Duration::from_secs(15);
+        let one = Lead::new(Arc::clone(&store) as _, KEY.to_owned(), Bytes::new(), lease);
+        let start = Instant::now();
+        assert!(one.hold_at(start).await);
+        store.written.notified().await;
+        let later = start + one.period();
+        tokio::select! {
+            _ = one.hold_at(later) => panic!("the store has not responded"),
+            () = store.written.notified() => {}
+        }
+        store.responses.add_permits(2);
+        assert!(one.commit_at(later, put("x")).await.is_ok());
     }
 }
