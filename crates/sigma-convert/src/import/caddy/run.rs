@@ -106,7 +106,7 @@ impl<'a> Runner<'a> {
         Runner { remarks, access, variables, upstreams, routes, response_matchers, order, folder, depth: 0 }
     }
 
-    /// Runs lines. Each branch is replaced in its place, so the first match still wins.
+    /// Runs lines. The order of the branches stays, so the first match still wins.
     pub(super) fn run(
         &mut self,
         lines: &[Line],
@@ -399,7 +399,7 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// Replaces each branch that goes on, in its place.
+/// Replaces each branch that goes on. The order of the branches stays.
 pub(super) fn map(branches: Vec<Branch>, mut change: impl FnMut(Branch) -> Vec<Branch>) -> Vec<Branch> {
     let mut out = Vec::with_capacity(branches.len());
     for branch in branches {
