@@ -105,17 +105,22 @@ impl Stream {
         matches!(self, Stream::Tcp(_))
     }
 
-    /// Moves available bytes into an empty pipe; 0 is the end of the stream.
+    /// Moves available bytes into an empty pipe, at most `most`; 0 is the end of the stream.
     ///
     /// # Errors
     /// Returns the error of the operating system. Without support it is [`io::ErrorKind::Unsupported`], and nothing
     /// was read.
-    pub fn poll_splice_into(&mut self, cx: &mut Context<'_>, pipe: &mut Pipe) -> Poll<io::Result<usize>> {
+    pub fn poll_splice_into(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipe: &mut Pipe,
+        most: usize,
+    ) -> Poll<io::Result<usize>> {
         let (Stream::Tcp(socket), Some(ends)) = (self, &pipe.ends) else { return Poll::Ready(Err(cannot())) };
         loop {
             ready!(socket.poll_read_ready(cx))?;
             // The pipe is empty: only the socket can make it wait.
-            match socket.try_io(Interest::READABLE, || pass(&*socket, &ends.write, PIPE_BYTES)) {
+            match socket.try_io(Interest::READABLE, || pass(&*socket, &ends.write, most.min(PIPE_BYTES))) {
                 Ok(n) => {
                     pipe.held += n;
                     return Poll::Ready(Ok(n));
@@ -193,9 +198,9 @@ mod tests {
         let ((mut from, mut sender), (mut to, mut reader)) = (pair().await, pair().await);
         let mut noop = Context::from_waker(std::task::Waker::noop());
         let mut pipe = Pipe::take().expect("a pipe");
-        assert!(from.poll_splice_into(&mut noop, &mut pipe).is_pending());
+        assert!(from.poll_splice_into(&mut noop, &mut pipe, PIPE_BYTES).is_pending());
         sender.write_all(b"hello").await.expect("write");
-        assert_eq!(poll_fn(|cx| from.poll_splice_into(cx, &mut pipe)).await.expect("read"), 5);
+        assert_eq!(poll_fn(|cx| from.poll_splice_into(cx, &mut pipe, PIPE_BYTES)).await.expect("read"), 5);
         assert_eq!(pipe.held(), 5);
         let mut other = Pipe::take().expect("another one");
         drop(pipe);
@@ -205,7 +210,7 @@ mod tests {
             "what it held is gone"
         );
         sender.write_all(b" world").await.expect("write");
-        assert_eq!(poll_fn(|cx| from.poll_splice_into(cx, &mut other)).await.expect("read"), 6);
+        assert_eq!(poll_fn(|cx| from.poll_splice_into(cx, &mut other, PIPE_BYTES)).await.expect("read"), 6);
         while other.held() > 0 {
             poll_fn(|cx| to.poll_splice_from(cx, &mut other)).await.expect("write");
         }
@@ -213,7 +218,10 @@ mod tests {
         reader.read_exact(&mut read).await.expect("read");
         assert_eq!(&read, b" world");
         drop(sender);
-        assert_eq!(poll_fn(|cx| from.poll_splice_into(cx, &mut other)).await.expect("the end"), 0);
+        assert_eq!(
+            poll_fn(|cx| from.poll_splice_into(cx, &mut other, PIPE_BYTES)).await.expect("the end"),
+            0
+        );
         drop(other);
         assert_eq!(PIPES.with_borrow(|pipes| (pipes.count, pipes.idle.len())), (1, 1));
     }
@@ -232,7 +240,8 @@ mod tests {
         let (near, _far) = tokio::net::UnixStream::pair().expect("a pair of sockets");
         let (mut stream, mut pipe) = (Stream::Unix(near), Pipe::take().expect("a pipe"));
         assert!(!stream.can_splice());
-        let error = poll_fn(|cx| stream.poll_splice_into(cx, &mut pipe)).await.expect_err("it cannot");
+        let error =
+            poll_fn(|cx| stream.poll_splice_into(cx, &mut pipe, PIPE_BYTES)).await.expect_err("it cannot");
         assert_eq!(error.kind(), io::ErrorKind::Unsupported);
     }
 }

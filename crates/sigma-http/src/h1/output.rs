@@ -70,6 +70,11 @@ impl Output {
         self.total
     }
 
+    /// Counts `n` bytes that were written after the queue and not from it.
+    pub fn bypassed(&mut self, n: usize) {
+        self.total += n as u64;
+    }
+
     /// Returns the buffer for encoded heads. Use it only while [`Output::has_room`].
     pub fn front(&mut self) -> &mut Vec<u8> {
         if self.front.capacity() == 0 {

@@ -16,6 +16,16 @@ pub(super) trait Source {
     /// Returns the next frame of the body.
     fn poll_frame(&mut self, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>>;
 
+    /// Moves bytes of the body to the client's queue without reading them; None if they have to be read
+    /// ([`Connection::poll_splice_to`]).
+    fn poll_splice_to(
+        &mut self,
+        _down: &mut Downstream<'_>,
+        _task: &mut task::Context<'_>,
+    ) -> Option<Poll<Result<(), Fault>>> {
+        None
+    }
+
     /// Returns the bytes written to the source.
     fn bytes_written(&self) -> u64 {
         0
@@ -30,6 +40,14 @@ pub(super) trait Source {
 impl Source for Connection {
     fn poll_frame(&mut self, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>> {
         Connection::poll_frame(self, task)
+    }
+
+    fn poll_splice_to(
+        &mut self,
+        down: &mut Downstream<'_>,
+        task: &mut task::Context<'_>,
+    ) -> Option<Poll<Result<(), Fault>>> {
+        Connection::poll_splice_to(self, down, task)
     }
 
     fn bytes_written(&self) -> u64 {
@@ -202,6 +220,21 @@ impl Delivery {
             // and no task is registered for the source's next bytes.
             let mut starved = false;
             while !self.ended && self.fault.is_none() && down.has_room() {
+                match self.poll_splice(source, down, ctx, task) {
+                    Some(Poll::Ready(Ok(()))) => {
+                        *progressed = true;
+                        continue;
+                    }
+                    Some(Poll::Ready(Err(fault))) => {
+                        self.fault = Some(fault);
+                        continue;
+                    }
+                    Some(Poll::Pending) => {
+                        starved = true;
+                        break;
+                    }
+                    None => {}
+                }
                 match self.poll_frame(source, ctx, progressed, task) {
                     Poll::Ready(Ok(Frame::Data(data))) if data.is_empty() => {}
                     Poll::Ready(Ok(frame)) => {
@@ -227,6 +260,18 @@ impl Delivery {
                 (Poll::Ready(Ok(())), None) => {}
             }
         }
+    }
+
+    /// Moves bytes past the memory of this process, if nothing needs to see them.
+    fn poll_splice(
+        &self,
+        source: &mut impl Source,
+        down: &mut Downstream<'_>,
+        ctx: &Context,
+        task: &mut task::Context<'_>,
+    ) -> Option<Poll<Result<(), Fault>>> {
+        let is_seen = !self.filters.is_empty() || self.head.is_some() || ctx.paces.is_some();
+        if is_seen || self.exhausted { None } else { source.poll_splice_to(down, task) }
     }
 
     fn poll_frame(

@@ -457,6 +457,18 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
             // As in `Delivery::poll`: after a flush the client is polled again before it is awaited.
             let mut starved = false;
             while self.upload == Upload::Running && self.up.has_room() {
+                match body.poll_splice(self.down, self.up, ctx, task) {
+                    Some(Poll::Ready(Ok(()))) => {
+                        self.progressed = true;
+                        continue;
+                    }
+                    Some(Poll::Ready(Err(fault))) => return Err(fault),
+                    Some(Poll::Pending) => {
+                        starved = true;
+                        break;
+                    }
+                    None => {}
+                }
                 match body.poll_frame(self.down, ctx, task) {
                     Poll::Ready(Ok(frame)) => {
                         body.invitation = None;

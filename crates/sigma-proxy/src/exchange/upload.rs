@@ -8,7 +8,7 @@ use sigma_net::Deadline;
 use sigma_plugin::body::poll_filtered;
 use sigma_plugin::pace::Direction;
 use sigma_plugin::{BodyFilter, Context, Frames};
-use sigma_wire::Downstream;
+use sigma_wire::{Connection, Downstream};
 
 use super::intake::Intake;
 use super::sanitize;
@@ -141,6 +141,20 @@ impl RequestBody {
             }))?;
         self.keep(&frame);
         Poll::Ready(Ok(frame))
+    }
+
+    /// Moves bytes of the client to the queue of `up` without reading them; None if they have to be read
+    /// ([`Downstream::poll_splice_to`]), or something needs to see or to keep them.
+    pub(super) fn poll_splice(
+        &mut self,
+        down: &mut Downstream<'_>,
+        up: &mut Connection,
+        ctx: &Context,
+        task: &mut task::Context<'_>,
+    ) -> Option<Poll<Result<(), Fault>>> {
+        let is_read = self.in_memory || self.taken < self.read.len() || !self.filters.is_empty();
+        let is_seen = ctx.paces.is_some() || ctx.request_copy.is_some();
+        if is_read || is_seen || self.ended || !self.lost { None } else { down.poll_splice_to(up, task) }
     }
 
     fn keep(&mut self, frame: &Frame) {

@@ -237,7 +237,7 @@ impl RelayDirection {
     /// Reads more into a pipe. None without a free pipe, or if the system does not allow it.
     fn poll_splice(&mut self, from: &mut Stream, cx: &mut Context<'_>) -> Option<Poll<io::Result<usize>>> {
         let mut pipe = self.pipe.take().or_else(Pipe::take)?;
-        let taken = from.poll_splice_into(cx, &mut pipe);
+        let taken = from.poll_splice_into(cx, &mut pipe, usize::MAX);
         match &taken {
             Poll::Ready(Ok(n)) if *n > 0 => {
                 self.is_bulk = *n >= BULK_LEFT;

@@ -1,21 +1,25 @@
 //! The client side of HTTP/1.1.
 
+use std::io;
 use std::task::{Context, Poll, ready};
 
-use sigma_http::h1::{self, BodyReader, Framing, HeadLimits, Output};
+use sigma_http::h1::{self, BodyReader, Framing, HeadLimits};
 use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, Method, RequestHead, ResponseHead};
 use sigma_net::{Deadline, Stream};
 
-use super::flush;
+use super::outgoing::Outgoing;
+use super::server::Server;
 use crate::rest::Rest;
 use crate::rules::{self, bad_response};
+
+const BROKEN_WITHIN_BODY: &str = "the connection broke within the body";
 
 /// A connection to a node, with at most one request on it.
 #[derive(Debug)]
 pub struct Client {
     stream: Stream,
     input: Chunk,
-    output: Output,
+    output: Outgoing,
     reader: BodyReader,
     length: BodyLength,
     pub(crate) deadline: Deadline,
@@ -51,7 +55,7 @@ impl Client {
         Client {
             stream,
             input: Chunk::empty(),
-            output: Output::default(),
+            output: Outgoing::default(),
             reader: BodyReader::Done,
             length: BodyLength::None,
             deadline,
@@ -94,7 +98,7 @@ impl Client {
     }
 
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
-        flush(&mut self.stream, &mut self.output, cx).map_err(|_| terminated())
+        self.output.poll_flush(&mut self.stream, cx).map_err(|_| terminated())
     }
 
     pub(crate) fn poll_head(
@@ -173,7 +177,7 @@ impl Client {
                     return Poll::Ready(self.reader.end_of_stream().map_err(incomplete));
                 }
                 Poll::Ready(Err(Ended::Broken)) => {
-                    return Poll::Ready(Err(incomplete("the connection broke within the body")));
+                    return Poll::Ready(Err(incomplete(BROKEN_WITHIN_BODY)));
                 }
                 Poll::Pending => {
                     // The client is the faster one again.
@@ -195,6 +199,45 @@ impl Client {
             Err(_) => self.ended = Some(Ended::Broken),
         }
         Poll::Ready(self.ended.map_or(Ok(()), Err))
+    }
+
+    /// See [`crate::Connection::poll_splice_to`].
+    pub(crate) fn poll_splice_to(
+        &mut self,
+        client: &mut Server,
+        cx: &mut Context<'_>,
+    ) -> Option<Poll<Result<(), Fault>>> {
+        if !self.input.is_empty() || self.ended.is_some() {
+            return None;
+        }
+        Some(match client.poll_splice_from(&mut self.stream, &mut self.reader, cx)? {
+            Poll::Ready(Ok(0)) => {
+                self.ended = Some(Ended::InOrder);
+                Poll::Ready(self.reader.end_of_stream().map(|_| ()).map_err(incomplete))
+            }
+            Poll::Ready(Ok(n)) => {
+                self.received += n;
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Err(_)) => {
+                self.ended = Some(Ended::Broken);
+                Poll::Ready(Err(incomplete(BROKEN_WITHIN_BODY)))
+            }
+            Poll::Pending => {
+                self.looked = false;
+                Poll::Pending
+            }
+        })
+    }
+
+    /// Moves bytes of a request body from the client's stream into a pipe; see [`Outgoing::poll_splice`].
+    pub(super) fn poll_splice_from(
+        &mut self,
+        from: &mut Stream,
+        reader: &mut BodyReader,
+        cx: &mut Context<'_>,
+    ) -> Option<Poll<io::Result<u64>>> {
+        self.output.poll_splice(&self.stream, from, reader, cx)
     }
 
     /// See [`crate::Connection::poll_rest`]. The end of a body often arrives separately, as a last chunk or the end

@@ -4,8 +4,10 @@
 //! |---|---|
 //! | `client` | a connection to a node |
 //! | `server` | a connection of a client |
+//! | `outgoing` | the bytes that wait to be written |
 
 mod client;
+mod outgoing;
 mod server;
 
 use std::task::{Context, Poll};

@@ -1,6 +1,7 @@
 //! The server side of HTTP/1.
 
 mod ending;
+mod splice;
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -8,7 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use sigma_buffer::held::{self, Account, EXCHANGE_BYTES};
-use sigma_http::h1::{self, BodyReader, Framing, HeadLimits, HeadScanner, Output};
+use sigma_http::h1::{self, BodyReader, Framing, HeadLimits, HeadScanner};
 use sigma_http::h2::REVOKED;
 use sigma_http::h2::frame::PREFACE;
 use sigma_http::{
@@ -16,7 +17,8 @@ use sigma_http::{
 };
 use sigma_net::{Deadline, Stream};
 
-use super::flush;
+use super::client::Client;
+use super::outgoing::Outgoing;
 use crate::rules::{NO_ROOM, announce, check_body, lower};
 
 /// The limit of bytes of further requests that are read during a request.
@@ -55,7 +57,7 @@ pub enum NoRequest {
 pub struct Server {
     stream: Stream,
     input: Chunk,
-    output: Output,
+    output: Outgoing,
     reader: BodyReader,
     length: BodyLength,
     scanner: HeadScanner,
@@ -99,7 +101,7 @@ impl Server {
         Server {
             stream,
             input,
-            output: Output::default(),
+            output: Outgoing::default(),
             reader: BodyReader::Done,
             length: BodyLength::None,
             scanner: HeadScanner::default(),
@@ -433,7 +435,7 @@ impl Server {
     }
 
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
-        let flushed = flush(&mut self.stream, &mut self.output, cx).map_err(|_| gone());
+        let flushed = self.output.poll_flush(&mut self.stream, cx).map_err(|_| gone());
         if flushed.is_pending() || self.buffers_held > 0 {
             self.count_buffers();
             if flushed.is_pending() && self.is_revoked() {
@@ -491,7 +493,7 @@ impl Server {
         self.persists = false;
         self.reader = BodyReader::Done;
         self.input = Chunk::empty();
-        self.output = Output::default();
+        self.output = Outgoing::default();
     }
 
     pub(crate) fn close_after(&mut self) {

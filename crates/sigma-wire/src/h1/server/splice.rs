@@ -1,0 +1,61 @@
+//! Bodies that pass between a client and a node by the kernel alone.
+
+use std::io;
+use std::task::{Context, Poll};
+
+use sigma_http::Fault;
+use sigma_http::h1::BodyReader;
+use sigma_net::Stream;
+
+use super::{Client, REVOKED, Server, gone};
+
+impl Server {
+    /// See [`crate::Downstream::poll_splice_to`].
+    pub(crate) fn poll_splice_to(
+        &mut self,
+        node: &mut Client,
+        cx: &mut Context<'_>,
+    ) -> Option<Poll<Result<(), Fault>>> {
+        let BodyReader::Known(left) = self.reader else { return None };
+        // A body over its limit is rejected when it is read.
+        let is_within = self.body_limit == 0 || self.body_received + left <= self.body_limit;
+        if !self.input.is_empty() || !is_within {
+            return None;
+        }
+        Some(match node.poll_splice_from(&mut self.stream, &mut self.reader, cx)? {
+            Poll::Ready(Ok(0)) => {
+                self.half_closed = true;
+                Poll::Ready(Err(gone()))
+            }
+            Poll::Ready(Ok(n)) => {
+                self.expects = false;
+                self.body_received += n;
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Err(_)) => Poll::Ready(Err(gone())),
+            Poll::Pending => {
+                self.account.moved(self.moved());
+                if self.is_revoked() { Poll::Ready(Err(REVOKED)) } else { Poll::Pending }
+            }
+        })
+    }
+
+    /// Moves bytes of a response body from a node's stream into a pipe; see
+    /// [`super::super::outgoing::Outgoing::poll_splice`].
+    pub(in crate::h1) fn poll_splice_from(
+        &mut self,
+        from: &mut Stream,
+        reader: &mut BodyReader,
+        cx: &mut Context<'_>,
+    ) -> Option<Poll<io::Result<u64>>> {
+        if self.bodiless {
+            return None;
+        }
+        let polled = self.output.poll_splice(&self.stream, from, reader, cx)?;
+        if let Poll::Ready(Ok(n)) = &polled {
+            self.body_sent += n;
+            self.patience = None;
+        }
+        Some(polled)
+    }
+}
