@@ -514,6 +514,7 @@ fn on_tick(worker: &Worker, ticks: Range<u64>, late_ms: u64) -> u64 {
     if is_due(SWEEP_TICKS) {
         worker.pools.borrow_mut().sweep(deadline::now_ms());
         worker.sweep_balancers();
+        worker.sweep_scratch();
         worker.live.report();
         worker.taps.report();
     }

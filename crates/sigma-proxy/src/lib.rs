@@ -34,6 +34,7 @@ mod refusals;
 mod refuser;
 mod retry;
 pub mod route;
+mod scratch_pool;
 pub mod snapshot;
 pub mod tap;
 mod target;

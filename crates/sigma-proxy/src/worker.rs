@@ -36,11 +36,9 @@ use crate::outbound::Calls;
 use crate::pressure::{Pressure, Strain, is_refused};
 use crate::quic_state::QuicPorts;
 use crate::retry::{Load, Recent};
+use crate::scratch_pool::ScratchPool;
 use crate::snapshot::{Snapshot, Upstream};
 use crate::tap::{TapOrders, Taps};
-
-/// Scratch memory kept for reuse; one is in use per exchange in flight.
-const SCRATCH_KEPT: usize = 256;
 
 /// Chains merged with consumers' plugins that one generation keeps.
 const MERGED_KEPT: usize = 10_000;
@@ -161,9 +159,7 @@ pub(crate) struct Worker {
     pub(crate) clock: RefCell<Clock>,
     pub(crate) log: RefCell<Option<LogSink>>,
     pub(crate) health: HealthReporter,
-    /// Boxed, so that taking one moves a pointer and not the heads themselves.
-    #[expect(clippy::vec_box)]
-    scratch: RefCell<Vec<Box<Scratch>>>,
+    scratch: ScratchPool<Scratch>,
     pub(crate) strain: Strain,
     budget: Budget,
     random: Cell<u64>,
@@ -225,7 +221,7 @@ impl Worker {
             clock: RefCell::new(Clock::new(0)),
             log: RefCell::new(log),
             health,
-            scratch: RefCell::default(),
+            scratch: ScratchPool::default(),
             // xorshift must not start at 0.
             random: Cell::new(seed | 1),
             drain: Drain::default(),
@@ -304,15 +300,17 @@ impl Worker {
     }
 
     pub(crate) fn take_scratch(&self) -> Box<Scratch> {
-        self.scratch.borrow_mut().pop().unwrap_or_default()
+        self.scratch.take()
     }
 
     pub(crate) fn give_scratch(&self, mut scratch: Box<Scratch>) {
         scratch.let_go();
-        let mut kept = self.scratch.borrow_mut();
-        if kept.len() < SCRATCH_KEPT {
-            kept.push(scratch);
-        }
+        self.scratch.give(scratch);
+    }
+
+    /// Frees memory of exchanges that was not used lately.
+    pub(crate) fn sweep_scratch(&self) {
+        self.scratch.sweep();
     }
 
     /// Pseudo-random bits for balancing (xorshift64*); not for secrets.
