@@ -340,6 +340,8 @@ async fn converse(mut http1: Box<Http1Connection>) {
     }
     if http1.server.has_farewell() {
         Box::pin(http1.server.close()).await;
+    } else if http1.server.needs_reset() {
+        http1.server.reset();
     }
 }
 

@@ -24,9 +24,7 @@ pub fn request_head(
         out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
     }
     if let Some(protocol) = upgrade {
-        out.extend_from_slice(b"Connection: upgrade\r\nUpgrade: ");
-        out.extend_from_slice(protocol);
-        out.extend_from_slice(b"\r\n");
+        self::upgrade(protocol, out);
     }
     out.extend_from_slice(b"\r\n");
 }
@@ -48,6 +46,13 @@ pub fn response_head(head: &ResponseHead, out: &mut Vec<u8>) {
         out.extend_from_slice(b"\r\n");
     }
     head.headers.write_to(out);
+}
+
+/// Writes the fields that request, confirm or offer an upgrade to `protocol`.
+pub fn upgrade(protocol: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(b"Connection: upgrade\r\nUpgrade: ");
+    out.extend_from_slice(protocol);
+    out.extend_from_slice(b"\r\n");
 }
 
 /// Writes the line before a chunk of `len` bytes.

@@ -22,14 +22,12 @@ pub fn request_body(head: &RequestHead) -> Result<BodyLength, &'static str> {
 /// Returns the length of a response body for a request of `method`.
 ///
 /// # Errors
-/// Returns an error in the same cases as [`request_body`].
+/// Returns an error in the same cases as [`request_body`]; but old servers may say `identity`, and may use chunks in
+/// HTTP/1.0.
 pub fn response_body(head: &ResponseHead, method: Method) -> Result<BodyLength, &'static str> {
     let headers = &head.headers;
     // It is checked even without a body: a response with both is not trustworthy.
-    let declared = if headers.has(HeaderId::TransferEncoding) {
-        if head.version == Version::Http10 {
-            return Err("Transfer-Encoding in an HTTP/1.0 response");
-        }
+    let declared = if is_coded(headers) {
         transfer_coding(headers)?
     } else {
         content_length(headers)?.map_or(BodyLength::UntilClose, BodyLength::Known)
@@ -84,6 +82,13 @@ fn declare(headers: &mut Headers, length: u64) {
     }
 }
 
+/// Returns true if a node keeps the connection open after its response. A coding in an HTTP/1.0 response is decoded,
+/// but nothing after it is trusted (RFC 9112 §6.1).
+pub fn response_persists(head: &ResponseHead) -> bool {
+    let is_suspect = head.version == Version::Http10 && head.headers.has(HeaderId::TransferEncoding);
+    !is_suspect && connection_persists(head.version, &head.headers)
+}
+
 /// Returns true if the sender of a head keeps the connection open after the message (RFC 9112 §9.3).
 pub fn connection_persists(version: Version, headers: &Headers) -> bool {
     if !headers.has(HeaderId::Connection) {
@@ -93,6 +98,15 @@ pub fn connection_persists(version: Version, headers: &Headers) -> bool {
         return false;
     }
     version != Version::Http10 || headers.has_token(HeaderId::Connection, b"keep-alive")
+}
+
+/// Returns true if a response has a transfer coding. RFC 2616 §3.6 had the name `identity` for none, which old servers
+/// still send; without a coding, length or close end the body as usual.
+fn is_coded(headers: &Headers) -> bool {
+    match headers.only(HeaderId::TransferEncoding) {
+        Ok(coding) => coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity")),
+        Err(Several) => true,
+    }
 }
 
 fn transfer_coding(headers: &Headers) -> Result<BodyLength, &'static str> {

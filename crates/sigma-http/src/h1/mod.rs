@@ -24,7 +24,9 @@ pub mod tolerance;
 
 pub use body::BodyReader;
 pub use chunked::{ChunkedDecoder, Decoded};
-pub use framing::{connection_persists, frame_request, frame_response, request_body, response_body};
+pub use framing::{
+    connection_persists, frame_request, frame_response, request_body, response_body, response_persists,
+};
 pub use output::{Framing, Output};
 pub use parse::{HeadLimits, HeadScanner, ParseError, parse_request, parse_response};
 pub use tolerance::Tolerance;

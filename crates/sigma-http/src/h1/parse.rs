@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::Tolerance;
 use super::bytes::{is_authority, is_target, is_token, is_value, token_len};
-use crate::header::{Several, is_varied};
+use crate::header::{Several, is_varied, list_items};
 use crate::swar::{find_control, find_near};
 use crate::{Fault, FaultKind, HeaderId, Headers, Method, RequestHead, ResponseHead, TargetForm, Version};
 
@@ -145,9 +145,9 @@ pub fn parse_response(
 
 const BARE_LF: ParseError = Invalid("a line ends in a bare LF");
 
-/// Merges equal Content-Length fields into one.
+/// Merges equal lengths into one: repeated fields, or a list that a proxy made of them (RFC 9112 §6.3).
 fn merge_equal_lengths(headers: &mut Headers) {
-    let lengths: Vec<&[u8]> = headers.get_all(HeaderId::ContentLength).collect();
+    let lengths: Vec<&[u8]> = headers.get_all(HeaderId::ContentLength).flat_map(list_items).collect();
     if let [first, rest @ ..] = &lengths[..]
         && !rest.is_empty()
         && rest.iter().all(|length| length == first)

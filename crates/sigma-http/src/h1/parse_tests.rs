@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::BodyLength;
-use crate::h1::request_body;
+use crate::h1::{request_body, response_body, response_persists};
 
 const LIMITS: HeadLimits =
     HeadLimits { line_bytes: 64, head_bytes: 512, fields: 8, tolerance: crate::h1::Tolerance::NONE };
@@ -138,6 +138,35 @@ fn body_lengths_of_requests() {
         "Transfer-Encoding:\r\n",
     ] {
         assert!(body(refused).is_err(), "{refused:?}");
+    }
+}
+
+#[test]
+fn body_lengths_of_responses() {
+    let body = |line: &str, fields: &str| {
+        let mut head = ResponseHead::default();
+        let parsed = parse_response(format!("{line}\r\n{fields}\r\n").as_bytes(), &LIMITS, &mut head);
+        assert!(matches!(parsed, Ok(Some(_))), "{line} {fields}");
+        (response_body(&head, Method::Get), response_persists(&head))
+    };
+    let (new, old) = ("HTTP/1.1 200 OK", "HTTP/1.0 200 OK");
+    assert_eq!(body(new, "Transfer-Encoding: chunked\r\n"), (Ok(BodyLength::Streamed), true));
+    assert_eq!(body(new, "Transfer-Encoding: Identity\r\n"), (Ok(BodyLength::UntilClose), true));
+    assert_eq!(
+        body(new, "Transfer-Encoding: identity\r\nContent-Length: 2\r\n"),
+        (Ok(BodyLength::Known(2)), true)
+    );
+    let kept = "Connection: keep-alive\r\n";
+    assert_eq!(body(old, &format!("{kept}Content-Length: 2\r\n")), (Ok(BodyLength::Known(2)), true));
+    let chunks = format!("{kept}Transfer-Encoding: chunked\r\n");
+    assert_eq!(body(old, &chunks), (Ok(BodyLength::Streamed), false));
+    for refused in [
+        "Transfer-Encoding: chunked\r\nContent-Length: 2\r\n",
+        "Transfer-Encoding: identity, chunked\r\n",
+        "Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n",
+        "Transfer-Encoding: identity\r\nContent-Length: 2\r\nContent-Length: 3\r\n",
+    ] {
+        assert!(body(new, refused).0.is_err() && body(old, refused).0.is_err(), "{refused:?}");
     }
 }
 

@@ -11,7 +11,13 @@ const UPSTREAM_STATUS: &str = "X-APISIX-Upstream-Status";
 
 /// Prepares the final head of a response for forwarding.
 pub(super) fn prepare(head: &mut ResponseHead, snapshot: &Snapshot) {
+    // A 426 is of no use without the protocols (RFC 9110 §15.5.22).
+    let offered =
+        (head.status == 426).then(|| head.headers.get(HeaderId::Upgrade).map(<[u8]>::to_vec)).flatten();
     head.headers.remove_hop_by_hop();
+    if let Some(protocols) = offered {
+        head.headers.set(HeaderId::Upgrade, &protocols);
+    }
     add_via(&mut head.headers, head.version, snapshot);
     if let Some(server) = &snapshot.settings.server_header
         && !server.is_empty()

@@ -153,8 +153,7 @@ impl Client {
             return rules::count_interim(&mut self.interims);
         }
         self.headed = true;
-        self.persists =
-            h1::connection_persists(head.version, &head.headers) && length != BodyLength::UntilClose;
+        self.persists = h1::response_persists(head) && length != BodyLength::UntilClose;
         self.length = length;
         self.reader = BodyReader::of_response(length);
         Ok(())

@@ -88,6 +88,8 @@ pub struct Server {
     listens: Rc<Cell<bool>>,
     /// A response was truncated, which the client must be able to see.
     aborted: bool,
+    /// That response ends with the connection, for a client of HTTP/1.0: only a reset shows that it is incomplete.
+    needs_reset: bool,
     body_received: u64,
     head_received: u32,
     body_sent: u64,
@@ -120,6 +122,7 @@ impl Server {
             patience: None,
             listens,
             aborted: false,
+            needs_reset: false,
             body_received: 0,
             head_received: 0,
             body_sent: 0,
@@ -376,9 +379,7 @@ impl Server {
         let out = self.output.front();
         h1::encode::response_head(head, out);
         if let (101, Some(protocol)) = (head.status, protocol) {
-            out.extend_from_slice(b"Connection: upgrade\r\nUpgrade: ");
-            out.extend_from_slice(&protocol);
-            out.extend_from_slice(b"\r\n");
+            h1::encode::upgrade(&protocol, out);
         }
         out.extend_from_slice(b"\r\n");
     }
@@ -388,6 +389,7 @@ impl Server {
         // The last chance to announce the end of the connection.
         self.persists &= self.listens.get() && self.may_discard_rest();
         self.patience = None;
+        let offered = offered_upgrade(head);
         let follows = h1::frame_response(head, length, self.bodiless);
         self.bodiless |= follows == BodyLength::None;
         let framing = match follows {
@@ -413,6 +415,9 @@ impl Server {
             (true, Version::Http10) => out.extend_from_slice(b"Connection: keep-alive\r\n"),
             (false, _) => out.extend_from_slice(b"Connection: close\r\n"),
             (true, _) => {}
+        }
+        if let Some(protocols) = offered {
+            h1::encode::upgrade(&protocols, out);
         }
         out.extend_from_slice(b"\r\n");
         self.sent += (out.len() - before) as u64;
@@ -490,6 +495,8 @@ impl Server {
 
     pub(crate) fn abort(&mut self) {
         self.aborted = true;
+        self.needs_reset =
+            self.version == Version::Http10 && self.sent > 0 && self.output.framing == Framing::Plain;
         self.persists = false;
         self.reader = BodyReader::Done;
         self.input = Chunk::empty();
@@ -525,6 +532,12 @@ impl Server {
     pub fn continues(&self) -> bool {
         self.persists && self.reader.is_done() && self.output.is_empty() && !self.half_closed
     }
+}
+
+/// Returns the protocols that a 426 names (RFC 9110 §15.5.22).
+fn offered_upgrade(head: &ResponseHead) -> Option<Vec<u8>> {
+    let protocols = head.headers.get(HeaderId::Upgrade).filter(|_| head.status == 426);
+    protocols.map(<[u8]>::to_vec)
 }
 
 fn gone() -> Fault {

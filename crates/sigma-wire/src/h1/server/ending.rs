@@ -86,6 +86,16 @@ impl Server {
         !self.aborted && (self.stream.tls().is_some() || self.is_unread())
     }
 
+    /// Returns true if only a reset tells the client that its response was truncated.
+    pub fn needs_reset(&self) -> bool {
+        self.needs_reset
+    }
+
+    /// Resets the connection.
+    pub fn reset(self) {
+        self.stream.reset();
+    }
+
     /// Returns true if the client may still be sending.
     fn is_unread(&self) -> bool {
         !(self.half_closed || self.reader.is_done() && self.input.is_empty())
