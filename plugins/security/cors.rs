@@ -11,6 +11,7 @@ use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep, Step,
 };
 use sigma_plugin_kit::cross_origin::CrossOrigin;
+use sigma_plugin_kit::response_fields::add_vary;
 use sigma_schema::Problem;
 use sigma_schema::described::schema_of;
 use sigma_schema::validation::pcre::Pattern;
@@ -294,7 +295,7 @@ impl Plugin for Cors {
         let origin = asked.origin.as_deref();
         let own_varies = self.own.as_ref().is_none_or(Origins::varies);
         if own_varies || self.timing.as_ref().is_some_and(Origins::varies) {
-            ctx.response.headers.append("Vary", b"Origin");
+            add_vary(&mut ctx.response.headers, "Origin");
         }
         if let Some(allowed) = self.allowed(origin) {
             self.allow(ctx, allowed, &asked);

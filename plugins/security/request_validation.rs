@@ -12,6 +12,7 @@ use sigma_plugin::variables::pairs;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 use sigma_schema::validation::Schema;
 
+use sigma_plugin_kit::changed_body::replace_request_body;
 use sigma_plugin_kit::json_body::{self, Unread};
 
 /// The plugin.
@@ -222,7 +223,7 @@ impl Validation {
                     Unread::Invalid(reason) => Some(Cow::Owned(reason)),
                 })?;
             let seen = self.fits(schema, &value)?.to_string();
-            ctx.body = Some(seen.into_bytes());
+            replace_request_body(ctx, seen.into_bytes());
             return Ok(());
         }
         self.fits(schema, &Value::Object(self.form(body)?)).map(drop)

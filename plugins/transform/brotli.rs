@@ -87,12 +87,15 @@ const TOKEN: &str = "br";
 
 impl Plugin for Brotli {
     fn header_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> ResponseStep {
-        let weight = coding::weight_or_any(&ctx.request.headers, TOKEN);
-        if weight == 0 || coding::is_encoded(ctx) || !self.which.takes(ctx) {
+        if self.which.is_not_modified(ctx) || coding::is_encoded(ctx) || !self.which.takes(ctx) {
             return ResponseStep::Next;
         }
+        // Also for clients that do not accept it: a cache must not give them the encoded response.
         self.which.add_vary(&mut ctx.response.headers);
-        coding::offer(self, Offer { token: TOKEN, weight, may: changed_body::may_be_encoded }, ctx);
+        let weight = coding::weight_or_any(&ctx.request.headers, TOKEN);
+        if weight > 0 {
+            coding::offer(self, Offer { token: TOKEN, weight, may: changed_body::may_be_encoded }, ctx);
+        }
         ResponseStep::Next
     }
 

@@ -6,7 +6,6 @@ use std::task::{self, Poll};
 use flate2::{Decompress, FlushDecompress, Status};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_http::header::list_items;
 use sigma_http::{Fault, Frame, HeaderId, Headers, Method};
 use sigma_plugin::{
     BodyFilter, Configuration, Context, Descriptor, Env, Frames, Phase, PhaseSet, Plugin, ResponseStep, Step,
@@ -15,6 +14,7 @@ use sigma_schema::described::schema_of;
 
 use super::encoder::{self, Ask, Compressor, Did, Encoder, Unsent};
 use sigma_plugin_kit::budget::Budget;
+use sigma_plugin_kit::response_fields::add_vary;
 use sigma_plugin_kit::{changed_body, coding};
 
 /// The plugin.
@@ -138,8 +138,11 @@ impl Plugin for Gunzip {
     }
 
     fn header_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> ResponseStep {
+        if changed_body::weaken_not_modified(ctx) {
+            return ResponseStep::Next;
+        }
         if self.vary && Coding::of(&ctx.response.headers).is_some() {
-            add_vary(&mut ctx.response.headers);
+            add_vary(&mut ctx.response.headers, "Accept-Encoding");
         }
         ResponseStep::Next
     }
@@ -160,15 +163,6 @@ impl Plugin for Gunzip {
         }
         let state = Inflater { coding, state: coding.start(), is_at_end: false };
         Some(Box::new(Decoded(Encoder::filter(state, share, true))))
-    }
-}
-
-fn add_vary(headers: &mut Headers) {
-    let lines = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"Vary"));
-    let says = |item: &[u8]| item == b"*" || item.eq_ignore_ascii_case(b"Accept-Encoding");
-    let is_said = lines.flat_map(|(_, value)| list_items(value)).any(says);
-    if !is_said {
-        headers.append("Vary", b"Accept-Encoding");
     }
 }
 
@@ -212,6 +206,9 @@ impl Compressor for Inflater {
             self.state = self.coding.start();
             self.is_at_end = false;
         }
+        if self.coding == Coding::Deflate && self.state.total_in() == 0 && !has_zlib_header(data) {
+            self.state = Decompress::new(false);
+        }
         let (before_in, before_out) = (self.state.total_in(), self.state.total_out());
         let status = self.state.decompress(data, out, FlushDecompress::None).ok()?;
         let taken = (self.state.total_in() - before_in) as usize;
@@ -222,12 +219,18 @@ impl Compressor for Inflater {
     }
 }
 
+/// Returns true if a body in `deflate` begins as zlib does. Some servers leave the wrapper out (RFC 9110 §8.4.1.2). Its
+/// first byte names the method 8; no encoder makes blocks that begin so.
+fn has_zlib_header(data: &[u8]) -> bool {
+    data.first().is_none_or(|first| first & 0x0f == 8)
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Write;
 
     use flate2::Compression;
-    use flate2::write::{GzEncoder, ZlibEncoder};
+    use flate2::write::{DeflateEncoder, GzEncoder, ZlibEncoder};
     use serde_json::json;
 
     use super::*;
@@ -274,6 +277,12 @@ mod tests {
         check("", "Content-Encoding: X-Gzip", &zipped, true);
         check("", "Content-Encoding: deflate", &deflated, true);
         check("Accept-Encoding: gzip", "Content-Encoding: deflate", &deflated, true);
+        let mut raw = DeflateEncoder::new(Vec::new(), Compression::new(6));
+        raw.write_all(&text).unwrap();
+        check("", "Content-Encoding: deflate", &raw.finish().unwrap(), true);
+        let mut stored = DeflateEncoder::new(Vec::new(), Compression::none());
+        stored.write_all(&text).unwrap();
+        check("", "Content-Encoding: deflate", &stored.finish().unwrap(), true);
         check("", "Content-Encoding: br", &zipped, false);
         check("", "Content-Encoding: gzip, gzip", &zipped, false);
         check("", "Content-Encoding: gzip\nCache-Control: no-transform", &zipped, false);

@@ -13,9 +13,9 @@ use sigma_plugin::{
     ResponseStep, Step,
 };
 
-use sigma_plugin_kit::changed_body::{change_head, remove_digests, replace_content};
+use sigma_plugin_kit::changed_body::{change_head, has_content, remove_digests, replace_content};
 use sigma_plugin_kit::fields::{frames, is_name, is_plain};
-use sigma_plugin_kit::response_body::{ask_for_readable, ask_for_whole};
+use sigma_plugin_kit::response_body::{Encoding, ask_for_readable, ask_for_whole};
 
 /// The plugin.
 pub(crate) static ECHO: Descriptor = Descriptor {
@@ -48,8 +48,8 @@ hello
 
 /// Adds text around the body of a response or replaces it, and sets header fields: for tests.
 ///
-/// The node still gets the request and sets the status. If its body is used, the request has no content coding. It
-/// never has a range. `Content-Length`, `Content-Encoding`, `Accept-Ranges`, `Last-Modified`, `ETag` and digests of
+/// The node still gets the request and sets the status. If its body is used, the request asks for none of the content
+/// codings; a body that is encoded all the same gets no text around it. The request never has a range. `Content-Length`, `Content-Encoding`, `Accept-Ranges`, `Last-Modified`, `ETag` and digests of
 /// the body are removed, because they belong to another body.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("anyOf" = [{"required": ["before_body"]}, {"required": ["body"]}, {"required": ["after_body"]}]))]
@@ -101,6 +101,9 @@ struct Echo {
     fields: Vec<(String, String)>,
 }
 
+/// The response stays as the node encoded it.
+struct Untouched;
+
 struct Text {
     before: String,
     /// The new body; None to keep it.
@@ -132,15 +135,24 @@ impl Plugin for Echo {
         if self.text.body.is_some() {
             replace_content(ctx);
         }
+        // Text around encoded bytes would make them unreadable.
+        let is_encoded = Encoding::of(&ctx.response.headers) != Encoding::Identity;
+        if self.text.body.is_none() && is_encoded {
+            ctx.keep(self, Untouched);
+        } else {
+            change_head(&mut ctx.response.headers);
+        }
         let headers = &mut ctx.response.headers;
-        change_head(headers);
         for (name, value) in &self.fields {
             headers.replace(name, value.as_bytes());
         }
         ResponseStep::Next
     }
 
-    fn body_filter(&self, _cx: &mut Context, _env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
+    fn body_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
+        if ctx.take_kept::<_, Untouched>(self).is_some() || !has_content(ctx) {
+            return None;
+        }
         Some(Box::new(Surrounded { text: Arc::clone(&self.text), has_begun: false, ready: VecDeque::new() }))
     }
 }
@@ -211,7 +223,7 @@ mod tests {
             let mut case = Case::new("GET / HTTP/1.1\nHost: h");
             case.respond(
                 200,
-                "Content-Length: 3\nETag: \"a\"\nContent-Encoding: gzip\nLast-Modified: x\nX-A: 1",
+                "Content-Length: 3\nETag: \"a\"\nContent-Encoding: identity\nLast-Modified: x\nX-A: 1",
             );
             let body = case.filter(&entry("echo", conf.clone()).unwrap(), pieces);
             assert_eq!(String::from_utf8(body).unwrap(), expected, "{conf}");
@@ -226,6 +238,23 @@ mod tests {
         check(json!({"before_body": "<", "body": ""}), &[], "<");
         let long = "l".repeat(100_000);
         check(json!({ "before_body": long }), &[b"a"], &format!("{long}a"));
+    }
+
+    #[test]
+    fn encoded_bodies_and_205_get_no_text() {
+        let check = |conf: Value, status: u16, fields: &str, expected: &str| {
+            let mut case = Case::new("GET / HTTP/1.1\nHost: h");
+            case.respond(status, fields);
+            let body = case.filter(&entry("echo", conf.clone()).unwrap(), &[b"a"]);
+            assert_eq!(String::from_utf8(body).unwrap(), expected, "{conf} {status} {fields}");
+            case.answered("Content-Encoding")
+        };
+        let around = json!({"before_body": "<"});
+        assert_eq!(check(around.clone(), 200, "Content-Encoding: gzip", "a"), "gzip");
+        assert_eq!(check(around.clone(), 200, "Content-Encoding: zstd", "a"), "zstd");
+        assert_eq!(check(json!({"body": "x"}), 200, "Content-Encoding: gzip", "x"), "");
+        check(around.clone(), 205, "", "a");
+        check(around, 200, "", "<a");
     }
 
     #[test]

@@ -117,7 +117,7 @@ fn may(ctx: &Context) -> bool {
 
 impl Plugin for Gzip {
     fn header_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> ResponseStep {
-        if !self.which.takes(ctx) {
+        if self.which.is_not_modified(ctx) || !self.which.takes(ctx) {
             return ResponseStep::Next;
         }
         self.which.add_vary(&mut ctx.response.headers);

@@ -5,7 +5,7 @@ use sigma_plugin::{Context, Pieces, Transform};
 
 use sigma_plugin_kit::budget::Share;
 use sigma_plugin_kit::changed_body::remove_digests;
-use sigma_plugin_kit::response_body::Encoding;
+use sigma_plugin_kit::response_body::{Encoding, Undecoded};
 
 /// Makes a body of another.
 pub(super) trait Remake {
@@ -19,6 +19,7 @@ pub(super) trait Remake {
 const TOO_LONG: Fault = Fault::new(FaultKind::ResponseBodyTooLarge, "the body is over max_resp_body_size");
 const CODED: Fault =
     Fault::new(FaultKind::ResponseCoding, "the body has a content coding that was not asked for");
+const BROKEN: Fault = Fault::new(FaultKind::ResponseCoding, "the body is not encoded as it says");
 const FAILED: Fault = Fault::new(FaultKind::ResponseCoding, "the body could not be transformed");
 
 /// One body. It breaks off if it is over the limit, or cannot be replaced, so that clients notice that it is
@@ -37,12 +38,31 @@ impl<R: Remake> WholeBody<R> {
     }
 }
 
+impl<R: Remake> WholeBody<R> {
+    /// Returns the held body without its coding: files that were stored compressed come so, whatever was asked for.
+    fn decoded(&mut self) -> Result<Vec<u8>, Fault> {
+        let held = std::mem::take(&mut self.held);
+        if self.encoding == Encoding::Identity {
+            return Ok(held);
+        }
+        let room = self.share.room();
+        let decoded = self.encoding.decoded(&held, self.limit.min(room)).map_err(|reason| match reason {
+            Undecoded::TooLong if room < self.limit => R::FULL,
+            Undecoded::TooLong => TOO_LONG,
+            Undecoded::Broken => BROKEN,
+            Undecoded::Unknown => CODED,
+        })?;
+        self.share.grow(decoded.len());
+        Ok(decoded)
+    }
+}
+
 impl<R: Remake> Transform for WholeBody<R> {
     fn data(&mut self, _cx: &mut Context, data: Chunk, out: &mut Pieces) {
         if out.fault().is_some() {
             return;
         }
-        if self.encoding != Encoding::Identity {
+        if self.encoding == Encoding::Other {
             out.fail(CODED);
         } else if data.len() > self.limit - self.held.len() {
             out.fail(TOO_LONG);
@@ -56,9 +76,10 @@ impl<R: Remake> Transform for WholeBody<R> {
 
     fn end(&mut self, ctx: &mut Context, trailers: Option<&mut Headers>, out: &mut Pieces) {
         trailers.into_iter().for_each(remove_digests);
-        match self.remake.remade(ctx, &self.held) {
-            Some(made) => out.bytes(&made),
-            None => out.fail(FAILED),
+        match self.decoded().map(|body| self.remake.remade(ctx, &body)) {
+            Ok(Some(made)) => out.bytes(&made),
+            Ok(None) => out.fail(FAILED),
+            Err(fault) => out.fail(fault),
         }
     }
 }

@@ -86,7 +86,7 @@ const TOKEN: &str = "zstd";
 
 impl Plugin for Zstd {
     fn header_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> ResponseStep {
-        if coding::is_encoded(ctx) || !self.which.takes(ctx) {
+        if self.which.is_not_modified(ctx) || coding::is_encoded(ctx) || !self.which.takes(ctx) {
             return ResponseStep::Next;
         }
         self.which.add_vary(&mut ctx.response.headers);

@@ -21,6 +21,33 @@ pub fn describes_body(name: &str) -> bool {
     DESCRIPTIONS.iter().chain(&DIGESTS).any(|known| known.eq_ignore_ascii_case(name))
 }
 
+/// Returns true if a response may have content that a plugin changes: a 205 has none (RFC 9110 §15.3.6), nor has a 204
+/// or 304.
+pub fn has_content(ctx: &Context) -> bool {
+    !matches!(ctx.response.status, 204 | 205 | 304)
+}
+
+/// Gives a 304 the tag that the encoded response had, if the client has that one. It validates with the weak form of
+/// the node's tag, so a strong one in the response would name another representation (RFC 9110 §15.4.5). Returns true
+/// for a 304.
+pub fn weaken_not_modified(ctx: &mut Context) -> bool {
+    if ctx.response.status != 304 {
+        return false;
+    }
+    let Some(tag) = ctx.response.headers.find(b"ETag").filter(|tag| is_quoted(tag)).map(<[u8]>::to_vec)
+    else {
+        return true;
+    };
+    let lines = ctx.request.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"If-None-Match"));
+    let held: Vec<&[u8]> = lines.flat_map(|(_, value)| list_items(value)).collect();
+    let is_weak = |item: &&[u8]| item.strip_prefix(b"W/").is_some_and(|rest| rest == tag);
+    if held.iter().any(is_weak) && !held.contains(&&tag[..]) {
+        ctx.response.headers.remove_name(b"ETag");
+        ctx.response.headers.append_parts(b"ETag", &[b"W/", &tag]);
+    }
+    true
+}
+
 /// Returns true if a body may be encoded: the status has one, it is not a part of a larger one (a range counts bytes
 /// of the whole), and the node does not forbid it (RFC 9111 §5.2.2.6).
 pub fn may_be_encoded(ctx: &Context) -> bool {
@@ -63,6 +90,14 @@ pub fn replace_content(ctx: &mut Context) {
         ctx.response.status = 200;
     }
     ctx.response.headers.remove_name(b"Content-Range");
+}
+
+/// Replaces the body of a request; the gateway sets its length. Digests of other bytes are removed.
+pub fn replace_request_body(ctx: &mut Context, body: Vec<u8>) {
+    if ctx.body.as_ref() != Some(&body) {
+        remove_digests(&mut ctx.request.headers);
+    }
+    ctx.body = Some(body);
 }
 
 /// Removes the digests of earlier bytes, from a head or from trailers.
@@ -130,6 +165,43 @@ mod tests {
         check("Content-Encoding: identity", "", "");
         check("Last-Modified: x", "Last-Modified: x|", "");
         check("Content-Language: de", "Content-Language: de|", "Content-Language: de|");
+    }
+
+    #[test]
+    fn digests_of_a_replaced_request_body_are_removed() {
+        let mut ctx = Context::default();
+        ctx.request.headers = headers("Content-Digest: sha-256=:x:\nContent-MD5: y\nX-A: z");
+        ctx.body = Some(b"a".to_vec());
+        replace_request_body(&mut ctx, b"a".to_vec());
+        assert_eq!(written(&ctx.request.headers), "Content-Digest: sha-256=:x:|Content-MD5: y|X-A: z|");
+        replace_request_body(&mut ctx, b"b".to_vec());
+        assert_eq!((written(&ctx.request.headers), ctx.body), ("X-A: z|".to_owned(), Some(b"b".to_vec())));
+    }
+
+    #[test]
+    fn a_304_has_the_tag_that_the_client_has() {
+        let check = |status: u16, tag: &str, held: &str, expected: &str| {
+            let mut ctx = Context::default();
+            ctx.response.start(status);
+            ctx.response.headers = headers(&format!("ETag: {tag}"));
+            ctx.request.headers = headers(held);
+            assert_eq!(weaken_not_modified(&mut ctx), status == 304);
+            assert_eq!(
+                ctx.response.headers.find(b"ETag"),
+                Some(expected.as_bytes()),
+                "{status} {tag} {held}"
+            );
+        };
+        check(304, "\"x\"", "If-None-Match: W/\"x\"", "W/\"x\"");
+        check(304, "\"x\"", "If-None-Match: \"y\", W/\"x\"", "W/\"x\"");
+        check(304, "\"x\"", "If-None-Match: \"y\"\nif-none-match: W/\"x\"", "W/\"x\"");
+        check(304, "\"x\"", "If-None-Match: \"x\"", "\"x\"");
+        check(304, "\"x\"", "If-None-Match: W/\"x\", \"x\"", "\"x\"");
+        check(304, "\"x\"", "If-None-Match: *", "\"x\"");
+        check(304, "\"x\"", "", "\"x\"");
+        check(304, "W/\"x\"", "If-None-Match: W/\"x\"", "W/\"x\"");
+        check(304, "x", "If-None-Match: W/x", "x");
+        check(200, "\"x\"", "If-None-Match: W/\"x\"", "\"x\"");
     }
 
     #[test]

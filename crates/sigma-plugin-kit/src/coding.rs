@@ -13,6 +13,9 @@ use sigma_http::header::list_items;
 use sigma_http::{HeaderId, Headers, Version};
 use sigma_plugin::{Context, Plugin};
 
+use crate::changed_body::weaken_not_modified;
+use crate::response_fields::add_vary;
+
 /// The responses that a compression plugin encodes: the options that all of these plugins have.
 #[derive(Deserialize, JsonSchema)]
 pub struct Which {
@@ -59,16 +62,22 @@ impl Which {
         is_listed && is_long && is_new
     }
 
+    /// Prepares a 304 as the response that it stands for; returns true for one. Its type may be missing: then the
+    /// response may have been one that depends on `Accept-Encoding`.
+    pub fn is_not_modified(&self, ctx: &mut Context) -> bool {
+        if !weaken_not_modified(ctx) {
+            return false;
+        }
+        if !ctx.response.headers.has(HeaderId::ContentType) || self.takes(ctx) {
+            self.add_vary(&mut ctx.response.headers);
+        }
+        true
+    }
+
     /// Marks the response as dependent on `Accept-Encoding`, if that is wanted and not done yet.
     pub fn add_vary(&self, headers: &mut Headers) {
-        if self.vary != Some(true) {
-            return;
-        }
-        let lines = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"Vary"));
-        let says = |item: &[u8]| item == b"*" || item.eq_ignore_ascii_case(b"Accept-Encoding");
-        let is_said = lines.flat_map(|(_, value)| list_items(value)).any(says);
-        if !is_said {
-            headers.append("Vary", b"Accept-Encoding");
+        if self.vary == Some(true) {
+            add_vary(headers, "Accept-Encoding");
         }
     }
 }

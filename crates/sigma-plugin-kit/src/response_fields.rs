@@ -3,10 +3,22 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use sigma_http::Headers;
+use sigma_http::header::list_items;
 use sigma_plugin::{Context, Reply};
 use sigma_schema::template::Template;
 
 use crate::fields::{frames, is_name};
+
+/// Marks a response as dependent on a request field, if it is not yet.
+pub fn add_vary(headers: &mut Headers, field: &str) {
+    let lines = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"Vary"));
+    let says = |item: &[u8]| item == b"*" || item.eq_ignore_ascii_case(field.as_bytes());
+    let is_said = lines.flat_map(|(_, value)| list_items(value)).any(says);
+    if !is_said {
+        headers.append("Vary", field.as_bytes());
+    }
+}
 
 /// Header fields of a response, whose values may contain variables.
 #[derive(Deserialize, JsonSchema)]

@@ -32,7 +32,7 @@ pub use fuzzing::{body_formats, templates};
 use input::Format;
 use sigma_plugin_kit::body_template::{Data, Template};
 use sigma_plugin_kit::budget::{Budget, Held};
-use sigma_plugin_kit::changed_body::change_head;
+use sigma_plugin_kit::changed_body::{change_head, has_content, replace_request_body};
 use sigma_plugin_kit::log_throttle::LogThrottle;
 use sigma_plugin_kit::response_body::{Encoding, ask_for_readable};
 
@@ -239,7 +239,7 @@ impl Transformer {
         let made = self.made(transformation, format, message, ctx);
         match made {
             Ok(made) => {
-                ctx.body = Some(made.into_bytes());
+                replace_request_body(ctx, made.into_bytes());
                 Step::Next
             }
             Err(Failure::Undecoded(reason)) => refused(400, "body decode", reason),
@@ -279,6 +279,9 @@ impl Plugin for BodyTransformer {
 
     fn body_filter(&self, ctx: &mut Context, env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
         let limit = self.0.response.as_ref()?.limit;
+        if !has_content(ctx) {
+            return None;
+        }
         let encoding = ctx.take_kept::<_, Coded>(self).map_or(Encoding::Identity, |Coded(encoding)| encoding);
         let share = self.0.budget.share(Rc::clone(&env.local.part(Bodies::default).0));
         Some(WholeBody::new(Arc::clone(&self.0), encoding, limit, share).filter())

@@ -41,7 +41,7 @@ use self::output::Form;
 use self::stream::{Bound, Messages};
 use super::arguments;
 use sigma_plugin_kit::budget::{Budget, Held};
-use sigma_plugin_kit::changed_body::change_head;
+use sigma_plugin_kit::changed_body::{change_head, replace_request_body};
 use sigma_plugin_kit::json_body::{self, Unread};
 use sigma_plugin_kit::log_throttle::LogThrottle;
 use sigma_plugin_kit::response_body::Encoding;
@@ -205,10 +205,11 @@ impl Transcoder {
     fn input(&self, ctx: &Context) -> Result<Value, Refusal> {
         let method = ctx.request.method;
         if is_of_type(ctx, JSON) && takes_object(method) {
-            match json_body::read(body(ctx), self.config.max_body_values) {
-                Ok(object @ Value::Object(_)) => return Ok(object),
-                Err(Unread::TooMany) => return Err(Refusal::new(413, "the body has too many values")),
-                _ => {}
+            match self.json(ctx)? {
+                object @ Value::Object(_) => return Ok(object),
+                Value::Null => {}
+                // The service would get a message that the client never meant.
+                _ => return Err(Refusal::new(400, "the body is no JSON object")),
             }
         }
         match method {
@@ -246,7 +247,7 @@ impl Transcoder {
         let Some(frame) = framed(&message) else {
             return Refusal::new(413, "the message is longer than a frame may be").into();
         };
-        ctx.body = Some(frame);
+        replace_request_body(ctx, frame);
         self.address(slot, call, ctx);
         Step::Next
     }
