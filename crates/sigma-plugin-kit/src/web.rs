@@ -265,8 +265,9 @@ where
 }
 
 /// Returns the members of a JSON object. None if the text is anything else, or has a name twice in one object:
-/// readers of such a text take different values.
+/// readers of such a text take different values. A byte order mark before it is ignored (RFC 8259 §8.1).
 pub fn object_of(text: &[u8]) -> Option<Map<String, Value>> {
+    let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     match json_body::unambiguous(text).ok()? {
         Value::Object(members) => Some(members),
         _ => None,
@@ -280,6 +281,7 @@ mod tests {
     #[test]
     fn an_object_has_each_name_once() {
         assert!(object_of(br#"{"a":1,"b":{"a":[true,null,1.5,"x",-1]}}"#).is_some());
+        assert!(object_of(b"\xef\xbb\xbf{}").is_some());
         for text in [r#"{"a":1,"a":2}"#, r#"{"a":{"b":1,"b":1}}"#, r#"[{"a":1}]"#, "{}x", "", "7", "{"] {
             assert!(object_of(text.as_bytes()).is_none(), "{text}");
         }

@@ -162,7 +162,8 @@ impl Credentials {
         let at = windows.position(is_scheme).ok_or(Self::OTHER_SCHEME)?;
         let encoded = &value[at + SCHEME.len() + 1..];
         let undecoded = |_| Self::invalid("Failed to decode authentication header");
-        let decoded = STANDARD.decode(encoded).map_err(undecoded)?;
+        // More than one space may follow the scheme (RFC 9110 §11.4).
+        let decoded = STANDARD.decode(encoded.trim_ascii_start()).map_err(undecoded)?;
         let colon = decoded.iter().position(|b| *b == b':').ok_or(Self::UNSPLIT)?;
         let (user, password) = (decoded[..colon].to_vec(), decoded[colon + 1..].to_vec());
         if password.iter().all(|b| *b == b':') {

@@ -42,6 +42,21 @@ fn listed_users_are_admitted() {
 }
 
 #[test]
+fn spaces_may_follow_the_scheme() {
+    let entry = entry("basic-auth", json!({"users": [SHA]})).unwrap();
+    let check = |field: &str, passes: bool| {
+        let mut case = Case::new(&format!("GET / HTTP/1.1\nHost: h\nAuthorization: {field}"));
+        assert_eq!(case.run(&entry, Phase::Rewrite).is_none(), passes, "{field}");
+    };
+    let login = STANDARD.encode("jack:secret");
+    for scheme in ["Basic ", "basic  ", "BASIC    "] {
+        check(&format!("{scheme}{login}"), true);
+    }
+    check(&format!("Basic{login}"), false);
+    check("Basic  ", false);
+}
+
+#[test]
 fn exempt_addresses_need_no_login() {
     let check = |conf: Value, addr: &str, expected: &str| {
         let entry = entry("basic-auth", conf.clone()).unwrap();

@@ -244,17 +244,23 @@ impl Party {
                 async move { user_of(&provider, &endpoint, &access_token, dpop.as_deref()).await },
             );
         let party = Arc::clone(self);
-        Step::wait(user, move |user, ctx, env| match user {
-            // Data of another user does not apply to this one (OpenID Connect Core §5.3.2).
-            Some(Ok(user)) if user.get("sub") == claims.get("sub") => {
-                party.begin(claims, Some(user), (tokens, pending), ctx, env)
+        Step::wait(user, move |user, ctx, env| {
+            let user = match user {
+                // Data of another user does not apply to this one (OpenID Connect Core §5.3.2).
+                Some(Ok(user)) if user.get("sub") == claims.get("sub") => Some(user),
+                Some(Ok(_)) => return fail("the provider speaks of another user"),
+                // The ID token has proved the user. Some providers have no user info for every access token: that of
+                // Entra ID is for one API, and user info may be signed (`application/jwt`).
+                Some(Err(error)) => {
+                    tracing::error!(%error, "openid-connect: the provider returns no user info");
+                    None
+                }
+                None => None,
+            };
+            if user.is_none() && party.config.claim_schema.is_some() {
+                return fail("the provider returns no user info, which `claim_schema` needs");
             }
-            Some(Ok(_)) => fail("the provider speaks of another user"),
-            Some(Err(error)) => {
-                tracing::error!(%error, "openid-connect: the provider says nothing of a user");
-                fail("the provider says nothing of the user")
-            }
-            None => fail("the provider says nothing of the user"),
+            party.begin(claims, user, (tokens, pending), ctx, env)
         })
     }
 

@@ -14,6 +14,9 @@ use sigma_plugin_kit::web::object_of;
 /// Most keys of a set. An issuer has two or three; each costs a signature that is verified in vain.
 const MOST_KEYS: usize = 100;
 
+/// Most keys that are tried where no name selects one: each costs a verified signature, for any token of a client.
+const MOST_NAMELESS: usize = 4;
+
 /// Members that only a private or a symmetric key has (RFC 7518 §6).
 const PRIVATE: [&str; 8] = ["d", "p", "q", "dp", "dq", "qi", "oth", "k"];
 
@@ -65,8 +68,9 @@ impl KeySet {
         self.keys.is_empty()
     }
 
-    /// The keys that may have signed a token, by its `kid` and an algorithm of `allowed`. A token that names no
-    /// key is one of a set with a single one for its algorithm (OpenID Connect Core §10.1).
+    /// The keys that may have signed a token, by its `kid` and an algorithm of `allowed`. OpenID Connect Core §10.1
+    /// asks for names in a set with several keys. Providers without them exist, so a few keys are tried in turn: all
+    /// for a token without a name, those without a name for a token whose name is unknown.
     ///
     /// # Errors
     /// Returns an error, which is a text for the log, if no key may have signed it, with any later set of the
@@ -79,12 +83,18 @@ impl KeySet {
             Some(Value::String(id)) => Some(id.as_str()),
             Some(_) => return Err("'kid' is no text"),
         };
-        let known = |named: &&Named| id.is_none() || named.id.as_deref() == id;
-        let keys: Vec<&Key> = self.keys.iter().filter(fits).filter(known).map(|named| &named.key).collect();
+        let keys_of = |known: &dyn Fn(&Named) -> bool| -> Vec<&Key> {
+            self.keys.iter().filter(fits).filter(|named| known(named)).map(|named| &named.key).collect()
+        };
+        let named = id.map_or_else(Vec::new, |id| keys_of(&|named| named.id.as_deref() == Some(id)));
+        if !named.is_empty() {
+            return Ok(Found::Keys(named));
+        }
+        let keys = keys_of(&|named| id.is_none() || named.id.is_none());
         match keys.len() {
             0 => Ok(Found::None),
-            2.. if id.is_none() => Err("the token names none of several keys"),
-            _ => Ok(Found::Keys(keys)),
+            1..=MOST_NAMELESS => Ok(Found::Keys(keys)),
+            _ => Err("the token names none of several keys"),
         }
     }
 }

@@ -129,13 +129,27 @@ fn a_token_does_not_choose_who_verifies_it() {
 }
 
 #[test]
-fn a_token_without_a_name_is_of_a_set_with_one_key() {
+fn without_names_a_few_keys_are_tried() {
     let (one, other, third) =
         (Signer::new("1", "ES256"), Signer::new("2", "ES256"), Signer::new("3", "EdDSA"));
     let nameless = one.token_with(&json!({"alg": "ES256"}), &json!({}));
     assert_eq!(verdict(&set_of(&[&one.jwk, &third.jwk]), &nameless, &ALL), "good");
-    let several = verdict(&set_of(&[&one.jwk, &other.jwk]), &nameless, &ALL);
-    assert_eq!(several, "the token names none of several keys");
+    assert_eq!(verdict(&set_of(&[&other.jwk, &one.jwk]), &nameless, &ALL), "good");
+    assert_eq!(verdict(&set_of(&[&other.jwk, &other.jwk]), &nameless, &ALL), "signature mismatch");
+    let many = [&one.jwk, &other.jwk, &other.jwk, &other.jwk, &other.jwk];
+    assert_eq!(verdict(&set_of(&many), &nameless, &ALL), "the token names none of several keys");
+    // Keys without a name may be those of a name that the set does not have.
+    let unnamed = |signer: &Signer| {
+        let mut jwk = signer.jwk.clone();
+        jwk.as_object_mut().unwrap().remove("kid");
+        jwk
+    };
+    let token = one.token(&json!({}));
+    assert_eq!(verdict(&set_of(&[&unnamed(&other), &unnamed(&one)]), &token, &ALL), "good");
+    assert_eq!(verdict(&set_of(&[&other.jwk, &unnamed(&one)]), &token, &ALL), "good");
+    assert_eq!(verdict(&set_of(&[&other.jwk, &unnamed(&third)]), &token, &ALL), "no key");
+    let named_wrongly = other.jwk_with(&json!({"kid": "1"}));
+    assert_eq!(verdict(&set_of(&[&named_wrongly, &unnamed(&one)]), &token, &ALL), "signature mismatch");
     // One name for two keys, as while one is replaced.
     let twin = other.jwk_with(&json!({"kid": "1"}));
     assert_eq!(verdict(&set_of(&[&twin, &one.jwk]), &one.token(&json!({})), &ALL), "good");
