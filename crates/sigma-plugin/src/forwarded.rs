@@ -2,17 +2,20 @@
 
 use std::net::IpAddr;
 
+use sigma_http::header::list_items;
+
 /// Characters of an invalid address in a message.
 const SHOWN_CHARS: usize = 64;
 
-/// Returns the elements of an `X-Forwarded-For`.
+/// Returns the elements of an `X-Forwarded-For`. Empty ones do not count (RFC 9110 §5.6.1.2).
 pub fn forwarded_for(line: &[u8]) -> impl Iterator<Item = &[u8]> {
-    line.split(|b| *b == b',').map(<[u8]>::trim_ascii)
+    list_items(line)
 }
 
 /// Returns the `for` parameter of each element of a `Forwarded` (RFC 7239 §4); empty if missing.
 pub fn forwarded(line: &[u8]) -> impl Iterator<Item = &[u8]> {
-    split_unquoted(line, b',').into_iter().map(|element| {
+    let elements = split_unquoted(line, b',').into_iter().filter(|element| !element.trim_ascii().is_empty());
+    elements.map(|element| {
         let pairs = split_unquoted(element, b';').into_iter();
         let mut values = pairs.filter_map(|pair| {
             let at = pair.iter().position(|b| *b == b'=')?;
@@ -108,8 +111,9 @@ mod tests {
 
     #[test]
     fn elements_are_parsed() {
-        assert_eq!(texts(forwarded_for(b" 1.1.1.1 ,2.2.2.2:80, ")), ["1.1.1.1", "2.2.2.2:80", ""]);
-        let line = br#"for=1.1.1.1;proto=https, For="[2001:db8::1]:80";by="a,b;for=9.9.9.9", proto=http"#;
+        assert_eq!(texts(forwarded_for(b" 1.1.1.1 ,2.2.2.2:80, ")), ["1.1.1.1", "2.2.2.2:80"]);
+        assert_eq!(texts(forwarded_for(b",1.1.1.1,,2.2.2.2")), ["1.1.1.1", "2.2.2.2"]);
+        let line = br#"for=1.1.1.1;proto=https,, For="[2001:db8::1]:80";by="a,b;for=9.9.9.9", proto=http"#;
         assert_eq!(texts(forwarded(line)), ["1.1.1.1", "[2001:db8::1]:80", ""]);
     }
 
@@ -124,7 +128,7 @@ mod tests {
         check("1.1.1.1, 2.2.2.2, 10.0.0.1", Some("2.2.2.2"));
         check("10.0.0.2, 10.0.0.1", Some("10.0.0.2"));
         check("1.1.1.1, nonsense, 10.0.0.1", Some("nonsense"));
-        check("1.1.1.1, , 10.0.0.1", Some(""));
+        check("1.1.1.1, , 10.0.0.1", Some("1.1.1.1"));
         let none: [&[u8]; 0] = [];
         assert_eq!(first_untrusted(none.into_iter(), |_| true), None);
     }
