@@ -3,6 +3,7 @@
 mod names;
 mod pairs;
 mod readers;
+mod redirects;
 mod streams;
 mod together;
 mod uncertified;
@@ -310,6 +311,7 @@ pub(crate) fn whole(settings: &Settings, resources: &Resources, plugins: &dyn Pl
     unknown_names(resources, &mut found);
     names::within_plugins(resources, &mut found);
     together::pairs(resources, plugins, &mut found);
+    redirects::without_https(settings, resources, &mut found);
     without_sessions(settings, resources, &mut found);
     streams::without_certificates(settings, resources, &mut found);
     found.extend(readers::unread_metrics(settings, resources));

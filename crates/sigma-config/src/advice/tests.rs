@@ -167,6 +167,23 @@ fn missing_parts_of_a_file() {
 }
 
 #[test]
+fn redirects_to_https_that_nobody_serves() {
+    let node = "upstream: { nodes: { \"h:1\": 1 } }";
+    let to_https =
+        format!("routes:\n  - {{ uri: /a, {node}, plugins: {{ redirect: {{ http_to_https: true }} }} }}\n");
+    warned(&to_https, &["line 2: routes[0].plugins.redirect.http_to_https: no listener has TLS"]);
+    warned(&format!("{to_https}trusted_addresses: [10.0.0.0/8]\n"), &[]);
+    warned(&to_https.replace("true", "true, _meta: { disable: true }"), &[]);
+    warned(&to_https.replace("http_to_https: true", "uri: /b"), &[]);
+    let tls = "listeners: [\"127.0.0.1:1\", { address: \"127.0.0.1:2\", tls: { certificates: [{ cert: a, key: b }] } }]\n";
+    warned(&format!("{to_https}{tls}"), &[]);
+    let rule = format!(
+        "global_rules: [{{ id: g, plugins: {{ redirect: {{ http_to_https: true }} }} }}]\nroutes: [{{ uri: /a, {node} }}]\n"
+    );
+    warned(&rule, &["line 1: global_rules[0].plugins.redirect.http_to_https: no listener has TLS"]);
+}
+
+#[test]
 fn limits_of_consumers_that_count_addresses() {
     let check = |conf: Value, expected: &[(&str, &str)]| {
         for kind in [Kind::Consumer, Kind::ConsumerGroup] {
