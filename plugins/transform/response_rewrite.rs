@@ -340,7 +340,7 @@ mod tests {
         let conf = json!({
             "status_code": 201,
             "body": "x",
-            "headers": {"add": ["X-Add: $arg_q", "X-Add: b"], "set": {"X-Set": "$uri", "X-N": 3}, "remove": ["X-Gone"]}
+            "headers": {"add": ["X-Add: $arg_q", "X-Add: b://c/"], "set": {"X-Set": "$uri", "X-N": 3}, "remove": ["X-Gone"]}
         });
         let fields =
             "Content-Length: 3\nETag: e\nLast-Modified: l\nContent-Encoding: gzip\nX-Gone: 1\nX-Set: o";
@@ -348,7 +348,7 @@ mod tests {
         let mut left = Vec::new();
         case.ctx.response.headers.write_to(&mut left);
         assert_eq!(case.ctx.response.status, 201);
-        assert_eq!(String::from_utf8(left).unwrap(), "X-Add: 7\r\nX-Add: b\r\nX-Set: /p\r\nX-N: 3\r\n");
+        assert_eq!(String::from_utf8(left).unwrap(), "X-Add: 7\r\nX-Add: b://c/\r\nX-Set: /p\r\nX-N: 3\r\n");
         let (case, _) = run(json!({"headers": {"X-A": "v"}}), "ETag: e\nContent-Length: 3", &[b"old"]);
         assert_eq!((case.answered("X-A"), case.answered("ETag")), ("v".into(), "e".into()));
         // RFC 9110 §15.3.6: a 205 has no content either.

@@ -90,7 +90,7 @@ impl From<Added> for Vec<(Box<str>, Template)> {
 
 /// Fields to add, as `Name: value`.
 #[derive(Deserialize, JsonSchema)]
-pub struct Lines(#[schemars(length(min = 1), inner(regex(pattern = "^[^:]+:[^:]*[^/]$")))] Vec<String>);
+pub struct Lines(#[schemars(length(min = 1), inner(regex(pattern = "^[^:]+:.+$")))] Vec<String>);
 
 impl From<Lines> for Vec<(Box<str>, Template)> {
     fn from(Lines(lines): Lines) -> Self {

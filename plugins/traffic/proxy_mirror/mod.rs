@@ -13,7 +13,7 @@ use sigma_plugin::outbound::{Answer, Call, CallError, Outbound};
 use sigma_plugin::owned::members;
 use sigma_plugin::record::Source;
 use sigma_plugin::variable_fields::{VariableField, VariableForm};
-use sigma_plugin::variables::percent_encode_path;
+use sigma_plugin::variables::{percent_decoded, percent_encode_path};
 use sigma_plugin::{
     BodyFilter, Build, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Pieces, Plugin, ResponseStep,
     Step, Transform,
@@ -280,21 +280,27 @@ fn is_sampled(ratio: f64, bits: u64) -> bool {
     ratio >= 1.0 || ((bits >> 11) as f64 / (1u64 << 53) as f64) < ratio
 }
 
-/// Path and query that a target is asked for.
+/// Path and query that a target is asked for: the node's, byte for byte, as far as `path` does not replace them.
 fn asked(target: &Target, ctx: &Context) -> Vec<u8> {
-    let whole = |ctx: &Context| {
-        if !ctx.target.is_empty() {
-            return ctx.target.clone();
-        }
-        let mut whole = Vec::new();
-        percent_encode_path(&ctx.uri, &mut whole);
-        with_query(whole, ctx.outgoing_query())
-    };
+    let whole = ctx.outgoing_target();
     match (&target.path, target.path_concat_mode) {
-        (None, _) => whole(ctx),
+        (None, _) => whole.to_vec(),
         (Some(path), PathMode::Replace) => with_query(path.clone().into_bytes(), ctx.outgoing_query()),
-        (Some(path), PathMode::Prefix) => [path.as_bytes(), &whole(ctx)].concat(),
+        (Some(path), PathMode::Prefix)
+            if has_dot_segments(whole.split(|byte| *byte == b'?').next().unwrap_or_default()) =>
+        {
+            // The client must not leave the prefix.
+            let mut normal = path.clone().into_bytes();
+            percent_encode_path(&ctx.uri, &mut normal);
+            with_query(normal, ctx.outgoing_query())
+        }
+        (Some(path), PathMode::Prefix) => [path.as_bytes(), whole].concat(),
     }
+}
+
+/// Whether a path has a segment `.` or `..`, encoded or not.
+fn has_dot_segments(path: &[u8]) -> bool {
+    path.split(|byte| *byte == b'/').any(|segment| matches!(&*percent_decoded(segment), b"." | b".."))
 }
 
 fn with_query(mut path: Vec<u8>, query: Option<&[u8]>) -> Vec<u8> {

@@ -20,6 +20,7 @@ fn targets() {
     };
     check(json!({}), "/a%20b?c=%20d", "", "/a%20b?c=%20d");
     check(json!({}), "/a%3Fb", "", "/a%3Fb");
+    check(json!({}), "/a%2Fb%2f%7e//c", "", "/a%2Fb%2f%7e//c");
     check(json!({}), "/a?b", "/c?d", "/c?d");
     let replaced = json!({"path": "/x"});
     check(replaced.clone(), "/a?b", "", "/x?b");
@@ -28,6 +29,8 @@ fn targets() {
     check(replaced, "/a?key=1&b", "/a?b", "/x?b");
     let prefixed = json!({"path": "/x", "path_concat_mode": "prefix"});
     check(prefixed.clone(), "/a?b", "", "/x/a?b");
+    check(prefixed.clone(), "/a%2Fb?c", "", "/x/a%2Fb?c");
+    check(prefixed.clone(), "/a/%2E%2e/../b%20c?d", "", "/x/b%20c?d");
     check(prefixed, "/a?b", "/c?d", "/x/c?d");
 }
 

@@ -34,7 +34,7 @@ const FORMS: &[(&str, &str)] = &[
     (r"^\d+\.\d+\.\d+", "for example 1.0.0"),
     (r"^[0-9]+[smhd]?$", "for example 10s"),
     (r"^[0-9]+[kKmMgG]?$", "for example 50m"),
-    (r"^[^:]+:[^:]*[^/]$", "write \"Name: value\""),
+    (r"^[^:]+:.+$", "write \"Name: value\""),
     (r"^[0-9a-zA-Z-.]+(:\d{1,5})?$", "for example shop.example or shop.example:8080"),
     (r"^[ !#-\[\]-~]+$", "printable characters, without quotes and backslashes"),
     (r"^\$", "a variable, for example $remote_addr"),
