@@ -32,6 +32,8 @@ pub(crate) struct Demands {
     pub(crate) name: Box<str>,
     /// The PROXY header in front; empty for none.
     pub(crate) introduction: Box<[u8]>,
+    /// The client connection whose requests alone the connection serves; None for those of all.
+    pub(crate) owner: Option<u64>,
 }
 
 impl Demands {
@@ -45,6 +47,7 @@ impl Demands {
             protocol: upstream.config.scheme.into(),
             name,
             introduction: introduction(upstream, origin),
+            owner: None,
         }
     }
 
@@ -57,6 +60,7 @@ impl Demands {
             protocol: upstream.config.scheme.into(),
             name: Box::default(),
             introduction: introduction(upstream, origin),
+            owner: None,
         };
         if upstream.over_tls().is_some() {
             let host = request.headers.get(sigma_http::HeaderId::Host).unwrap_or_default();
@@ -115,6 +119,7 @@ pub(crate) fn target<'t>(
         shared,
         tls,
         introduction: &demands.introduction,
+        owner: demands.owner,
         linked: None,
     };
     let burst_ms = u64::from(snapshot.settings.timeouts.upstream_burst_ms);

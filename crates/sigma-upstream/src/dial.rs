@@ -54,6 +54,8 @@ pub struct Dial<'d> {
     pub tls: Option<DialTls<'d>>,
     /// Bytes before all others, such as a PROXY header; empty for none.
     pub introduction: &'d [u8],
+    /// The client whose requests alone the connection serves; None for those of all.
+    pub owner: Option<u64>,
     /// Called when the transport is established, before TLS.
     pub linked: Option<Notice<'d>>,
 }
@@ -78,20 +80,25 @@ pub struct DialTls<'d> {
 }
 
 impl Dial<'_> {
-    /// Returns the settings alone, without the client-specific introduction.
+    /// Returns the settings alone, without the parts for one client.
     pub(crate) fn in_general(&self) -> Dial<'static> {
-        Dial { tls: None, introduction: b"", linked: None, ..*self }
+        Dial { tls: None, introduction: b"", owner: None, linked: None, ..*self }
+    }
+
+    /// Returns true if the connection belongs to one client.
+    pub(crate) fn is_private(&self) -> bool {
+        self.owner.is_some() || !self.introduction.is_empty()
     }
 
     /// Returns true if the node may choose a shared connection.
     pub(crate) fn may_be_shared(&self) -> bool {
-        self.introduction.is_empty() && self.tls.is_some_and(|tls| tls.client.offers_http2())
+        !self.is_private() && self.tls.is_some_and(|tls| tls.client.offers_http2())
     }
 
     /// Returns true if connections of this kind are shared, as far as that is known in advance.
     pub fn is_shared(&self) -> bool {
         // A connection for a certain client is not for other clients to wait for.
-        self.protocol == Protocol::Http2 && self.introduction.is_empty()
+        self.protocol == Protocol::Http2 && !self.is_private()
     }
 }
 

@@ -103,6 +103,7 @@ impl Worker {
                 shared,
                 tls: None,
                 introduction: b"",
+                owner: None,
                 linked: None,
             },
             limits: PoolLimits { size: 4, idle_timeout_ms: u64::MAX, burst_ms: 0, requests: 1000 },

@@ -3,6 +3,7 @@
 mod limits;
 mod tls;
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
@@ -61,16 +62,19 @@ pub(crate) struct ConnectionInfo {
     pub(crate) origin: Origin,
     /// The TLS session, if there is one; shared with subrequests.
     pub(crate) session: Option<Rc<TlsSession>>,
+    /// A request has logged in the connection to its node: all later ones use connections of this client alone.
+    pub(crate) logs_in: Cell<bool>,
 }
 
 impl ConnectionInfo {
     /// Returns the facts about `stream` once it may carry requests.
     pub(crate) fn new(origin: Origin, stream: &Stream) -> ConnectionInfo {
-        ConnectionInfo { origin, session: TlsSession::of(stream).map(Rc::new) }
+        ConnectionInfo { origin, session: TlsSession::of(stream).map(Rc::new), logs_in: Cell::new(false) }
     }
 
     /// Returns the facts about a connection over QUIC.
     pub(crate) fn over_quic(origin: Origin, facts: &Facts) -> ConnectionInfo {
-        ConnectionInfo { origin, session: Some(Rc::new(TlsSession::from_facts(facts.clone()))) }
+        let session = Some(Rc::new(TlsSession::from_facts(facts.clone())));
+        ConnectionInfo { origin, session, logs_in: Cell::new(false) }
     }
 }

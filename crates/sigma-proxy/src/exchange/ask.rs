@@ -69,7 +69,7 @@ pub(super) fn info_of_asker(info: &ConnectionInfo, ctx: &Context, is_guided: boo
     if let Some(addr) = client.addr.filter(|addr| is_guided && Some(*addr) != origin.peer.ip()) {
         origin.peer = Peer::Ip(SocketAddr::new(addr, client.port));
     }
-    ConnectionInfo { origin, session: info.session.clone() }
+    ConnectionInfo { origin, session: info.session.clone(), logs_in: info.logs_in.clone() }
 }
 
 /// The parent of a subrequest.

@@ -371,6 +371,7 @@ impl Exchange<'_, '_> {
             connect_ms,
             link_ms: plan.attempts.link_ms(node),
             upgrade: !self.scratch.upgrade.is_empty(),
+            owner: self.down.owner(&ctx.request.headers),
             ..Demands::of(&ctx.request, plan.upstream(), *self.down.origin())
         };
         if ctx.dubbo.is_some() { Demands { protocol: Protocol::Dubbo, ..demands } } else { demands }

@@ -5,12 +5,18 @@ use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
 use sigma_http::websocket::{Follower, GOING_AWAY, Sender, close_frame};
-use sigma_http::{Chunk, HeaderId, ResponseHead};
+use sigma_http::{Chunk, HeaderId, Headers, ResponseHead};
 use sigma_observe::counters::{Counter, WorkerCounters};
 use sigma_plugin::context::Tls;
 use sigma_wire::Downstream;
 
 use crate::connection::{ConnectionInfo, Origin, TlsSession};
+
+/// Returns whether a value of `Authorization` logs in the connection that it comes over.
+fn logs_connection_in(value: &[u8]) -> bool {
+    let scheme = value.split(|byte| *byte == b' ').next().unwrap_or_default();
+    scheme.eq_ignore_ascii_case(b"NTLM") || scheme.eq_ignore_ascii_case(b"Negotiate")
+}
 
 /// The client's side of an exchange, with the traffic that it counts for once it is a WebSocket.
 pub(super) struct Client<'c> {
@@ -37,6 +43,17 @@ impl<'c> Client<'c> {
 
     pub(super) fn origin(&self) -> &'c Origin {
         &self.info.origin
+    }
+
+    /// Returns the number of the client's connection if its requests need connections to nodes of their own: NTLM, and
+    /// Negotiate with it, log in a connection and not a request. A request of another client on that connection would
+    /// be the first one's.
+    pub(super) fn owner(&self, request: &Headers) -> Option<u64> {
+        let mut logins = request.get_all(HeaderId::Authorization);
+        if logins.any(logs_connection_in) {
+            self.info.logs_in.set(true);
+        }
+        self.info.logs_in.get().then_some(self.info.origin.connection)
     }
 
     /// Returns the TLS session of the connection.

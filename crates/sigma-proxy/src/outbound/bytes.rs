@@ -70,6 +70,7 @@ impl OutboundBytesCall<'_> {
             protocol: upstream.config.scheme.into(),
             name: node.host.as_str().into(),
             introduction: Box::default(),
+            owner: None,
         };
         let target = target::target(&self.view.snapshot, upstream, node, &demands);
         let exchange = async |connection: &mut Connection| self.exchange(connection, upstream).await;

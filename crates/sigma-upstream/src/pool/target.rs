@@ -33,7 +33,7 @@ pub struct Target<'t> {
 impl Target<'_> {
     /// Returns true if its connections belong to one client.
     pub(super) fn is_private(&self) -> bool {
-        !self.dial.introduction.is_empty()
+        self.dial.is_private()
     }
 }
 
@@ -45,6 +45,7 @@ pub(super) struct Made {
     protocol: Protocol,
     tls: Option<(ClientTls, Box<str>)>,
     introduction: Box<[u8]>,
+    owner: Option<u64>,
 }
 
 impl Made {
@@ -55,6 +56,7 @@ impl Made {
             protocol: target.dial.protocol,
             tls,
             introduction: target.dial.introduction.into(),
+            owner: target.dial.owner,
         }
     }
 
@@ -67,17 +69,18 @@ impl Made {
         same_tls
             && self.protocol == target.dial.protocol
             && *self.introduction == *target.dial.introduction
+            && self.owner == target.dial.owner
             && self.addr == target.endpoint.addr
     }
 
     /// Returns true if it belongs to one client.
     pub(super) fn is_private(&self) -> bool {
-        !self.introduction.is_empty()
+        self.owner.is_some() || !self.introduction.is_empty()
     }
 
     /// Returns the address and the dial settings, with the general part of `dial`.
     pub(super) fn redial<'m>(&'m self, dial: &Dial<'static>) -> (&'m Address, Dial<'m>) {
         let tls = self.tls.as_ref().map(|(client, name)| DialTls { client, name });
-        (&self.addr, Dial { tls, introduction: &self.introduction, ..*dial })
+        (&self.addr, Dial { tls, introduction: &self.introduction, owner: self.owner, ..*dial })
     }
 }

@@ -55,6 +55,7 @@ fn target(endpoint: &Endpoint) -> Target<'_> {
         shared,
         tls: None,
         introduction: b"",
+        owner: None,
         linked: None,
     };
     Target { endpoint, dial, limits: LIMITS }

@@ -1,5 +1,6 @@
 //! Background revalidation: a stale response is fetched again while it is still sent.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use sigma_http::{Fault, FaultKind};
@@ -34,7 +35,7 @@ impl Exchange<'_, '_> {
             ask_whether_good(&mut scratch.ctx.request.headers, stale);
         }
         scratch.turn = Some(Box::new(turn));
-        let info = ConnectionInfo { origin: *self.down.origin(), session: None };
+        let info = ConnectionInfo { origin: *self.down.origin(), session: None, logs_in: Cell::default() };
         let (view, stage) = (Rc::clone(&self.view), self.stage.again());
         BackgroundExchange { worker, view, info, stage, scratch }.spawn();
     }

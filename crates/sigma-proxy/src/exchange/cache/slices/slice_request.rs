@@ -1,5 +1,6 @@
 //! The common part of all slices of one request.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -189,7 +190,7 @@ impl SliceRequest {
         BackgroundExchange {
             worker: Rc::clone(&self.worker),
             view: Rc::clone(&self.view),
-            info: ConnectionInfo { origin: self.origin, session: None },
+            info: ConnectionInfo { origin: self.origin, session: None, logs_in: Cell::default() },
             stage: self.stage.again(),
             scratch,
         }
