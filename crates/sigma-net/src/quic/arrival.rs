@@ -65,6 +65,11 @@ impl Arrival {
         self.incoming.as_ref().map(Incoming::remote_address)
     }
 
+    /// Returns true if the client has proved that it receives packets at its address, by a token.
+    pub fn is_validated(&self) -> bool {
+        self.incoming.as_ref().is_some_and(Incoming::remote_address_validated)
+    }
+
     /// Returns the address that it reached.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         let bound = self.endpoint.local_addr()?;

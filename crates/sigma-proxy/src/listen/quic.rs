@@ -1,12 +1,13 @@
 //! Accept over QUIC: the UDP port of a listener with HTTP/3.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use sigma_config::settings::{Http3, ListenPlace};
+use sigma_http::h3::ErrorCode;
 use sigma_net::quic::{Arrival, Endpoint, EndpointCounts, EndpointOptions, Identities, Place, QuicLimits};
 use sigma_net::tls::ServerIdentity;
 use sigma_net::{BoundSocket, Peer};
@@ -16,12 +17,13 @@ use tokio::sync::Notify;
 
 use super::streams::{Multiplexed, multiplexed};
 use super::{LastLine, Open, complain, counted, start};
+use crate::addresses::Counted;
 use crate::admit::{failed, unless_closing};
 use crate::connection::{ConnectionInfo, Origin, h3_limits};
 use crate::quic_state::QuicShared;
 use crate::snapshot::Snapshot;
 use crate::snapshot::edge::{ListenerOptions, TlsOptions};
-use crate::worker::{Entered, Worker};
+use crate::worker::{Entered, View, Worker};
 
 /// Counts an endpoint as open.
 struct Up {
@@ -143,7 +145,7 @@ pub(crate) async fn quic_loop(
 ) {
     let place = ListenPlace::Tcp(addr);
     let (open, _up) = (Open::default(), Up::new(&worker, addr));
-    let [mut address_line, mut full_line] = [(); 2].map(|()| LastLine::default());
+    let (crowding, mut full_line) = (Rc::<RefCell<LastLine>>::default(), LastLine::default());
     loop {
         let arrival = tokio::select! {
             biased;
@@ -171,54 +173,83 @@ pub(crate) async fn quic_loop(
             arrival.refuse();
             continue;
         }
-        match counted(&worker, &view, peer, Some(&listener)) {
-            Ok(counted) => {
-                let number = view.snapshot.listener_number(name.as_deref());
-                let open = Rc::clone(&open.0);
-                start(counted, serve(Rc::clone(&worker), arrival, number, listener, open));
-            }
-            Err(too_many) => {
-                worker.counters.add(Counter::ConnectionsRefusedAddress, 1);
-                complain(too_many, peer, &mut address_line);
-                arrival.refuse();
-            }
+        let number = view.snapshot.listener_number(name.as_deref());
+        let (open, crowding) = (Rc::clone(&open.0), Rc::clone(&crowding));
+        let newcomer = Newcomer { worker: Rc::clone(&worker), peer, number, listener, open, crowding };
+        if !arrival.is_validated() {
+            // Anyone can send packets with the address of another client, which would then reach its limit.
+            start(None, newcomer.serve(arrival, true));
+            continue;
+        }
+        match newcomer.count(&view) {
+            Some(counted) => start(counted, newcomer.serve(arrival, false)),
+            None => arrival.refuse(),
         }
     }
 }
 
-/// Runs the handshake of a client, and serves its connection.
-async fn serve(
+/// A client before the end of its handshake.
+struct Newcomer {
     worker: Rc<Worker>,
-    arrival: Arrival,
-    listener_number: u16,
+    peer: Peer,
+    /// The number of the listener.
+    number: u16,
     listener: Arc<ListenerOptions>,
+    /// The listener still accepts.
     open: Rc<Cell<bool>>,
-) {
-    let (Some(from), Some(tls)) = (arrival.from(), &listener.tls) else { return };
-    let (peer, local) = (Peer::from_tcp(from), arrival.local_addr());
-    let view = worker.view();
-    let shown = Shown { snapshot: Arc::clone(&view.snapshot), listener: Arc::clone(&listener) };
-    // Boxed, so that the memory of a handshake is free again when it is over.
-    let shaking = Box::pin(arrival.accept(Arc::new(shown), &tls.options.offer));
-    drop(view);
-    let Some(shaken) = unless_closing(&worker, shaking).await else { return };
-    // Only now: a forged address is no connection.
-    let origin = |number| Origin {
-        listener: listener_number,
-        ..Origin::new(peer, local, number, &worker.clock.borrow())
-    };
-    let connection = match shaken {
-        Ok(connection) => connection,
-        Err(error) => return failed(&worker, origin(0), &listener, &error, true),
-    };
-    worker.counters.add(Counter::TlsHandshakes, 1);
-    let (entered, origin) = (Entered(Rc::clone(&worker)), origin(worker.enter()));
-    let Some(facts) = connection.facts() else { return };
-    let info = ConnectionInfo::over_quic(origin, facts);
-    let limits = h3_limits(&worker.view().snapshot.settings, listener.http3.as_ref());
-    drop(listener);
-    let session = Session::accept(connection, peer, limits);
-    Box::pin(multiplexed(entered, Multiplexed::H3(session), info, open)).await;
+    /// The last line about an address with too many connections.
+    crowding: Rc<RefCell<LastLine>>,
+}
+
+impl Newcomer {
+    /// Counts the connection for its address; None if the address is at its limit.
+    fn count(&self, view: &View) -> Option<Option<Counted>> {
+        match counted(&self.worker, view, self.peer, Some(&self.listener)) {
+            Ok(counted) => Some(counted),
+            Err(too_many) => {
+                self.worker.counters.add(Counter::ConnectionsRefusedAddress, 1);
+                complain(too_many, self.peer, &mut self.crowding.borrow_mut());
+                None
+            }
+        }
+    }
+
+    /// Runs the handshake, and serves the connection. `counts` is true if the handshake has to prove the address first,
+    /// and the connection counts for it from then on.
+    async fn serve(self, arrival: Arrival, counts: bool) {
+        let Some(tls) = &self.listener.tls else { return };
+        let (worker, peer, local) = (&self.worker, self.peer, arrival.local_addr());
+        let view = worker.view();
+        let shown = Shown { snapshot: Arc::clone(&view.snapshot), listener: Arc::clone(&self.listener) };
+        // Boxed, so that the memory of a handshake is free again when it is over.
+        let shaking = Box::pin(arrival.accept(Arc::new(shown), &tls.options.offer));
+        drop(view);
+        let Some(shaken) = unless_closing(worker, shaking).await else { return };
+        // Only now: a forged address is no connection.
+        let origin = |number| Origin {
+            listener: self.number,
+            ..Origin::new(peer, local, number, &worker.clock.borrow())
+        };
+        let connection = match shaken {
+            Ok(connection) => connection,
+            Err(error) => return failed(worker, origin(0), &self.listener, &error, true),
+        };
+        worker.counters.add(Counter::TlsHandshakes, 1);
+        let counted = counts.then(|| self.count(&worker.view()));
+        if matches!(counted, Some(None)) {
+            connection.close(ErrorCode::EXCESSIVE_LOAD.0, "the address has too many connections");
+            return;
+        }
+        let (entered, origin) = (Entered(Rc::clone(worker)), origin(worker.enter()));
+        let Some(facts) = connection.facts() else { return };
+        let info = ConnectionInfo::over_quic(origin, facts);
+        let limits = h3_limits(&worker.view().snapshot.settings, self.listener.http3.as_ref());
+        let open = Rc::clone(&self.open);
+        drop(self);
+        let session = Session::accept(connection, peer, limits);
+        Box::pin(multiplexed(entered, Multiplexed::H3(session), info, open)).await;
+        drop(counted);
+    }
 }
 
 #[cfg(test)]
