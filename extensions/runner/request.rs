@@ -267,6 +267,10 @@ fn changes(rewrite: &Rewrite<'_>, ctx: &Context) -> Result<Changes, String> {
         return Err(format!("`{}` is no host", host.escape_ascii()));
     }
     headers.retain(|field| !is_host(field));
+    let is_foreign = |field: &&Field| field.value.is_some() && ctx.is_reserved(field.name.as_bytes());
+    if let Some(field) = headers.iter().find(is_foreign) {
+        return Err(format!("field {} belongs to another plugin of the route", field.name));
+    }
     let mut response = checked(&rewrite.resp_headers)?;
     response.retain(|field| !is_kept(&field.name));
     let path = rewrite.path.filter(|path| !path.is_empty());
@@ -290,8 +294,9 @@ fn apply(slot: Slot, changes: Changes, ctx: &mut Context) -> Step {
         ctx.body = body;
     }
     for Field { name, value } in headers {
-        // Neither another spelling nor a trailer of the client may say something else.
-        ctx.claim(OwnedField::sole(name.as_str()));
+        // Neither another spelling nor a trailer of the client may say something else. The next call of the runner, and
+        // scripts, may change it.
+        ctx.claim(OwnedField::shared(name.as_str()));
         ctx.request.headers.remove_name(name.as_bytes());
         if let Some(value) = value {
             ctx.request.headers.append(&name, &value);

@@ -210,6 +210,34 @@ fn unsound_changes_are_not_made() {
     check(Rewrite { path, resp_headers: vec![entry("", Some("1"))], ..Rewrite::default() });
 }
 
+/// A node believes the fields of authenticating plugins: no runner sets them.
+#[test]
+fn runners_cannot_set_fields_of_other_plugins() {
+    let check = |name: &str, value: Option<&str>, expected: (&str, Option<&str>)| {
+        let scripted = rewriting(&Rewrite { headers: vec![entry(name, value)], ..Rewrite::default() });
+        let mut case = Case::new("GET / HTTP/1.1\nHost: h");
+        case.ctx.claim(sigma_plugin::OwnedField::sole("X-Userinfo"));
+        case.ctx.request.headers.append("X-Userinfo", b"jack");
+        let plugin = pre_req(&scripted.socket());
+        let reply = case.run(&plugin, Phase::Rewrite);
+        assert_eq!(
+            (summary(reply.as_ref()).as_str(), case.sent("X-Userinfo").as_deref()),
+            expected,
+            "{name}"
+        );
+        assert_eq!(case.sent("x_userinfo"), None);
+    };
+    check("X-Userinfo", Some("root"), ("503", Some("jack")));
+    check("x_userinfo", Some("root"), ("503", Some("jack")));
+    check("X-Userinfo", None, ("passed", None));
+    // A later call may change what an earlier one has set.
+    let scripted = rewriting(&Rewrite { headers: vec![entry("x-a", Some("1"))], ..Rewrite::default() });
+    let mut case = Case::new("GET / HTTP/1.1\nHost: h");
+    assert!(case.run(&pre_req(&scripted.socket()), Phase::Rewrite).is_none());
+    assert!(case.ctx.owned.iter().any(|owned| owned.covers(b"x_a")) && !case.ctx.is_reserved(b"X-A"));
+    assert_eq!(case.sent("X-A").as_deref(), Some("1"));
+}
+
 #[test]
 fn questions_are_answered() {
     let scripted = runner(|number, got| match (number, got.kind) {

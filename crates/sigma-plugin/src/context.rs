@@ -210,7 +210,7 @@ pub struct Context {
     pub host: Option<Vec<u8>>,
     /// Fields about the client that the node gets unchanged: some of X-Forwarded-For and X-Real-IP.
     pub untouched: Vec<HeaderId>,
-    /// The fields that plugins of this exchange own, if its body may end with trailers.
+    /// The fields that plugins of this exchange own, and those that the client may not send in trailers.
     pub owned: Vec<Arc<OwnedFields>>,
     /// The credentials of its plugins, which logs and traces hide. Empty until the exchange is over.
     pub credentials: Vec<Arc<Credentials>>,

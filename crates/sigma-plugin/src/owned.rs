@@ -84,6 +84,14 @@ impl OwnedFields {
             && self.fields.iter().any(|field| is_same_variable(field.name.as_bytes(), name))
     }
 
+    /// Returns true if a plugin checks a field of this name, in any spelling, or is its only source.
+    fn reserves(&self, name: &[u8]) -> bool {
+        self.lengths & length_bit(name.len()) != 0
+            && self.fields.iter().any(|field| {
+                field.ownership >= Ownership::Judged && is_same_variable(field.name.as_bytes(), name)
+            })
+    }
+
     /// Removes fields that the client may not set: other spellings of all fields, and the fields whose only source is
     /// the plugin.
     pub fn clear(&self, headers: &mut Headers) {
@@ -138,6 +146,12 @@ impl Context {
         let owned = OwnedFields::new([field]);
         owned.clear(&mut self.request.headers);
         self.owned.push(Arc::new(owned));
+    }
+
+    /// Returns true if a plugin of the exchange checks this request field, in any spelling, or is its only source, for
+    /// example for the name of a user. Code from users must not set it: a node would believe it.
+    pub fn is_reserved(&self, name: &[u8]) -> bool {
+        self.owned.iter().any(|owned| owned.reserves(name))
     }
 }
 
@@ -222,6 +236,23 @@ mod tests {
             OwnedFields::new(fields).clear(&mut headers);
             assert!(headers.is_empty());
         }
+    }
+
+    #[test]
+    fn fields_that_plugins_check_are_reserved() {
+        let check = |field: OwnedField, expected: bool| {
+            let mut ctx = Context::default();
+            ctx.claim(field);
+            for name in ["X-User", "x_user", "X.USER"] {
+                assert_eq!(ctx.is_reserved(name.as_bytes()), expected, "{name}");
+            }
+            assert!(!ctx.is_reserved(b"X-Users") && !ctx.is_reserved(b"User"));
+            ctx.begin();
+            assert!(!ctx.is_reserved(b"X-User"));
+        };
+        check(OwnedField::sole("X-User"), true);
+        check(OwnedField::judged("X-User"), true);
+        check(OwnedField::shared("X-User"), false);
     }
 
     #[test]

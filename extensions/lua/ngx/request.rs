@@ -113,7 +113,8 @@ fn set_header(host: &Host, arguments: &Arguments<'_>, replaces: bool) -> Results
     nothing()
 }
 
-/// Replaces the values of a field, or adds to them. Fields of the framing are the gateway's.
+/// Replaces the values of a field, or adds to them. Fields of the framing are the gateway's, and fields with a user's
+/// identity those of the plugin that has checked it.
 fn store(ctx: &mut Context, name: &[u8], values: &[Vec<u8>], replaces: bool) -> Result<(), String> {
     if name.is_empty() || is_framing(name) {
         return Ok(());
@@ -124,6 +125,11 @@ fn store(ctx: &mut Context, name: &[u8], values: &[Vec<u8>], replaces: bool) -> 
     }
     let name = name_of(name)?;
     if HeaderId::of(name.as_bytes()) == HeaderId::Other
+    if values.clone().next().is_some() && ctx.is_reserved(name.as_bytes()) {
+        return Err(format!(
+            "field {name} belongs to another plugin of the route; scripts may only remove it"
+        ));
+    }
         && !ctx.owned.iter().any(|owned| owned.covers(name.as_bytes()))
     {
         // The client must not send it in another spelling, nor in trailers.

@@ -232,6 +232,33 @@ fn request_fields_of_scripts_cannot_come_from_clients() {
     assert!(case.ctx.owned.iter().any(|owned| owned.covers(b"x_user")));
 }
 
+/// A node believes the fields of authenticating plugins: a script that takes a name from the client must not set them.
+#[test]
+fn scripts_cannot_set_fields_of_other_plugins() {
+    let run = |script: &str| {
+        let mut case = Case::new("GET / HTTP/1.1\nHost: h");
+        case.ctx.claim(sigma_plugin::OwnedField::sole("X-Userinfo"));
+        case.ctx.claim(sigma_plugin::OwnedField::shared("X-Shared"));
+        case.ctx.request.headers.append("X-Userinfo", b"jack");
+        let reply = case.run(&function("access", script), Phase::Access);
+        (
+            reply.map(|reply| reply.status),
+            case.sent("X-Userinfo"),
+            case.sent("x_userinfo"),
+            case.sent("X-Shared"),
+        )
+    };
+    let jack = || Some("jack".to_owned());
+    for name in ["X-Userinfo", "x_userinfo", "x.userinfo"] {
+        let script = format!("ngx.req.set_header('{name}', 'root')");
+        assert_eq!(run(&script), (Some(500), jack(), None, None), "{script}");
+        let script = format!("require('ngx.req').add_header('{name}', 'root')");
+        assert_eq!(run(&script), (Some(500), jack(), None, None), "{script}");
+    }
+    assert_eq!(run("ngx.req.clear_header('X-Userinfo')"), (None, None, None, None));
+    assert_eq!(run("ngx.req.set_header('X-Shared', '1')"), (None, jack(), None, Some("1".to_owned())));
+}
+
 #[test]
 fn request_fields_are_bounded() {
     checked(&[

@@ -49,18 +49,16 @@ impl Exchange<'_, '_> {
         self.learn_client_address(snapshot);
     }
 
-    /// Removes the fields that plugins of the active chains set for nodes. Without such plugins it costs a look at
-    /// each chain.
+    /// Removes the fields that plugins of the active chains set for nodes, and reserves them for these plugins. Without
+    /// such plugins it costs a look at each chain.
     pub(super) fn clear_owned(&mut self) {
         let Stage::Guided { merged, .. } = &self.stage else { return };
-        let may_have_trailers = !self.down.body_length().is_empty();
         let ctx = &mut self.scratch.ctx;
         let chains = chains(&self.view, self.stage.route_number(), merged.as_deref());
         for owned in chains.filter_map(Chain::owned) {
             owned.clear(&mut ctx.request.headers);
-            if may_have_trailers {
-                ctx.owned.push(Arc::clone(owned));
-            }
+            // For trailers, and for plugins that run code from users: they may not set these fields.
+            ctx.owned.push(Arc::clone(owned));
         }
     }
 
@@ -91,7 +89,7 @@ impl Exchange<'_, '_> {
             if untrusted.has_others {
                 untrusted.all.clear(headers);
                 if may_have_trailers {
-                    owned.push(Arc::clone(&untrusted.all));
+                    owned.push(Arc::clone(&untrusted.in_trailers));
                 }
             }
             // Without trusted addresses the chain is kept as in APISIX, where only its end is trusted.

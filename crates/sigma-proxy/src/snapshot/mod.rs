@@ -96,7 +96,9 @@ pub(crate) struct Untrusted {
     /// The known ones: a request without them costs one comparison.
     pub(crate) known: HeaderIds,
     /// All, with their other spellings.
-    pub(crate) all: Arc<OwnedFields>,
+    pub(crate) all: OwnedFields,
+    /// The same for trailers. The gateway's own plugins may set them.
+    pub(crate) in_trailers: Arc<OwnedFields>,
     /// There are others than `known`.
     pub(crate) has_others: bool,
 }
@@ -107,7 +109,8 @@ impl Untrusted {
         let ids: Vec<HeaderId> = names().map(|name| HeaderId::of(name.as_bytes())).collect();
         Untrusted {
             known: HeaderIds::of(&ids),
-            all: Arc::new(OwnedFields::new(names().map(OwnedField::sole))),
+            all: OwnedFields::new(names().map(OwnedField::sole)),
+            in_trailers: Arc::new(OwnedFields::new(names().map(OwnedField::shared))),
             // A known name without a hyphen has no other spelling.
             has_others: names()
                 .any(|name| HeaderId::of(name.as_bytes()) == HeaderId::Other || name.contains('-')),
