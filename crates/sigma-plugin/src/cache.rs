@@ -132,10 +132,20 @@ impl CacheKey {
         }
     }
 
-    /// Prefixes a key with the users that plugins have marked, once all of them have run. No other key begins like
-    /// that: the byte after the users never follows a consumer.
-    fn personal(&self, ctx: &Context, key: Vec<u8>) -> Vec<u8> {
-        if self.is_for_all || !ctx.personal.is_marked() {
+    /// Prefixes a key with the users that plugins have marked and the fields that scripts have set, once all of them
+    /// have run. No other key begins like that: the byte after them never follows a consumer.
+    fn personal(&self, ctx: &Context, mut key: Vec<u8>) -> Vec<u8> {
+        if self.is_for_all {
+            return key;
+        }
+        if let Some(fields) = ctx.personal.fields() {
+            let mut prefix = fields.to_vec();
+            end_part(&mut prefix, 0);
+            prefix.push(FIELDS);
+            prefix.append(&mut key);
+            key = prefix;
+        }
+        if !ctx.personal.is_marked() {
             return key;
         }
         let mut personal = ctx.personal.names().to_vec();
@@ -158,9 +168,10 @@ impl CacheKey {
     }
 }
 
-/// The byte after users; consumers have 0 and 1 there.
+/// The byte after users, and after the fields of scripts; consumers have 0 and 1 there.
 const NAMED: u8 = 2;
 const UNNAMED: u8 = 3;
+const FIELDS: u8 = 4;
 
 /// Storage on a disk, in addition to memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -282,6 +293,8 @@ pub struct CacheWish {
     pub is_bypassed: bool,
     /// The response is not stored.
     pub is_kept_out: bool,
+    /// The fields that scripts had set when the key was made.
+    fields: Option<[u8; 32]>,
 }
 
 impl CacheWish {
@@ -300,7 +313,7 @@ impl CacheWish {
 
     /// Returns true if the node gets the request that the key describes.
     pub fn is_sent(&self, ctx: &Context) -> bool {
-        self.outgoing.is_sent(ctx)
+        self.outgoing.is_sent(ctx) && self.fields.as_ref() == ctx.personal.fields()
     }
 
     /// Returns the keys that `PURGE` removes: the key of the request, and the same for the other scheme.
@@ -361,6 +374,7 @@ impl CacheOrder {
             is_unnamed: false,
             is_bypassed: is_active(&self.bypass, ctx),
             is_kept_out: is_active(&self.no_store, ctx),
+            fields: None,
         }
     }
 }
@@ -372,6 +386,7 @@ impl CacheWish {
         let key = std::mem::take(&mut self.key);
         self.key = self.rule.key.personal(ctx, key);
         self.is_unnamed = !self.rule.key.is_for_all && ctx.personal.is_unnamed();
+        self.fields = ctx.personal.fields().copied();
     }
 }
 

@@ -10,12 +10,15 @@ pub struct Personal {
     is_marked: bool,
     is_unnamed: bool,
     passed_unknown: bool,
+    /// A digest of the fields that scripts have set for the node.
+    fields: Option<[u8; 32]>,
 }
 
 impl Personal {
     /// Removes all, keeping its memory.
     pub(crate) fn clear(&mut self) {
         self.names.clear();
+        self.fields = None;
         (self.is_marked, self.is_unnamed, self.passed_unknown) = (false, false, false);
     }
 
@@ -37,6 +40,11 @@ impl Personal {
     /// Returns true if a plugin has admitted it without a user.
     pub fn passed_unknown(&self) -> bool {
         self.passed_unknown
+    }
+
+    /// Returns the digest of the fields that scripts have set for the node; None if no script has set any.
+    pub fn fields(&self) -> Option<&[u8; 32]> {
+        self.fields.as_ref()
     }
 
     fn mark(&mut self, provider: &str, name: Option<&[u8]>) {
@@ -61,6 +69,12 @@ impl Context {
     /// be the same for each request of a user, and not a secret: pass a digest of a credential.
     pub fn mark_personal(&mut self, provider: &str, name: Option<&[u8]>) {
         self.personal.mark(provider, name);
+    }
+
+    /// Records a digest of all fields that scripts have set for the node. A script may pass on the user of a cookie in
+    /// such a field, so caches separate responses by it.
+    pub fn mark_fields(&mut self, digest: [u8; 32]) {
+        self.personal.fields = Some(digest);
     }
 
     /// Records that a plugin that identifies users admits the request without one, as its operator has configured.

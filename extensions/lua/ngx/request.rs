@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use aws_lc_rs::digest::{self, SHA256};
 use mlua::{Lua, Table, Value};
 use sigma_http::{HeaderId, is_authority};
 use sigma_plugin::variables::percent_encode_path;
@@ -124,17 +125,18 @@ fn store(ctx: &mut Context, name: &[u8], values: &[Vec<u8>], replaces: bool) -> 
         return values.next_back().map_or(Ok(()), |host| set_host(ctx, host));
     }
     let name = name_of(name)?;
-    if HeaderId::of(name.as_bytes()) == HeaderId::Other
     if values.clone().next().is_some() && ctx.is_reserved(name.as_bytes()) {
         return Err(format!(
             "field {name} belongs to another plugin of the route; scripts may only remove it"
         ));
     }
+    if HeaderId::of(name.as_bytes()) == HeaderId::Other
         && !ctx.owned.iter().any(|owned| owned.covers(name.as_bytes()))
     {
         // The client must not send it in another spelling, nor in trailers.
         ctx.claim(OwnedField::shared(name.as_str()));
     }
+    note(ctx, &name, values.clone());
     if replaces {
         ctx.request.headers.remove_name(name.as_bytes());
     }
@@ -143,6 +145,19 @@ fn store(ctx: &mut Context, name: &[u8], values: &[Vec<u8>], replaces: bool) -> 
         ctx.request.headers.append(&name, value);
     }
     Ok(())
+}
+
+/// Adds a field to the digest of all that scripts set in this exchange: caches separate responses by it.
+fn note<'v>(ctx: &mut Context, name: &'v str, values: impl Iterator<Item = &'v Vec<u8>>) {
+    let mut digest = digest::Context::new(&SHA256);
+    digest.update(ctx.personal.fields().map_or(&[], |fields| &fields[..]));
+    for text in std::iter::once(name.as_bytes()).chain(values.map(Vec::as_slice)) {
+        digest.update(&(text.len() as u64).to_le_bytes());
+        digest.update(text);
+    }
+    if let Ok(digest) = digest.finish().as_ref().try_into() {
+        ctx.mark_fields(digest);
+    }
 }
 
 /// Sets the host that the node gets if the upstream passes it on.
