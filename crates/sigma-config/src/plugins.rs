@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
 use serde_json::{Value, json};
-use sigma_schema::plugins::{PluginRefusal, PluginSchemas, PluginScope, ScriptForm, Standing};
+use sigma_schema::plugins::{NamedFile, PluginRefusal, PluginSchemas, PluginScope, ScriptForm, Standing};
 
 use crate::kind::Kind;
 use crate::profile::Profile;
@@ -94,6 +94,10 @@ impl PluginSchemas for EnabledPlugins<'_> {
 
     fn schema(&self, name: &str, scope: PluginScope) -> Option<&Value> {
         self.all.schema(name, scope).filter(|_| self.is_enabled(name, scope))
+    }
+
+    fn files(&self, name: &str) -> Vec<NamedFile<'_>> {
+        self.all.files(name)
     }
 
     fn left_out(&self, name: &str) -> Option<&str> {

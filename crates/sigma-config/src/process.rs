@@ -55,12 +55,13 @@ pub struct Process {
     /// The sandbox of the process after its start. `full` is for a gateway on the Internet; each opened file and each
     /// system call of a worker takes some nanoseconds longer.
     pub sandbox: Sandbox,
-    /// Files and folders that may be read besides those in the configuration: for paths in resources of a store, and
-    /// for the program of `acme.dns.hook`. At most 64.
+    /// Files and folders that may be read besides those in the configuration, with any `sandbox`. Resources of a store
+    /// may name files below these only. Also for the program of `acme.dns.hook`. At most 64.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub sandbox_read: Vec<PathBuf>,
-    /// Files and folders that may be read and written besides those in the configuration. At most 64.
+    /// Files and folders that may be read and written besides those in the configuration, with any `sandbox`. Resources
+    /// of a store may name files to write below these only. At most 64.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub sandbox_write: Vec<PathBuf>,

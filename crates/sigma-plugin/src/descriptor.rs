@@ -10,7 +10,7 @@ use serde_json::Value;
 use sigma_schema::Problem;
 use sigma_schema::described::schema_of;
 use sigma_schema::id::Id;
-use sigma_schema::plugins::PluginScope;
+use sigma_schema::plugins::{NamedFile, PluginScope};
 
 use crate::credentials::Credential;
 use crate::variable_fields::VariableField;
@@ -276,6 +276,14 @@ pub struct FileMember {
     pub name: &'static str,
     /// How the plugin uses the file.
     pub access: FileAccess,
+}
+
+impl FileMember {
+    /// Returns it for the check of a configuration.
+    pub(crate) fn named(&self) -> NamedFile<'static> {
+        let is_written = !matches!(self.access, FileAccess::ReadFile | FileAccess::ReadFolder);
+        NamedFile { name: self.name, is_written }
+    }
 }
 
 /// How a file is used. The sandbox allows its whole folder, as files may be replaced there.

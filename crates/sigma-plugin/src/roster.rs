@@ -27,7 +27,7 @@ use crate::credentials::Credentials;
 use crate::descriptor::{Child, Data, InlineUpstream};
 use crate::meta::Meta;
 use crate::variable_fields::{Missing, Unknown, missing};
-use crate::{Build, Entry, FlowPlugin, Kind, Node, OwnedFields, Plugin, Scripts};
+use crate::{Build, Entry, FileMember, FlowPlugin, Kind, Node, OwnedFields, Plugin, Scripts};
 
 /// Writes defaults into the configuration of the plugin of this name, where it says nothing of them.
 pub type Defaults = Arc<dyn Fn(&str, &mut Value) + Send + Sync>;
@@ -427,6 +427,10 @@ impl PluginSchemas for Roster {
             Some(scripts) => scripts.check(form, text),
             None => Err(NO_SCRIPTS.to_owned()),
         }
+    }
+
+    fn files(&self, name: &str) -> Vec<sigma_schema::plugins::NamedFile<'_>> {
+        self.get(name).map(|kind| kind.files().iter().map(FileMember::named).collect()).unwrap_or_default()
     }
 
     fn is_auth(&self, name: &str) -> bool {

@@ -40,6 +40,15 @@ pub struct Standing<'a> {
     pub priority: i32,
 }
 
+/// A member of a plugin's configuration that names a file or folder of the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NamedFile<'a> {
+    /// The member's name.
+    pub name: &'a str,
+    /// The plugin writes or runs it.
+    pub is_written: bool,
+}
+
 /// A script in a resource. Scripts in plugin configurations have no form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScriptForm {
@@ -61,6 +70,11 @@ pub trait PluginSchemas: Send + Sync {
 
     /// Returns the schema for a scope, without `_meta`, or None if the plugin or the scope does not exist.
     fn schema(&self, name: &str, scope: PluginScope) -> Option<&Value>;
+
+    /// Returns the members of a configuration that name files of the machine.
+    fn files(&self, _name: &str) -> Vec<NamedFile<'_>> {
+        Vec::new()
+    }
 
     /// Returns the group of a plugin if the build excludes that group.
     fn left_out(&self, _name: &str) -> Option<&str> {

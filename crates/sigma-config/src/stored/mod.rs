@@ -4,6 +4,7 @@
 //! the references of a resource; only a store can check that their targets exist.
 
 mod any;
+mod files;
 mod outline;
 mod references;
 #[cfg(test)]
@@ -17,6 +18,7 @@ use serde_json::Value;
 
 pub(crate) use any::typed;
 pub use any::{AnyResource, read, skipped_plugins};
+pub use files::AllowedFiles;
 pub use outline::{has_place, may_stand_in, outline, tells_whom};
 pub use references::{Reference, nested_members, references, wrong_ssl_type};
 use sigma_schema::conform::conform;

@@ -33,6 +33,7 @@ use std::sync::Arc;
 use sigma_config::crypt::Keyring;
 use sigma_config::settings::{Operators, Settings};
 use sigma_config::store::StoreKind;
+use sigma_config::stored::AllowedFiles;
 use sigma_net::listen::{Occupant, Transport};
 use sigma_plugin::Roster;
 use sigma_plugin::docs::reference;
@@ -143,6 +144,7 @@ pub(crate) async fn serve(
         state.tapping = Some(Arc::clone(&tapping));
         ask(&mut state, running, roster);
         state.unknown_fields = settings.compat.unknown_fields;
+        state.files = AllowedFiles::of(&settings.process);
         state.router = settings.router.http;
         state.trusts_proxies = !settings.trusted_addresses.is_empty();
         if store_settings.kind == StoreKind::Etcd {

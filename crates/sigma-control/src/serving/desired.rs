@@ -10,7 +10,7 @@ use serde_json::Value;
 use sigma_config::crypt::Keyring;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::resources::Decoration;
-use sigma_config::stored::{self, AnyResource};
+use sigma_config::stored::{self, AllowedFiles, AnyResource};
 use sigma_config::table::Order;
 use sigma_config::{Checked, Config, QuarantinedItem, Surroundings};
 use sigma_schema::Problem;
@@ -440,17 +440,17 @@ impl Desired {
         for plugin in stored::skipped_plugins(key.kind, &value, &*self.plugins) {
             tracing::warn!(%key, plugin, "the plugin is not known or not enabled, and left out");
         }
-        let (plugins, unknown) = (&*self.plugins, self.config.settings.compat.unknown_fields);
-        let resource = match stored::read(key, &value, plugins, unknown) {
+        let (plugins, settings) = (&*self.plugins, &self.config.settings);
+        let unknown = settings.compat.unknown_fields;
+        let files = AllowedFiles::of(&settings.process).check(key.kind, Some(&key.id), &value, plugins);
+        let resource = match files.and_then(|()| stored::read(key, &value, plugins, unknown)) {
             Ok(resource) => resource,
             Err(reason) => return Err((Some(value), reason)),
         };
-        let router = self.config.settings.router.http;
-        let trusts_proxies = !self.config.settings.trusted_addresses.is_empty();
+        let (router, trusts_proxies) = (settings.router.http, !settings.trusted_addresses.is_empty());
         let around = Surroundings { plugins, unknown, router, now: unix_seconds(), trusts_proxies };
         let warnings = stored::warnings(key.kind, Some(&key.id), &value, &around);
-        let place = key.to_string();
-        Ok((resource, warnings.into_iter().map(|problem| problem.within(&place)).collect()))
+        Ok((resource, warnings.into_iter().map(|problem| problem.within(&key.to_string())).collect()))
     }
 
     /// Decides on the replacement of an invalid record. `value` is None if nothing of it can be read.

@@ -130,7 +130,7 @@ fn refusals(admin: &Operator, plugin: &str, row: &Value) -> Vec<String> {
 #[test]
 fn numbers_and_empty_lists_may_be_written_as_lua_does() {
     let origin = Origin::echo("a").unwrap();
-    let gateway = start(EMBEDDED);
+    let gateway = start(&format!("{EMBEDDED}\nprocess: {{ sandbox_write: [\"{{dir}}\"] }}"));
     let admin = admin(&gateway);
     for (name, plugins, status) in [
         ("redirect", json!({"redirect": {"uri": "/x", "ret_code": 301.0}}), "301"),
@@ -158,7 +158,7 @@ fn numbers_and_empty_lists_may_be_written_as_lua_does() {
 #[test]
 fn every_plugin_is_taken_served_and_refused() {
     let (a, b) = (Origin::echo("a").unwrap(), Origin::echo("b").unwrap());
-    let gateway = start(EMBEDDED);
+    let gateway = start(&format!("{EMBEDDED}\nprocess: {{ sandbox_write: [\"{{dir}}\"] }}"));
     let admin = admin(&gateway);
     furnish(&gateway, &admin, &b);
     let rows: Value = serde_json::from_str(ROWS).unwrap();

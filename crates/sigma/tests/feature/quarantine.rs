@@ -331,3 +331,43 @@ fn invalid_items_of_a_file_are_closed() {
     assert!(until(PATIENCE, || gateway.stderr().contains("limits.nothing")), "{}", gateway.stderr());
     assert_eq!(answers(&gateway, "/keys"), "401");
 }
+
+/// A file of the gateway's machine is for the author of its configuration file, who names the folders that others may
+/// use.
+#[test]
+fn stores_name_files_in_allowed_folders_only() {
+    let origin = Origin::echo("a").unwrap();
+    let etcd = EtcdServer::start().unwrap();
+    let logged = |path: &str| {
+        let mut value = route("/logged", &origin);
+        value["plugins"] = json!({"file-logger": {"path": path}});
+        value
+    };
+    let site = |root: &str| {
+        json!({"uri": "/site/*", "plugins": {"multi-auth": {"auth_plugins": [
+            {"basic-auth": {"auth_file": root}}, {"key-auth": {}}]}}, "upstream": {"nodes": {"127.0.0.1:1": 1}}})
+    };
+    etcd.put("/apisix/routes/all", &route("/*", &origin).to_string()).unwrap();
+    etcd.put("/apisix/routes/outside", &logged("/tmp/outside.log").to_string()).unwrap();
+    etcd.put("/apisix/routes/site", &site("/etc/shadow").to_string()).unwrap();
+    let folders = "process: { sandbox_write: [\"{dir}/logs\"], sandbox_read: [\"{dir}/users\"] }";
+    let gateway = start(&format!("{}\n{folders}", managed::etcd(etcd.port())));
+    await_closed(&gateway, &["routes/outside", "routes/site"]);
+    assert_eq!(answerer(&gateway, "/logged"), "503");
+    let admin = admin(&gateway);
+    let refused = |value: &Value| {
+        let answer = admin.call("PUT", "/apisix/admin/routes/1", Some(value)).unwrap();
+        (answer.status(), answer.json().unwrap()["error_msg"].as_str().unwrap_or_default().to_owned())
+    };
+    let dir = gateway.dir().display().to_string();
+    for path in ["/tmp/outside.log", "logs.txt", "$env://HOME", &format!("{dir}/logs/../sigma.yaml")] {
+        let (status, message) = refused(&logged(path));
+        assert!(status == 400 && message.contains("`plugins.file-logger.path` names a file"), "{message}");
+        assert!(message.contains("`process.sandbox_write`"), "{message}");
+    }
+    let (status, message) = refused(&site("/etc/shadow"));
+    assert!(status == 400 && message.contains("basic-auth.auth_file` names a file"), "{message}");
+    admin.put("routes/outside", &logged(&format!("{dir}/logs/own.log"))).unwrap();
+    await_closed(&gateway, &["routes/site"]);
+    await_answerer(&gateway, "/logged", "a");
+}

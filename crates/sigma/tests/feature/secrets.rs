@@ -60,7 +60,7 @@ fn metadata_of_plugins_refer_to_secrets_too() {
     // Of all variables this one is there wherever a test runs.
     let known = std::env::var("PATH").unwrap();
     let origin = Origin::echo("a").unwrap();
-    let gateway = start(EMBEDDED);
+    let gateway = start(&format!("{EMBEDDED}\nprocess: {{ sandbox_write: [\"{{dir}}\"] }}"));
     let admin = admin(&gateway);
     let put = |text: &str| {
         let metadata = json!({"log_format": {"who": text, "uri": "$uri"}});

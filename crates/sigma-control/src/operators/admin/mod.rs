@@ -61,7 +61,7 @@ use sigma_config::Surroundings;
 use sigma_config::crypt::Keyring;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::settings::{Admin, AdminApiVersion, Operators, RouterKind, UnknownFields};
-use sigma_config::stored::{self, AnyResource};
+use sigma_config::stored::{self, AllowedFiles, AnyResource};
 use sigma_schema::Problem;
 use sigma_schema::plugins::PluginSchemas;
 use tokio::sync::RwLock;
@@ -129,6 +129,8 @@ pub struct AdminState {
     pub(crate) neighbours: Option<Arc<Neighbours>>,
     /// The handling of unknown fields.
     pub unknown_fields: UnknownFields,
+    /// The files that resources may name.
+    pub files: AllowedFiles,
     /// The router, for messages about routes.
     pub router: RouterKind,
     /// The setting `trusted_addresses` names proxies.
@@ -182,6 +184,7 @@ impl AdminState {
             trial: None,
             neighbours: None,
             unknown_fields: UnknownFields::default(),
+            files: AllowedFiles::default(),
             router: RouterKind::default(),
             trusts_proxies: false,
             has_streams: Arc::new(|| true),
@@ -248,6 +251,8 @@ impl AdminState {
     /// Returns an error, which is the whole text of the answer, if the value is refused.
     fn check(&self, kind: Kind, id: Option<&str>, value: &Value) -> Result<Vec<Problem>, String> {
         stored::check(kind, id, value, &*self.plugins, self.unknown_fields)?;
+        let refused = self.files.check(kind, id, value, &*self.plugins);
+        refused.map_err(|reason| format!("invalid configuration: {reason}"))?;
         let (plugins, unknown) = (&*self.plugins, self.unknown_fields);
         let (router, trusts_proxies) = (self.router, self.trusts_proxies);
         let around = Surroundings { plugins, unknown, router, now: unix_seconds(), trusts_proxies };
