@@ -11,12 +11,14 @@ import { failure } from "../lib/exchange.js";
 import * as format from "../lib/format.js";
 import { blocks, spans } from "../lib/markdown.js";
 import { SHOWN_MAX, overview } from "../lib/overview.js";
+import { steps } from "../lib/path.js";
 import { found, ordered } from "../lib/plugins.js";
 import { equal, getAt, setAt, shown } from "../lib/pointer.js";
 import { choicesOf, collectionOf, idOf, summary } from "../lib/resources.js";
 import { blank, fieldOf, membersOf } from "../lib/schema.js";
 import { ticks } from "../ui/chart.js";
 import { standing } from "../lib/revision.js";
+import { REMEMBERED, failing, memory, points } from "../lib/traffic.js";
 import { warningsOf } from "../lib/warnings.js";
 import { effects } from "../lib/explain.js";
 import { authorOf, lastChange } from "../lib/history.js";
@@ -353,4 +355,45 @@ test("the overview leads from routes to nodes", () => {
   const cut = overview(many).columns[0];
   assert.deepEqual([cut.items.length, cut.left], [SHOWN_MAX, 1000 - SHOWN_MAX]);
   assert.deepEqual(overview(many, "/999").columns[0].items.map(({ key }) => key), ["routes/x999"]);
+});
+
+test("rates are remembered while they are seen", () => {
+  const rates = memory();
+  rates.add([["a", 2], ["b", 1]]);
+  rates.add([["a", 3]]);
+  assert.deepEqual([rates.of("a"), rates.of("b"), rates.of("c")], [[2, 3], [1, 0], []]);
+  for (let turn = 0; turn < REMEMBERED + 5; turn += 1) rates.add([["a", turn]]);
+  assert.equal(rates.of("a").length, REMEMBERED);
+  assert.deepEqual(rates.of("b"), [], "a row without requests is forgotten");
+});
+
+test("a sparkline ends at the right edge", () => {
+  assert.equal(points([], 90, 22), "");
+  assert.equal(points([5], 29, 22), "29.0,1.0");
+  assert.equal(points([0, 5, 0], 29, 22), "27.0,21.0 28.0,1.0 29.0,21.0");
+  assert.equal(points([0, 0], 29, 22), "28.0,21.0 29.0,21.0");
+});
+
+test("the nodes that fail most come first", () => {
+  const node = (host, requests, server_errors, faults) => ({ host, requests, server_errors, faults });
+  const all = [node("a", 10, 0, 0), node("b", 100, 3, 0), node("c", 10, 2, 1), node("d", 5, 0, 9)];
+  assert.deepEqual(failing(all).map(({ host }) => host), ["d", "c", "b"]);
+  assert.deepEqual(failing(all, 1).map(({ host }) => host), ["d"]);
+});
+
+test("the path of a request has its steps in order", () => {
+  const plugin = (name, phases, runs = true) => ({ name, phases, runs });
+  const seen = {
+    route: { key: "routes/1", name: "shop" },
+    upstream: { key: "upstreams/2" },
+    to_node: { method: "GET", path: "/x" },
+    plugins: [plugin("cors", ["header_filter", "rewrite"]), plugin("key-auth", ["rewrite"]), plugin("log", ["log"]), plugin("off", ["access"], false)],
+  };
+  const titles = (answer) => steps(answer).map(({ title }) => title);
+  assert.deepEqual(titles(seen), ["Route", "rewrite", "Upstream", "Node", "header filter", "log"]);
+  assert.deepEqual(steps(seen)[1].plugins, ["cors", "key-auth"]);
+  assert.equal(steps(seen)[0].detail, "routes/1 (shop)");
+  const refused = steps({ ...seen, refused: "401 by key-auth" });
+  assert.deepEqual([refused.at(-1).title, refused.at(-1).ends], ["Refused", true]);
+  assert.deepEqual(steps({ refused: null }).map(({ ends }) => ends), [true]);
 });

@@ -1,5 +1,6 @@
 // Lines over time, as plain SVG with axes. The label of the drawing says the newest values in words.
 
+import { points } from "../lib/traffic.js";
 import { h, svg } from "./dom.js";
 
 const [WIDTH, HEIGHT] = [600, 140];
@@ -33,6 +34,16 @@ export function chart(title, lines, unit, times) {
       h("div", { class: "x-axis", "aria-hidden": "true" }, times.map((time) => h("span", {}, time))),
     ),
     h("ul", { class: "legend" }, legend),
+  );
+}
+
+/** A small line without axes; `label` says in words what it shows. */
+export function sparkline(values, label) {
+  const [width, height] = [90, 22];
+  return svg(
+    "svg",
+    { class: "sparkline", viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": label },
+    svg("polyline", { class: "line one", points: points(values, width, height) }),
   );
 }
 

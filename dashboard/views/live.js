@@ -2,9 +2,10 @@
 
 import { get } from "../api.js";
 import * as format from "../lib/format.js";
+import { failing, memory } from "../lib/traffic.js";
 import { to } from "../router.js";
 import { mayWrite } from "../store.js";
-import { chart } from "../ui/chart.js";
+import { chart, sparkline } from "../ui/chart.js";
 import { fill, h } from "../ui/dom.js";
 import { badge, figures, heading, link, note, poll, section } from "../ui/page.js";
 import { table } from "../ui/table.js";
@@ -18,17 +19,20 @@ const TIMES = ["60 s ago", "30 s ago", "now"];
 export function show(root, _place, signal) {
   const body = h("div", {});
   let reasons = {};
+  // What the page has seen itself: the gateway counts nothing more for it.
+  const rates = memory();
   // A tap needs the role admin.
   const errors = mayWrite() && lastErrors(signal, () => reasons);
   root.append(heading("Live traffic"), body, errors || "");
   return poll(signal, 2, () => get("live", signal), body, (seen) => {
     reasons = seen.reasons ?? {};
-    fill(body, draw(seen));
+    rates.add(seen.window.routes.map((row) => [row.id, row.rate]));
+    fill(body, draw(seen, rates));
   });
 }
 
-function draw(seen) {
-  return [now(seen), charts(seen.series, seen.watched_seconds), byRoute(seen), byNode(seen), sinceStart(seen.since_start, seen.reasons ?? {})];
+function draw(seen, rates) {
+  return [now(seen), charts(seen.series, seen.watched_seconds), failingNodes(seen), byRoute(seen, rates), byNode(seen), sinceStart(seen.since_start, seen.reasons ?? {})];
 }
 
 function errorsOf(row) {
@@ -86,17 +90,26 @@ const COLUMNS = [
   { title: "p99", numeric: true, value: (row) => format.milliseconds(row.p99_ms) },
 ];
 
-function byRoute({ window }) {
+function byRoute({ window }, rates) {
   const named = { title: "Route", value: (row) => link(row.name ? `${row.id} (${row.name})` : row.id, to("resource", "routes", row.id)) };
+  const trend = { title: "Trend", value: (row) => sparkline(rates.of(row.id), `Rate of ${row.name ?? row.id}, now ${format.rate(row.rate)}`) };
   const more = window.unlisted > 0 && note(`${format.count(window.unlisted)} requests belong to routes or nodes that are not listed.`);
-  return section("By route", table("Figures by route", [named, ...COLUMNS], window.routes, { empty: "There were no requests in the last minute." }), more);
+  return section("By route", table("Figures by route", [named, trend, ...COLUMNS], window.routes, { empty: "There were no requests in the last minute." }), more);
+}
+
+const NODE = { title: "Node", value: (row) => (row.address.startsWith(row.host) ? row.address : `${row.host} (${row.address})`) };
+
+/** The nodes that failed most in the last minute; nothing while all work. */
+function failingNodes({ window }) {
+  const rows = failing(window.nodes);
+  const share = { title: "Failed", numeric: true, value: (row) => badge(format.percent(row.server_errors + row.faults, row.requests), "bad") };
+  return rows.length > 0 && section("Failing nodes", table("Nodes that failed most", [NODE, share, ...COLUMNS], rows));
 }
 
 function byNode({ window }) {
-  const named = { title: "Node", value: (row) => (row.address.startsWith(row.host) ? row.address : `${row.host} (${row.address})`) };
   return section(
     "By node",
-    table("Figures by node", [named, ...COLUMNS], window.nodes, { empty: "No node received a request in the last minute." }),
+    table("Figures by node", [NODE, ...COLUMNS], window.nodes, { empty: "No node received a request in the last minute." }),
     note("Each attempt counts. The time of a node ends with the head of its response."),
   );
 }

@@ -4,6 +4,7 @@ import { call } from "../api.js";
 import { curl } from "../lib/curl.js";
 import { effects } from "../lib/explain.js";
 import * as format from "../lib/format.js";
+import { steps } from "../lib/path.js";
 import { to } from "../router.js";
 import { announce, fill, h } from "../ui/dom.js";
 import { absent, badge, button, figures, heading, link, note, problem, section } from "../ui/page.js";
@@ -63,7 +64,7 @@ function asCurl(command) {
 
 /** The result, the plugins and the nodes of the request, then why other routes do not match. */
 function draw(seen) {
-  return [outcome(seen), plugins(seen.plugins), toNode(seen), others(seen)];
+  return [outcome(seen), way(seen), plugins(seen.plugins), toNode(seen), others(seen)];
 }
 
 function outcome({ route, service, upstream, refused, revision, may_be_refused_by: refusers = [] }) {
@@ -80,6 +81,19 @@ function outcome({ route, service, upstream, refused, revision, may_be_refused_b
       ["Revision", format.count(revision)],
     ]),
   );
+}
+
+/** The way of the request as a list of steps, in the order in which they happen. */
+function way(seen) {
+  const step = ({ title, detail, key, kind, plugins: names, ends, isOfResponse }) =>
+    h(
+      "li",
+      { class: ["step", kind, ends && "bad", isOfResponse && "back"].filter(Boolean).join(" ") },
+      h("span", { class: "title" }, title),
+      detail && (key ? link(detail, linkTo(key)) : h("span", {}, detail)),
+      names.map((name) => link(name, to("plugins", name))),
+    );
+  return section("Path of the request", h("ol", { class: "way" }, steps(seen).map(step)), note("Steps with a dashed border handle the response."));
 }
 
 /** The tester sends nothing: that a route matches does not mean that a node would respond. */
