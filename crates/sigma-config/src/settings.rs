@@ -31,7 +31,7 @@ pub use client_address::{AddressField, ClientAddress};
 pub use compat::{Compat, UnknownFields};
 pub use http2::Http2;
 pub use http3::Http3;
-pub use listener::{Listener, StreamListener, default_listeners, written_listener};
+pub use listener::{Listener, ListenerTcp, StreamListener, default_listeners, written_listener};
 pub use operators::{
     Admin, AdminApiVersion, AdminKey, AdminRole, AdminTls, Control, NiubixAdmin, Operators, Status,
 };

@@ -17,6 +17,7 @@ use tokio::net::{TcpListener, UnixListener};
 
 use crate::datagram::{self, DatagramSocket};
 use crate::stream::{Peer, Stream};
+use crate::tcp_options::TcpOptions;
 use crate::uring::{self, UringStream};
 
 /// A bound, listening socket on its way to a worker.
@@ -54,7 +55,12 @@ impl BoundSocket {
     ///
     /// # Errors
     /// Returns the error of the operating system, for example if another program uses the address.
-    pub fn tcp(addr: SocketAddr, backlog: u32, claim: Claim) -> io::Result<BoundSocket> {
+    pub fn tcp(
+        addr: SocketAddr,
+        backlog: u32,
+        claim: Claim,
+        options: &TcpOptions,
+    ) -> io::Result<BoundSocket> {
         let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
         if claim == Claim::Further {
@@ -67,6 +73,7 @@ impl BoundSocket {
         // Small responses must not wait for the acknowledgement of the previous one. Accepted sockets inherit it,
         // which saves a system call for each.
         socket.set_tcp_nodelay(true)?;
+        options.apply(&socket)?;
         socket.bind(&addr.into())?;
         // The kernel has just proved that the address is free; later sockets may share it. Another gateway cannot
         // bind it in between.
@@ -365,7 +372,7 @@ mod tests {
     use super::*;
 
     fn tcp(addr: SocketAddr, claim: Claim) -> io::Result<BoundSocket> {
-        BoundSocket::tcp(addr, 16, claim)
+        BoundSocket::tcp(addr, 16, claim, &TcpOptions::default())
     }
 
     #[test]

@@ -13,6 +13,7 @@ use socket2::{Domain, SockRef, Type};
 
 use crate::datagram;
 use crate::listen::BoundSocket;
+use crate::tcp_options::TcpOptions;
 
 /// The address of a socket.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -75,15 +76,21 @@ impl Sockets {
         }
     }
 
-    /// Returns handles of the sockets on a TCP port, with a queue of this length.
+    /// Returns handles of the sockets on a TCP port, with a queue of this length and these options.
     ///
     /// # Errors
     /// Returns the error of the operating system.
-    pub fn tcp(&self, addr: SocketAddr, backlog: Option<u32>) -> io::Result<Vec<BoundSocket>> {
+    pub fn tcp(
+        &self,
+        addr: SocketAddr,
+        backlog: Option<u32>,
+        options: &TcpOptions,
+    ) -> io::Result<Vec<BoundSocket>> {
         self.handles(&SocketLocation::Tcp(addr), |socket| {
             if let Some(backlog) = backlog {
                 SockRef::from(&socket).listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
             }
+            options.apply(&socket)?;
             Ok(BoundSocket::Tcp(prepared(socket)?.into()))
         })
     }
@@ -157,18 +164,19 @@ mod tests {
         let (first, other) = (TcpListener::bind("127.0.0.1:0"), TcpListener::bind("[::1]:0"));
         let (first, other) = (first.unwrap(), other.unwrap());
         let (addr, six) = (first.local_addr().unwrap(), other.local_addr().unwrap());
+        let none = TcpOptions::default();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         let unix = UnixListener::bind(&path).unwrap();
         sockets.add([first.try_clone().unwrap().into(), first.into(), other.into(), unix.into()]);
-        assert_eq!(sockets.tcp(addr, Some(7)).unwrap().len(), 2);
-        assert_eq!(sockets.tcp(six, None).unwrap()[0].local_addr(), Some(six));
+        assert_eq!(sockets.tcp(addr, Some(7), &none).unwrap().len(), 2);
+        assert_eq!(sockets.tcp(six, None, &none).unwrap()[0].local_addr(), Some(six));
         assert_eq!(sockets.unix(&path).unwrap().len(), 1);
         let datagrams = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let port = datagrams.local_addr().unwrap();
         sockets.add([datagrams.into()]);
-        assert_eq!((sockets.udp(port).unwrap().len(), sockets.tcp(port, None).unwrap().len()), (1, 0));
-        assert!(sockets.tcp(([127, 0, 0, 1], six.port()).into(), None).unwrap().is_empty());
+        assert_eq!((sockets.udp(port).unwrap().len(), sockets.tcp(port, None, &none).unwrap().len()), (1, 0));
+        assert!(sockets.tcp(([127, 0, 0, 1], six.port()).into(), None, &none).unwrap().is_empty());
         drop(sockets);
         assert!(std::net::TcpStream::connect(addr).is_err(), "nobody holds it any more");
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use sigma_config::settings::{ListenPlace, Listener, StreamListener};
 use sigma_net::listen::{Claim, Occupant, SocketFile, Transport};
 use sigma_net::tls::{SharedKey, TicketKeys};
-use sigma_net::{BoundSocket, Sockets};
+use sigma_net::{BoundSocket, Sockets, TcpOptions};
 use sigma_observe::counters::WorkerCounters;
 use sigma_plugin::{Node, Roster};
 use sigma_upstream::health::HealthReporter;
@@ -225,15 +225,16 @@ impl Inheritance {
 
     /// Returns the sockets that are already bound for a listener, and new ones for the remaining workers.
     fn sockets_of(&self, listener: &Listener, place: &ListenPlace) -> io::Result<Vec<BoundSocket>> {
+        let options = tcp_options(listener);
         let mut sockets = match place {
-            ListenPlace::Tcp(addr) => self.found.tcp(*addr, Some(listener.backlog))?,
+            ListenPlace::Tcp(addr) => self.found.tcp(*addr, Some(listener.backlog), &options)?,
             ListenPlace::Udp(addr) => self.found.udp(*addr)?,
             ListenPlace::Unix(path) => self.found.unix(path)?,
         };
         while sockets.len() < self.counters.len() {
             let claim = if sockets.is_empty() { self.claim(listener) } else { Claim::Further };
             sockets.push(match (place, sockets.first()) {
-                (ListenPlace::Tcp(addr), _) => BoundSocket::tcp(*addr, listener.backlog, claim)?,
+                (ListenPlace::Tcp(addr), _) => BoundSocket::tcp(*addr, listener.backlog, claim, &options)?,
                 (ListenPlace::Udp(addr), _) => BoundSocket::udp(*addr, claim)?,
                 (ListenPlace::Unix(_), Some(first)) => first.try_clone()?,
                 (ListenPlace::Unix(path), None) => BoundSocket::unix(path)?,
@@ -326,6 +327,20 @@ fn handles(held: &[Held], workers: usize) -> Result<Vec<Listeners>, BindError> {
     Ok(handles)
 }
 
+/// Returns the options of a listener's sockets.
+fn tcp_options(listener: &Listener) -> TcpOptions {
+    let Some(tcp) = &listener.tcp else { return TcpOptions::default() };
+    let seconds = |time: Option<u16>| time.map(|time| Duration::from_secs(time.into()));
+    TcpOptions {
+        keepalive_idle: seconds(tcp.keepalive_idle_s),
+        keepalive_interval: seconds(tcp.keepalive_interval_s),
+        keepalive_probes: tcp.keepalive_probes.map(u32::from),
+        fast_open: tcp.fast_open.map(u32::from),
+        defer_accept: seconds(tcp.defer_accept_s),
+        user_timeout: tcp.user_timeout_ms.map(|time| Duration::from_millis(time.into())),
+    }
+}
+
 /// Returns the port of a place, and its transport.
 fn port_of(place: &ListenPlace) -> Option<(SocketAddr, Transport)> {
     match place {
@@ -387,7 +402,7 @@ mod tests {
         let address = |port: &u16| ListenPlace::Tcp(([127, 0, 0, 1], *port).into());
         let socket = |port: &u16| {
             let free = ([127, 0, 0, 1], 0).into();
-            (address(port), BoundSocket::tcp(free, 1, Claim::First).unwrap(), None)
+            (address(port), BoundSocket::tcp(free, 1, Claim::First, &TcpOptions::default()).unwrap(), None)
         };
         Listeners { open: open.iter().map(socket).collect(), close: close.iter().map(address).collect() }
     }
@@ -420,7 +435,8 @@ mod tests {
         let config = sigma_config::Config::default();
         let compile = |compiler: &Compiler| alone(|sources| compiler.compile(&config, 0, sources)).unwrap().1;
         let snapshot = compile(&compiler);
-        let free = BoundSocket::tcp(([127, 0, 0, 1], 0).into(), 1, Claim::First).unwrap();
+        let free =
+            BoundSocket::tcp(([127, 0, 0, 1], 0).into(), 1, Claim::First, &TcpOptions::default()).unwrap();
         let port = free.local_addr().unwrap().port();
         drop(free);
         let listener = tcp(port);

@@ -1,5 +1,6 @@
 //! Accept: from a listening socket to exchanges, one task per connection.
 
+mod loads;
 pub(crate) mod quic;
 mod streams;
 
@@ -8,7 +9,7 @@ use std::future::{Future, poll_fn};
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sigma_config::settings::{DEFAULT_CONNECTIONS_PER_ADDRESS, Limits, ListenPlace};
 use sigma_http::{Chunk, EarlyRefusal, Fault, FaultKind};
@@ -26,12 +27,16 @@ use crate::connection::{ConnectionInfo, Origin};
 use crate::exchange::Exchange;
 use crate::flow;
 use crate::refusals;
-use crate::snapshot::edge::ListenerOptions;
+use crate::snapshot::edge::{ConnectionLimits, ListenerOptions};
 use crate::worker::{Entered, View, Worker};
+use loads::{Loads, Reached};
 use streams::multiplexed_over_tcp;
 
 /// Pause after a failed accept: the usual reason, no free file descriptor, needs time to pass.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Pause of a connection that waits for a limit of its listener.
+const LOAD_PAUSE: Duration = Duration::from_millis(20);
 
 /// The time between two equal lines in the log of one listener.
 const LINE_MS: u64 = 10_000;
@@ -64,7 +69,8 @@ pub(crate) async fn accept_loop(
     let fixed_addr = listening.fixed_addr();
     let open = Open::default();
     let mut crowded = false;
-    let [mut address_line, mut full_line, mut descriptor_line] = [(); 3].map(|()| LastLine::default());
+    let [mut address_line, mut full_line, mut descriptor_line, mut load_line] =
+        [(); 4].map(|()| LastLine::default());
     // The traffic that its sessions are counted in, from the first one on.
     let mut traffic: Option<Arc<Traffic>> = None;
     loop {
@@ -80,10 +86,11 @@ pub(crate) async fn accept_loop(
         match accepted {
             Ok((stream, peer)) => {
                 crowded = stream.is_last_for_clients();
+                let load = wait_for_load(&worker, &place, &stop, &mut load_line).await;
                 let view = worker.view();
                 let options = view.snapshot.listener(&place).cloned();
                 let counted = match counted(&worker, &view, peer, options.as_deref()) {
-                    Ok(counted) => counted,
+                    Ok(address) => Counts { _address: address, _load: load },
                     Err(too_many) => {
                         worker.counters.add(Counter::ConnectionsRefusedAddress, 1);
                         complain(too_many, peer, &mut address_line);
@@ -94,7 +101,8 @@ pub(crate) async fn accept_loop(
                 let local = fixed_addr.or_else(|| stream.local_addr());
                 let entered = Entered(Rc::clone(&worker));
                 let origin = Origin::new(peer, local, worker.enter(), &worker.clock.borrow());
-                let origin = Origin { listener, ..origin };
+                let origin =
+                    Origin { listener, ..origin }.aging(&view.snapshot.settings.timeouts, worker.random());
                 let open = Rc::clone(&open.0);
                 match options {
                     None => {
@@ -155,12 +163,70 @@ fn most_of(limits: &Limits, ip: IpAddr, introduces: impl FnOnce() -> bool) -> Op
     }
 }
 
-/// Starts the task of a connection, which counts for its address until the task ends, with a panic too.
-fn start(counted: Option<Counted>, task: impl Future<Output = ()> + 'static) {
-    let Some(counted) = counted else {
+/// The counts of a connection, until this is dropped.
+struct Counts {
+    _address: Option<Counted>,
+    _load: Option<loads::Open>,
+}
+
+impl Counts {
+    /// Counts a connection for its address only.
+    fn of_address(address: Option<Counted>) -> Counts {
+        Counts { _address: address, _load: None }
+    }
+
+    fn are_none(&self) -> bool {
+        self._address.is_none() && self._load.is_none()
+    }
+}
+
+/// Waits until the listener may have another connection. Logs now and then that it waits.
+async fn wait_for_load(
+    worker: &Worker,
+    place: &ListenPlace,
+    stop: &Notify,
+    line: &mut LastLine,
+) -> Option<loads::Open> {
+    loop {
+        let limits = worker.view().snapshot.listener(place)?.connections;
+        if limits == ConnectionLimits::default() {
+            return None;
+        }
+        let load = worker.node.part(Loads::default).of(place);
+        let reached = match load.enter(&limits, Instant::now()) {
+            Ok(open) => return Some(open),
+            Err(reached) => reached,
+        };
+        if line.is_due() {
+            let (setting, limit) = match reached {
+                Reached::Most(limit) => ("max_connections", limit),
+                Reached::PerSecond(limit) => ("max_connections_per_second", limit),
+            };
+            tracing::warn!(
+                listener = %place,
+                limit,
+                "a listener has reached a limit of its connections; new ones wait (listeners: {setting})"
+            );
+        }
+        // This worker is not notified when other workers release some.
+        tokio::select! {
+            () = worker.released.notified() => {}
+            () = tokio::time::sleep(LOAD_PAUSE) => {}
+            () = stop.notified() => {
+                // The connection is accepted, so it is served; the loop ends after it.
+                stop.notify_one();
+                return None;
+            }
+        }
+    }
+}
+
+/// Starts the task of a connection, which counts until the task ends, with a panic too.
+fn start(counted: Counts, task: impl Future<Output = ()> + 'static) {
+    if counted.are_none() {
         tokio::task::spawn_local(task);
         return;
-    };
+    }
     // Boxed, because a future within another takes its room twice.
     let task = Box::pin(task);
     tokio::task::spawn_local(async move {
@@ -317,9 +383,10 @@ struct Http1Connection {
 
 async fn converse(mut http1: Box<Http1Connection>) {
     loop {
-        let Http1Connection { server, entered: Entered(worker), .. } = &mut *http1;
+        let Http1Connection { server, entered: Entered(worker), info, .. } = &mut *http1;
         // While the worker drains, the next response announces the end: no request is lost.
-        if server.wait(|is_left| worker.is_closing() || is_left && !worker.is_draining()).await.is_err() {
+        let ends = |is_left| worker.is_closing() || is_left && !worker.is_draining();
+        if server.wait(info.origin.left_ms(), ends).await.is_err() {
             break;
         }
         if server.may_be_preface() && Box::pin(server.is_preface()).await {

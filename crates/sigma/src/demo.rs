@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use axum::extract::{Request, State};
 use axum::response::IntoResponse;
 use serde_json::{Map, Value, json};
-use sigma_net::BoundSocket;
 use sigma_net::listen::Claim;
+use sigma_net::{BoundSocket, TcpOptions};
 use tokio::net::TcpListener;
 
 /// Connections that may wait in the kernel.
@@ -19,7 +19,7 @@ const BACKLOG: u32 = 1024;
 /// # Errors
 /// Returns the error of the operating system, for example if another program uses the address.
 pub(crate) fn listen(address: SocketAddr, claim: Claim) -> io::Result<TcpListener> {
-    match BoundSocket::tcp(address, BACKLOG, claim)? {
+    match BoundSocket::tcp(address, BACKLOG, claim, &TcpOptions::default())? {
         BoundSocket::Tcp(listener) => TcpListener::from_std(listener),
         BoundSocket::Udp(_) | BoundSocket::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
     }

@@ -14,7 +14,22 @@ pub(crate) fn of_document(root: &Object) -> Vec<Problem> {
 fn of_listener(place: &str, listener: &Value) -> Vec<Problem> {
     let mut found = of_stream(place, listener);
     found.extend(of_http3(place, listener));
+    found.extend(of_tcp(place, listener));
     found
+}
+
+/// Reports options of TCP on a listener without it.
+fn of_tcp(place: &str, listener: &Value) -> Option<Problem> {
+    listener.get("tcp").filter(|tcp| **tcp != Value::Null)?;
+    let address = listener.get("address").and_then(Value::as_str).unwrap_or_default();
+    let message = match () {
+        () if address.starts_with("unix:") => "a Unix socket has no options of TCP",
+        () if listener.get("stream").is_some_and(|stream| stream == "udp") => {
+            "a listener with `stream: udp` has no options of TCP"
+        }
+        () => return None,
+    };
+    Some(Problem::new(member(place, "tcp"), "conflict", message).hint("remove it"))
 }
 
 /// Reports why a listener cannot have HTTP/3.
@@ -63,11 +78,13 @@ fn of_stream(place: &str, listener: &Value) -> Vec<Problem> {
             let no_header = "the PROXY protocol needs a connection, and UDP has no connections";
             refuse("proxy_protocol", no_header, "remove it, or take `stream: tcp`");
             let no_backlog = "UDP has no pending connections";
-            refuse(
-                "backlog",
-                no_backlog,
-                "remove it; `limits.stream_udp_sessions_per_worker` bounds sessions",
-            );
+            for (field, message) in [
+                ("backlog", no_backlog),
+                ("max_connections", "UDP has no connections"),
+                ("max_connections_per_second", "UDP has no connections"),
+            ] {
+                refuse(field, message, "remove it; `limits.stream_udp_sessions_per_worker` bounds sessions");
+            }
             let address = listener.get("address").and_then(Value::as_str).unwrap_or_default();
             if address.starts_with("unix:") {
                 let message =
@@ -104,9 +121,12 @@ mod tests {
         check(json!({"address": ":1", "stream": "udp", "tls": {}}), &["listeners[0].tls"]);
         let header = json!({"trusted": ["::1"]});
         check(
-            json!({"address": ":1", "stream": "udp", "proxy_protocol": header, "backlog": 5}),
-            &["listeners[0].proxy_protocol", "listeners[0].backlog"],
+            json!({"address": ":1", "stream": "udp", "proxy_protocol": header, "backlog": 5, "max_connections": 1}),
+            &["listeners[0].proxy_protocol", "listeners[0].backlog", "listeners[0].max_connections"],
         );
+        check(json!({"address": "unix:/a", "tcp": {"keepalive_idle_s": 1}}), &["listeners[0].tcp"]);
+        check(json!({"address": ":1", "stream": "udp", "tcp": {}}), &["listeners[0].tcp"]);
+        check(json!({"address": ":1", "stream": "tls", "tcp": {"fast_open": 9}}), &[]);
         check(json!({"address": "unix:/a", "stream": "udp"}), &["listeners[0].address"]);
         check(json!({"address": "unix:/a", "stream": "tcp"}), &[]);
         check(json!({"address": ":1", "tls": {}, "http3": {}}), &[]);

@@ -19,6 +19,19 @@ pub struct Listener {
     /// Maximum number of pending connections in the kernel per worker.
     #[serde(default = "default_backlog")]
     pub backlog: u32,
+    /// Maximum number of open connections over TCP or a Unix socket, over all workers. Further ones wait in the kernel's
+    /// queue (`backlog`), and one in each worker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub max_connections: Option<u32>,
+    /// Maximum number of new connections per second, over all workers; after a pause, up to this number at once.
+    /// Further ones wait likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub max_connections_per_second: Option<u32>,
+    /// Options of its TCP sockets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp: Option<ListenerTcp>,
     /// Other processes of this user may listen on the same port and take a part of its connections or datagrams. Off:
     /// the start fails if another process already listens.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -75,6 +88,9 @@ impl Listener {
         Listener {
             address,
             backlog: default_backlog(),
+            max_connections: None,
+            max_connections_per_second: None,
+            tcp: None,
             shared: false,
             name: None,
             stream: None,
@@ -83,6 +99,41 @@ impl Listener {
             proxy_protocol: None,
         }
     }
+}
+
+/// Options of the TCP sockets of a listener. An unset option keeps the kernel's default, or the value of a socket that
+/// another process has handed over.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ListenerTcp {
+    /// Seconds without data until the kernel probes the client (`TCP_KEEPIDLE`). Any field of `keepalive_` turns probes
+    /// on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 32_767))]
+    pub keepalive_idle_s: Option<u16>,
+    /// Seconds between two probes (`TCP_KEEPINTVL`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 32_767))]
+    pub keepalive_interval_s: Option<u16>,
+    /// Probes without a reply after which the connection is reset (`TCP_KEEPCNT`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 127))]
+    pub keepalive_probes: Option<u8>,
+    /// Maximum number of connections with data in their first packet (TCP Fast Open, RFC 7413) that wait for the end of
+    /// their handshake. Such a packet can be replayed: take it for TLS, or for idempotent requests. It needs bit 2 of
+    /// the sysctl `net.ipv4.tcp_fastopen`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub fast_open: Option<u16>,
+    /// Seconds for which the kernel keeps a connection back until its first data have arrived (`TCP_DEFER_ACCEPT`). Not
+    /// for protocols in which the server speaks first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 3_600))]
+    pub defer_accept_s: Option<u16>,
+    /// Milliseconds for which sent data may stay unacknowledged; then the connection is reset (`TCP_USER_TIMEOUT`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub user_timeout_ms: Option<u32>,
 }
 
 /// The protocol of sessions for `stream_routes`.

@@ -21,6 +21,15 @@ pub struct Timeouts {
     pub request_body_grace_ms: u32,
     /// Idle timeout of a keep-alive connection.
     pub keepalive_ms: u32,
+    /// Age after which a client's connection takes no further request: HTTP/1 gets `Connection: close` with the next
+    /// response, HTTP/2 and HTTP/3 get GOAWAY; requests in progress continue. An idle connection is closed. 0: no limit.
+    /// It moves clients to new gateways behind a load balancer. Upgraded connections and sessions of stream routes have
+    /// no age.
+    pub connection_age_ms: u32,
+    /// The part of `connection_age_ms`, in percent, by which an age is shortened at random, so that clients that came
+    /// together do not reconnect together.
+    #[schemars(range(max = 100))]
+    pub connection_age_spread_percent: u8,
     /// Time in which a client must read `response_send_bytes` of a waiting response; then the response is cut off.
     pub response_send_ms: u32,
     /// Bytes of a response that a client must read within `response_send_ms`. Without it a client that reads a few
@@ -79,6 +88,8 @@ impl Default for Timeouts {
             request_body_min_bytes_per_second: 0,
             request_body_grace_ms: 20_000,
             keepalive_ms: 60_000,
+            connection_age_ms: 0,
+            connection_age_spread_percent: 10,
             response_send_ms: 60_000,
             response_send_bytes: 1024,
             half_close_ms: 1_000,

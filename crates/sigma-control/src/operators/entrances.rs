@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use sigma_net::{BoundSocket, Sockets};
+use sigma_net::{BoundSocket, Sockets, TcpOptions};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -40,10 +40,11 @@ impl Entrances {
     /// Returns the error of the operating system.
     pub(crate) async fn bind(&self, address: SocketAddr) -> io::Result<TcpListener> {
         let found = Arc::clone(&self.found.lock().unwrap_or_else(PoisonError::into_inner));
-        let found = found.tcp(address, None)?.into_iter().find_map(|socket| match socket {
-            BoundSocket::Tcp(socket) => Some(socket),
-            BoundSocket::Udp(_) | BoundSocket::Unix(_) => None,
-        });
+        let found =
+            found.tcp(address, None, &TcpOptions::default())?.into_iter().find_map(|socket| match socket {
+                BoundSocket::Tcp(socket) => Some(socket),
+                BoundSocket::Udp(_) | BoundSocket::Unix(_) => None,
+            });
         let listener = match found {
             Some(socket) => TcpListener::from_std(socket)?,
             None => TcpListener::bind(address).await?,

@@ -21,7 +21,9 @@ use super::compiled::Compiled;
 use super::sources::{CertificateSource, Sources, StapleWish};
 use super::{Failure, State, Task, revocation};
 use crate::snapshot::Snapshot;
-use crate::snapshot::edge::{self, Exempt, ListenerOptions, ServerCertificates, TlsOptions};
+use crate::snapshot::edge::{
+    self, ConnectionLimits, Exempt, ListenerOptions, ServerCertificates, TlsOptions,
+};
 
 /// The way of session resumption. It is kept over generations with the same settings, so that a reload causes no full
 /// handshakes.
@@ -152,7 +154,12 @@ impl Task<'_> {
         let config = self.config;
         let is_stream = listener.stream.is_some();
         let tls = listener.over_tls();
-        if tls.is_none() && listener.proxy_protocol.is_none() && !is_stream {
+        let connections = ConnectionLimits {
+            most: listener.max_connections,
+            per_second: listener.max_connections_per_second,
+        };
+        let is_plain = tls.is_none() && listener.proxy_protocol.is_none() && !is_stream;
+        if is_plain && connections == ConnectionLimits::default() {
             return None;
         }
         let tls = match tls.as_deref() {
@@ -174,7 +181,7 @@ impl Task<'_> {
         };
         let (place, proxy_protocol) = (listener.place(), listener.proxy_protocol.clone());
         let http3 = listener.http3.clone();
-        Some(ListenerOptions { place, proxy_protocol, tls, is_stream, http3 })
+        Some(ListenerOptions { place, proxy_protocol, tls, is_stream, http3, connections })
     }
 }
 

@@ -16,7 +16,7 @@ use sigma_wire::h3::Session;
 use tokio::sync::Notify;
 
 use super::streams::{Multiplexed, multiplexed};
-use super::{LastLine, Open, complain, counted, start};
+use super::{Counts, LastLine, Open, complain, counted, start};
 use crate::addresses::Counted;
 use crate::admit::{failed, unless_closing};
 use crate::connection::{ConnectionInfo, Origin, h3_limits};
@@ -178,11 +178,11 @@ pub(crate) async fn quic_loop(
         let newcomer = Newcomer { worker: Rc::clone(&worker), peer, number, listener, open, crowding };
         if !arrival.is_validated() {
             // Anyone can send packets with the address of another client, which would then reach its limit.
-            start(None, newcomer.serve(arrival, true));
+            start(Counts::of_address(None), newcomer.serve(arrival, true));
             continue;
         }
         match newcomer.count(&view) {
-            Some(counted) => start(counted, newcomer.serve(arrival, false)),
+            Some(counted) => start(Counts::of_address(counted), newcomer.serve(arrival, false)),
             None => arrival.refuse(),
         }
     }
@@ -226,9 +226,10 @@ impl Newcomer {
         drop(view);
         let Some(shaken) = unless_closing(worker, shaking).await else { return };
         // Only now: a forged address is no connection.
-        let origin = |number| Origin {
-            listener: self.number,
-            ..Origin::new(peer, local, number, &worker.clock.borrow())
+        let origin = |number| {
+            let timeouts = &worker.view().snapshot.settings.timeouts;
+            let new = Origin::new(peer, local, number, &worker.clock.borrow()).aging(timeouts, worker.random());
+            Origin { listener: self.number, ..new }
         };
         let connection = match shaken {
             Ok(connection) => connection,

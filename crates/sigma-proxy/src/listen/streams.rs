@@ -1,12 +1,13 @@
 //! Connections with streams, and the exchanges on them.
 
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::task::{Poll, Waker};
 
 use sigma_http::Chunk;
-use sigma_net::Stream;
+use sigma_net::{Deadline, Stream};
 use sigma_observe::counters::Counter;
 use sigma_wire::Downstream;
 use sigma_wire::h2::{self, GLITCHES, Glitch};
@@ -75,11 +76,48 @@ pub(super) async fn multiplexed(
     // It is counted out when the last of its exchanges is over.
     let connection = Rc::new((entered, info));
     let runners = worker.local.part(Runners::default);
-    while let Some(incoming) = session.next(|| worker.is_draining() || !open.get()).await {
+    let age = Age::of(&connection.1);
+    loop {
+        let next = session.next(|| worker.is_draining() || !open.get() || age.is_over());
+        let Some(incoming) = age.watch(next).await else { break };
         runners.run(Job { connection: Rc::clone(&connection), incoming });
         count_glitches(&worker, &mut session);
     }
     count_glitches(&worker, &mut session);
+}
+
+/// The greatest age of a connection, which wakes its task when it is reached.
+struct Age {
+    deadline: Option<Deadline>,
+    is_over: Cell<bool>,
+}
+
+impl Age {
+    fn of(info: &ConnectionInfo) -> Age {
+        let set = |left_ms: u64| {
+            let deadline = Deadline::new();
+            deadline.set(left_ms);
+            deadline
+        };
+        Age { deadline: info.origin.left_ms().map(set), is_over: Cell::new(false) }
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.get()
+    }
+
+    /// Polls `future` with the age set, if it is reached.
+    async fn watch<F: Future>(&self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        poll_fn(|cx| {
+            let expired = self.deadline.as_ref().is_some_and(|age| age.poll_expired(cx).is_ready());
+            if expired {
+                self.is_over.set(true);
+            }
+            future.as_mut().poll(cx)
+        })
+        .await
+    }
 }
 
 fn count_glitches(worker: &Worker, session: &mut Multiplexed) {

@@ -20,6 +20,17 @@ pub(crate) struct ListenerOptions {
     pub(crate) is_stream: bool,
     /// Its UDP port serves HTTP/3.
     pub(crate) http3: Option<Http3>,
+    /// The limits of its connections, over all workers.
+    pub(crate) connections: ConnectionLimits,
+}
+
+/// The limits of a listener's connections, over all workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct ConnectionLimits {
+    /// Open connections.
+    pub(crate) most: Option<u32>,
+    /// New connections in a second.
+    pub(crate) per_second: Option<u32>,
 }
 
 /// TLS on a listener.

@@ -131,16 +131,22 @@ impl Server {
     }
 
     /// Waits for the next request; holds no buffer until its first byte. `closing` decides whether an idle connection
-    /// ends; it gets true if the connection has served a request and its listener is gone.
+    /// ends; it gets true if the connection has served a request and its listener is gone. `left_ms` is the time until
+    /// its greatest age.
     ///
     /// # Errors
     /// Returns an error if there are no more requests.
-    pub async fn wait(&mut self, closing: impl Fn(bool) -> bool) -> Result<(), NoRequest> {
+    pub async fn wait(
+        &mut self,
+        left_ms: Option<u64>,
+        closing: impl Fn(bool) -> bool,
+    ) -> Result<(), NoRequest> {
         if !self.input.is_empty() {
             return Ok(());
         }
         let first = self.requests == 0;
-        self.deadline.set(if first { self.limits.head_ms } else { self.limits.idle_ms });
+        let idle_ms = if first { self.limits.head_ms } else { self.limits.idle_ms };
+        self.deadline.set(left_ms.map_or(idle_ms, |left_ms| left_ms.min(idle_ms)));
         poll_fn(|cx| {
             match self.stream.poll_fill(cx, &mut self.input) {
                 Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(NoRequest::Closed)),

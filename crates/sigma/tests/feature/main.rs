@@ -40,6 +40,7 @@ mod health_sharing;
 mod held_bytes;
 mod history;
 mod imports;
+mod listener_limits;
 mod live;
 mod load;
 mod load_shedding;
