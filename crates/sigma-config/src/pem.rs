@@ -19,8 +19,10 @@ pub(crate) fn certificates(text: &str) -> Result<(), String> {
 /// Checks that a text contains a private key.
 pub(crate) fn private_key(text: &str) -> Result<(), String> {
     if is_encrypted(text) {
-        return Err("the key is encrypted with a passphrase".to_owned());
+        return Err("the key is encrypted in OpenSSL's old form".to_owned());
     }
+    // The passphrase of an encrypted key is asked for when the key is loaded.
+    let text = text.replace("ENCRYPTED PRIVATE KEY", "PRIVATE KEY");
     let key = PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|error| match error {
         rustls_pki_types::pem::Error::NoItemsFound => "no private key in PEM".to_owned(),
         other => other.to_string(),
@@ -28,10 +30,9 @@ pub(crate) fn private_key(text: &str) -> Result<(), String> {
     if is_sequence(key.secret_der()) { Ok(()) } else { Err("the private key is damaged".to_owned()) }
 }
 
-/// Returns whether a text contains an encrypted key: PKCS #8, or OpenSSL's older form with headers.
+/// Returns whether a text contains a key in OpenSSL's older form of encryption, with headers.
 pub(crate) fn is_encrypted(text: &str) -> bool {
-    text.contains("BEGIN ENCRYPTED PRIVATE KEY")
-        || text.lines().any(|line| line.starts_with("Proc-Type:") && line.contains("ENCRYPTED"))
+    text.lines().any(|line| line.starts_with("Proc-Type:") && line.contains("ENCRYPTED"))
 }
 
 /// Returns whether `der` is exactly one sequence (X.690 §8.9).
@@ -134,16 +135,16 @@ mod tests {
         let check = |text: &str, expected: bool| {
             assert_eq!(is_encrypted(text), expected, "{text}");
             let refused = private_key(text).expect_err(text);
-            assert_eq!(refused.contains("encrypted with a passphrase"), expected, "{text}: {refused}");
+            assert_eq!(refused.contains("encrypted in OpenSSL's old form"), expected, "{text}: {refused}");
         };
         let block =
             |label: &str, body: &str| format!("-----BEGIN {label}-----\n{body}\n-----END {label}-----\n");
-        check(&block("ENCRYPTED PRIVATE KEY", "MAMCAQE="), true);
+        assert_eq!(private_key(&block("ENCRYPTED PRIVATE KEY", "MAMCAQE=")), Ok(()));
+        check(&block("ENCRYPTED PRIVATE KEY", "AAAA"), false);
         for label in ["RSA PRIVATE KEY", "EC PRIVATE KEY", "DSA PRIVATE KEY"] {
             let body = "Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,00\n\nMAMCAQE=";
             check(&block(label, body), true);
         }
-        check(&format!("Bag Attributes\n{}", block("ENCRYPTED PRIVATE KEY", "MAMCAQE=")), true);
         check(&block("PRIVATE KEY", "AAAA"), false);
         check(&block("CERTIFICATE", "MAMCAQE="), false);
         check("--- the word ENCRYPTED alone", false);

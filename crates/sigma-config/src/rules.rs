@@ -331,7 +331,7 @@ const HASH_VARS_PATTERN: &str = r"^((uri|server_name|server_addr|request_uri|rem
 
 const PEM_HINT: &str = "write the text of a PEM file, or a reference such as $secret://vault/1/path/key";
 
-const DECRYPT_HINT: &str = "decrypt it first, for example: openssl pkey -in encrypted.key -out plain.key";
+const DECRYPT_HINT: &str = "convert it: openssl pkcs8 -topk8 -in old.key -out new.key";
 
 fn certificate(place: &str, text: &str) -> Option<Problem> {
     if is_reference(text) {

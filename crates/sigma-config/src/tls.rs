@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::resources::TlsVersion;
+use sigma_schema::Confidential;
 use sigma_schema::cidr::CidrSet;
 use sigma_schema::forms::CidrText;
 
@@ -37,7 +38,7 @@ impl AlpnProtocol {
 pub struct CertificateFiles {
     /// The certificate and its chain, in PEM.
     pub cert: PathBuf,
-    /// Its private key, in PEM, without a passphrase.
+    /// Its private key, in PEM. A passphrase is one of `tls.key_passphrase_files` or `tls.key_passphrases`.
     pub key: PathBuf,
     /// A file with an OCSP response in DER to staple to the certificate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -200,6 +201,14 @@ pub struct Tls {
     /// The folder that keeps fetched OCSP responses and revocation lists over a restart; or `off`. Created when needed.
     /// Read once, at the start.
     pub storage: PathBuf,
+    /// Files with passphrases of encrypted private keys, one in a line. They are tried in turn for each encrypted key of
+    /// an ssl, a listener or an upstream, and read again each time. Keys are PKCS #8 with PBKDF2 and AES, as OpenSSL
+    /// writes them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub key_passphrase_files: Vec<PathBuf>,
+    /// Passphrases besides those in files, for example `${{KEY_PASSPHRASE}}` from the environment.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub key_passphrases: Vec<Confidential>,
     /// PEM file with CA certificates for upstreams; unset: the system's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trusted_certificates: Option<PathBuf>,
@@ -217,6 +226,8 @@ impl Default for Tls {
             expiry_warning_days: vec![30, 14, 7, 1],
             ocsp_stapling: Stapling::default(),
             storage: "./data/tls".into(),
+            key_passphrase_files: Vec::new(),
+            key_passphrases: Vec::new(),
             trusted_certificates: None,
         }
     }

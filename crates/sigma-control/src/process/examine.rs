@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use sigma_config::Config;
 use sigma_config::settings::{ListenPlace, written_listener};
+use sigma_net::tls::KeyPassphrases;
 use sigma_plugin::Roster;
 use sigma_proxy::compile::{CertificateSource, NoCertificates, Sources};
 use sigma_proxy::{Compiler, Snapshot};
@@ -47,6 +48,7 @@ pub fn compile_only(config: &Config, plugins: &Arc<Roster>) -> Result<Arc<Snapsh
         files: &mut files,
         geography: geography.geography(),
         ordered: ordered.as_ref().map(|ordered| ordered as &dyn CertificateSource),
+        passphrases: KeyPassphrases::default(),
     };
     let compiled = compiler.compile(config, 0, sources);
     compiled.map(|(_, snapshot)| snapshot).map_err(|failures| {

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use sigma_config::resources::{SslCrl, SslOcsp};
 use sigma_config::tls::Tls;
 use sigma_net::tls::pem::Pair;
-use sigma_net::tls::{Authorities, CertificateDer, Inquiries, RevocationLists, Staple, TicketKeys};
+use sigma_net::tls::{
+    Authorities, CertificateDer, Inquiries, KeyPassphrases, RevocationLists, Staple, TicketKeys,
+};
 use sigma_proxy::compile::{FileSource, StapleWish};
 use tokio::runtime::Handle;
 
@@ -78,8 +80,13 @@ impl FileSource for Files {
         std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
     }
 
-    fn pair(&mut self, cert: &Path, key: Option<&Path>) -> Result<Pair, String> {
-        self.pairs.pair(cert, key)
+    fn pair(
+        &mut self,
+        cert: &Path,
+        key: Option<&Path>,
+        passphrases: &KeyPassphrases,
+    ) -> Result<Pair, String> {
+        self.pairs.pair(cert, key, passphrases)
     }
 
     fn revocation(&mut self, crl: &SslCrl, authorities: &[CertificateDer<'static>]) -> Arc<RevocationLists> {

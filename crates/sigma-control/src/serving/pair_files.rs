@@ -8,6 +8,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use sigma_net::tls::KeyPassphrases;
 use sigma_net::tls::pem::Pair;
 
 use super::file_stamp::FileStamp;
@@ -46,6 +47,8 @@ struct File {
     /// A digest of the texts of `pair`.
     digest: u64,
     pair: Pair,
+    /// The passphrases of its key, if that is encrypted.
+    passphrases: KeyPassphrases,
 }
 
 impl PairFiles {
@@ -54,17 +57,25 @@ impl PairFiles {
     ///
     /// # Errors
     /// Returns an error if there is no good pair yet.
-    pub(crate) fn pair(&mut self, cert: &Path, key: Option<&Path>) -> Result<Pair, String> {
+    pub(crate) fn pair(
+        &mut self,
+        cert: &Path,
+        key: Option<&Path>,
+        passphrases: &KeyPassphrases,
+    ) -> Result<Pair, String> {
         let names = Names { cert: cert.to_owned(), key: key.map(Path::to_owned) };
         if let Some(file) = self.files.get_mut(&names) {
+            file.passphrases = passphrases.clone();
             if file.may_differ(stamps(&names)) {
                 self.is_pending |= file.read_again(&names);
             }
             return Ok(file.pair.clone());
         }
-        let (read, loaded) = load(&names);
+        let (read, loaded) = load(&names, passphrases);
         let (digest, pair) = loaded?;
-        self.files.insert(names, File { read, seen: read, digest, pair: pair.clone() });
+        let passphrases = passphrases.clone();
+        let file = File { read, seen: read, digest, pair: pair.clone(), passphrases };
+        self.files.insert(names, file);
         Ok(pair)
     }
 
@@ -112,7 +123,7 @@ impl File {
     /// Reads the files; returns whether they hold a new pair.
     fn read_again(&mut self, names: &Names) -> bool {
         let has_changed = stamps(names) != self.read;
-        let (read, loaded) = load(names);
+        let (read, loaded) = load(names, &self.passphrases);
         self.read = read;
         match loaded {
             Ok((digest, _)) if digest == self.digest => false,
@@ -140,25 +151,25 @@ fn stamps(names: &Names) -> Stamps {
 }
 
 /// Reads both files in one state, which is returned with the digest of their texts and the pair.
-fn load(names: &Names) -> (Stamps, Result<(u64, Pair), String>) {
+fn load(names: &Names, passphrases: &KeyPassphrases) -> (Stamps, Result<(u64, Pair), String>) {
     let mut before = stamps(names);
-    let mut loaded = parse(names);
+    let mut loaded = parse(names, passphrases);
     for _ in 1..ATTEMPTS {
         let now = stamps(names);
         if now == before {
             break;
         }
-        (before, loaded) = (now, parse(names));
+        (before, loaded) = (now, parse(names, passphrases));
     }
     (before, loaded)
 }
 
 /// The reason of a failure names files, and shows nothing of their content.
-fn parse(names: &Names) -> Result<(u64, Pair), String> {
+fn parse(names: &Names, passphrases: &KeyPassphrases) -> Result<(u64, Pair), String> {
     let Names { cert, key } = names;
     let certificate = text(cert)?;
     let own_key = key.as_deref().map(text).transpose()?;
-    let pair = Pair::parse(&certificate, own_key.as_ref().unwrap_or(&certificate), None);
+    let pair = Pair::unlock(&certificate, own_key.as_ref().unwrap_or(&certificate), None, passphrases);
     let pair = pair.map_err(|error| match key {
         Some(key) => format!("{error} ({}, {})", cert.display(), key.display()),
         None => format!("{error} ({}; `key_file` names another file for the key)", cert.display()),
@@ -209,6 +220,10 @@ mod tests {
         (made.cert.pem(), made.signing_key.serialize_pem())
     }
 
+    fn none() -> KeyPassphrases {
+        KeyPassphrases::default()
+    }
+
     /// Looks at the files at most three times, as the watch does each second.
     fn watch(files: &mut PairFiles) -> bool {
         (0..3).any(|_| files.have_changed()) && files.refresh()
@@ -222,8 +237,8 @@ mod tests {
         folder.put("cert.pem", &old.0);
         folder.put("key.pem", &old.1);
         let mut files = PairFiles::default();
-        let first = files.pair(&cert, Some(&key)).unwrap();
-        assert!(!files.have_changed() && files.pair(&cert, Some(&key)).unwrap().is(&first));
+        let first = files.pair(&cert, Some(&key), &none()).unwrap();
+        assert!(!files.have_changed() && files.pair(&cert, Some(&key), &none()).unwrap().is(&first));
         type Change<'c> = &'c dyn Fn();
         let steps: [(&str, Change<'_>); 5] = [
             ("the certificate alone", &|| folder.put("cert.pem", &new.0)),
@@ -236,14 +251,35 @@ mod tests {
             change();
             assert!(!watch(&mut files), "{name}");
             // As a reload does.
-            assert!(files.pair(&cert, Some(&key)).unwrap().is(&first), "{name}");
+            assert!(files.pair(&cert, Some(&key), &none()).unwrap().is(&first), "{name}");
         }
         folder.put("cert.pem", &new.0);
         folder.put("key.pem", &new.1);
         assert!(watch(&mut files));
-        let second = files.pair(&cert, Some(&key)).unwrap();
+        let second = files.pair(&cert, Some(&key), &none()).unwrap();
         assert!(!second.is(&first) && second.chain() != first.chain());
         assert!(!watch(&mut files), "a change counts once");
+    }
+
+    /// An encrypted key whose passphrase is not known leaves the pair before in use.
+    #[test]
+    fn an_encrypted_key_needs_its_passphrase() {
+        const LOCKED: &str = include_str!("locked.pem");
+        let folder = Folder(tempfile::tempdir().unwrap());
+        let (path, passphrase) = (folder.path("both.pem"), folder.path("passphrase"));
+        let known = KeyPassphrases::new([], vec![passphrase.clone()]);
+        let put = |(cert, key): (String, String)| folder.put("both.pem", &format!("{key}{cert}"));
+        put(made());
+        let mut files = PairFiles::default();
+        let first = files.pair(&path, None, &known).unwrap();
+        folder.put("both.pem", LOCKED);
+        folder.put("passphrase", "wrong\n");
+        assert!(!watch(&mut files) && files.pair(&path, None, &known).unwrap().is(&first));
+        let error = PairFiles::default().pair(&path, None, &known).map(|_| ()).unwrap_err();
+        assert!(error.contains("no passphrase of") && !error.contains("wrong"), "{error}");
+        folder.put("passphrase", "wrong\nsecret\n");
+        folder.put("both.pem", &format!("\n{LOCKED}"));
+        assert!(watch(&mut files) && !files.pair(&path, None, &known).unwrap().is(&first));
     }
 
     #[test]
@@ -253,18 +289,18 @@ mod tests {
         let put = |(cert, key): (String, String)| folder.put("both.pem", &format!("{key}{cert}"));
         put(made());
         let mut files = PairFiles::default();
-        let first = files.pair(&path, None).unwrap();
+        let first = files.pair(&path, None, &none()).unwrap();
         put(made());
-        assert!(!files.pair(&path, None).unwrap().is(&first), "a reload reads it");
+        assert!(!files.pair(&path, None, &none()).unwrap().is(&first), "a reload reads it");
         assert!(files.have_changed() && files.refresh(), "the reload has not come into force");
         assert!(!files.have_changed());
         put(made());
-        files.pair(&path, None).unwrap();
+        files.pair(&path, None, &none()).unwrap();
         files.in_force([(&*path, None)].into_iter());
         assert!(!files.have_changed());
         files.in_force(std::iter::empty());
         std::fs::remove_file(&path).unwrap();
-        assert!(files.pair(&path, None).is_err(), "files that are not in use are forgotten");
+        assert!(files.pair(&path, None, &none()).is_err(), "files that are not in use are forgotten");
     }
 
     #[test]
@@ -279,7 +315,7 @@ mod tests {
         std::fs::write(folder.path("binary"), [0xff; 8]).unwrap();
         let check = |cert: &str, key: Option<&str>, file: &str, reason: &str| {
             let key = key.map(|key| folder.path(key));
-            let Err(error) = PairFiles::default().pair(&folder.path(cert), key.as_deref()) else {
+            let Err(error) = PairFiles::default().pair(&folder.path(cert), key.as_deref(), &none()) else {
                 panic!("{cert} is no pair")
             };
             let file = folder.path(file).display().to_string();

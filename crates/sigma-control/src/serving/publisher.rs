@@ -14,6 +14,7 @@ use sigma_config::Config;
 use sigma_config::dns::Dns;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::resources::{Secret, Ssl};
+use sigma_net::tls::KeyPassphrases;
 use sigma_plugin::Roster;
 use sigma_proxy::compile::{CertificateSource, Sources};
 use sigma_proxy::{Changed, Compiler, Failure, Snapshot};
@@ -318,6 +319,7 @@ impl State {
             files: &mut self.files,
             geography: geo_files.geography(),
             ordered: source(self.ordered.as_ref()),
+            passphrases: KeyPassphrases::default(),
         };
         let (compiler, snapshot) = match plugins {
             Some(plugins) => {
@@ -338,7 +340,8 @@ impl State {
             keys.extend(holders.iter().cloned());
             let mut planning = endpoints.plan();
             let (geography, ordered) = (geo_files.geography(), source(ordered.as_ref()));
-            let sources = Sources { endpoints: &mut planning, secrets: revealed, files, geography, ordered };
+            let (endpoints, passphrases) = (&mut planning, KeyPassphrases::default());
+            let sources = Sources { endpoints, secrets: revealed, files, geography, ordered, passphrases };
             let failures = match compiler.change(&desired.config, &keys, revision, sources) {
                 Ok(Changed { snapshot, gone }) => {
                     return Some(Part { snapshot, gone, pending: planning.into_pending() });

@@ -10,11 +10,12 @@ use sigma_config::settings::Settings;
 use sigma_config::stored;
 use sigma_net::tls::pem::Pair;
 use sigma_net::tls::{
-    Authorities, CertificateDer, ClientTls, Inquiries, RevocationLists, Staple, TicketKeys,
+    Authorities, CertificateDer, ClientTls, Inquiries, KeyPassphrases, RevocationLists, Staple, TicketKeys,
 };
 use sigma_plugin::Roster;
 use sigma_proxy::compile::{
-    CertificateSource, EndpointSource, FileSource, NoCertificates, NoSecrets, Sources, StapleWish, try_out,
+    CertificateSource, EndpointSource, FileSource, NoCertificates, NoSecrets, Sources, StapleWish,
+    key_passphrases, try_out,
 };
 use sigma_schema::Problem;
 use sigma_upstream::endpoint::{EndpointSet, UpstreamCell};
@@ -30,13 +31,16 @@ pub struct Trial {
     authorities: Mutex<Option<Authorities>>,
     /// Whether this process orders certificates.
     ordered: Option<NoCertificates>,
+    /// Passphrases of private keys.
+    passphrases: KeyPassphrases,
 }
 
 impl Trial {
     /// One with these plugins, for a process with these settings.
     pub fn new(roster: Arc<Roster>, settings: &Settings) -> Trial {
         let ordered = settings.acme.clone().map(NoCertificates);
-        Trial { roster, authorities: Mutex::default(), ordered }
+        let passphrases = key_passphrases(&settings.tls);
+        Trial { roster, authorities: Mutex::default(), ordered, passphrases }
     }
 
     /// Tries a resource that has passed its check.
@@ -48,7 +52,9 @@ impl Trial {
         let Some(resource) = stored::outline(&key, value) else { return Ok(()) };
         let (endpoints, files) = (&mut Nowhere, &mut Untouched(self));
         let ordered = self.ordered.as_ref().map(|ordered| ordered as &dyn CertificateSource);
-        let sources = Sources { endpoints, secrets: &NoSecrets, files, geography: None, ordered };
+        let passphrases = self.passphrases.clone();
+        let sources =
+            Sources { endpoints, secrets: &NoSecrets, files, geography: None, ordered, passphrases };
         let tried = try_out(resource, &self.roster, sources);
         tried.map_err(|problems| {
             problems.into_iter().next().map_or_else(String::new, |problem| problem.message)
@@ -91,7 +97,7 @@ impl FileSource for Untouched<'_> {
         Err(format!("{} cannot be read here", path.display()))
     }
 
-    fn pair(&mut self, cert: &Path, _: Option<&Path>) -> Result<Pair, String> {
+    fn pair(&mut self, cert: &Path, _: Option<&Path>, _: &KeyPassphrases) -> Result<Pair, String> {
         Err(format!("{} cannot be read here", cert.display()))
     }
 

@@ -19,6 +19,7 @@ mod certificates;
 mod client_auth;
 mod connect;
 mod der;
+mod encrypted_key;
 mod facts;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
@@ -51,6 +52,7 @@ pub use accept::{AcceptOptions, Greeting, Handshakes, Issuer, Obtained, Proofs, 
 pub use certificates::Certificates;
 pub use client_auth::{ClientAuth, Demand};
 pub use connect::{Authorities, ClientSettings, ClientTls, Trust, is_server_name};
+pub use encrypted_key::KeyPassphrases;
 pub use facts::{ClientCertificate, Facts};
 pub use identity::{Identity, ServerIdentity};
 pub use inquiry::{Inquiries, Inquiring, Inquiry, Standing};

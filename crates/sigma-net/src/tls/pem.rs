@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::sign::{CertifiedKey, SigningKey};
 use zeroize::Zeroize;
 
+use super::encrypted_key::{self, KeyPassphrases, Locked};
 use super::{Staple, Unusable};
 
 /// A private key for signing. Its text is not kept.
@@ -28,7 +29,20 @@ impl Pair {
     /// # Errors
     /// Returns `failed to parse cert: …` or `failed to parse key: …`, or an error if the two do not match.
     pub fn parse(cert: &str, key: &str, ocsp: Option<Vec<u8>>) -> Result<Pair, Unusable> {
-        let pair = CertifiedKey { cert: parse_chain(cert)?, key: parse_key(key)?.0, ocsp };
+        Pair::unlock(cert, key, ocsp, &KeyPassphrases::default())
+    }
+
+    /// Does the same with a key that may be encrypted with one of these passphrases.
+    ///
+    /// # Errors
+    /// Returns `failed to parse cert: …` or `failed to parse key: …`, or an error if the two do not match.
+    pub fn unlock(
+        cert: &str,
+        key: &str,
+        ocsp: Option<Vec<u8>>,
+        passphrases: &KeyPassphrases,
+    ) -> Result<Pair, Unusable> {
+        let pair = CertifiedKey { cert: parse_chain(cert)?, key: parse_key(key, passphrases)?.0, ocsp };
         match pair.keys_match() {
             // The first handshake finds a mismatch of a key that cannot show its public half.
             Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {
@@ -47,7 +61,8 @@ impl Pair {
     /// # Errors
     /// Returns `failed to parse key: …`.
     pub fn proof(cert: CertificateDer<'static>, key: &str) -> Result<Pair, Unusable> {
-        let pair = CertifiedKey { cert: vec![cert], key: parse_key(key)?.0, ocsp: None };
+        let pair =
+            CertifiedKey { cert: vec![cert], key: parse_key(key, &KeyPassphrases::default())?.0, ocsp: None };
         Ok(Pair { key: Arc::new(pair), staple: None })
     }
 
@@ -111,31 +126,55 @@ pub fn parse_chain(text: &str) -> Result<Vec<CertificateDer<'static>>, Unusable>
     Ok(chain)
 }
 
-/// Parses a private key: PKCS #8, PKCS #1 (RSA) or SEC 1 (EC), not encrypted.
+/// Parses a private key: PKCS #8, PKCS #1 (RSA) or SEC 1 (EC). PKCS #8 may be encrypted with one of the passphrases.
 ///
 /// # Errors
 /// Returns `failed to parse key: …` if the text has no key.
-pub fn parse_key(text: &str) -> Result<PrivateKey, Unusable> {
+pub fn parse_key(text: &str, passphrases: &KeyPassphrases) -> Result<PrivateKey, Unusable> {
     let failed = |reason: &str| Unusable::new(format!("failed to parse key: {reason}"));
-    let mut der = PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|error| match error {
-        _ if is_encrypted(text) => failed(ENCRYPTED_KEY),
+    if encrypted_key::is_pkcs8(text) {
+        let use_key = |der: PrivatePkcs8KeyDer<'static>| signing_key(PrivateKeyDer::Pkcs8(der));
+        let key = encrypted_key::unlock(text, passphrases, use_key);
+        return key.map(PrivateKey).map_err(|locked| match locked {
+            Locked::NoPassphrase => failed(ENCRYPTED_KEY),
+            Locked::Unsupported(reason) => failed(&format!("the key is encrypted, and {reason}; {DECRYPT}")),
+            Locked::Wrong(file) => {
+                let file = file.map(|file| format!(" ({file})")).unwrap_or_default();
+                failed(&format!("no passphrase of tls.key_passphrases or tls.key_passphrase_files fits the encrypted key{file}"))
+            }
+        });
+    }
+    let der = PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|error| match error {
+        _ if is_encrypted(text) => failed(OLD_ENCRYPTION),
         pem::Error::NoItemsFound => failed("there is no PRIVATE KEY block in it"),
         error => failed(&reason(&error)),
     })?;
-    let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&der);
-    der.zeroize();
     // The library's own text has no more information, and names its error types.
-    key.map(PrivateKey)
-        .map_err(|_| failed("not an RSA (2048 to 8192 bits), ECDSA (P-256, P-384, P-521) or Ed25519 key"))
+    signing_key(der)
+        .map(PrivateKey)
+        .ok_or_else(|| failed("not an RSA (2048 to 8192 bits), ECDSA (P-256, P-384, P-521) or Ed25519 key"))
 }
 
-/// The error for a key with a passphrase, with the remedy.
-const ENCRYPTED_KEY: &str = "the key is encrypted with a passphrase, which a gateway cannot ask for; decrypt it first: openssl pkey -in encrypted.key -out plain.key";
+/// Returns the key of plain bytes, which are overwritten.
+fn signing_key(mut der: PrivateKeyDer<'static>) -> Option<Arc<dyn SigningKey>> {
+    let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&der);
+    der.zeroize();
+    key.ok()
+}
 
-/// Returns true if a text has an encrypted key: PKCS #8, or OpenSSL's older form with headers.
+/// The remedy for a key that cannot be decrypted.
+const DECRYPT: &str = "decrypt it first: openssl pkey -in encrypted.key -out plain.key";
+
+/// The error for a key with a passphrase that is not known.
+const ENCRYPTED_KEY: &str = "the key is encrypted with a passphrase, and none is known; ssls, listeners and upstreams take tls.key_passphrase_files; or decrypt it: openssl pkey -in encrypted.key -out plain.key";
+
+/// The error for a key in OpenSSL's older form, whose passphrase is hardly stretched.
+const OLD_ENCRYPTION: &str =
+    "the key is encrypted in OpenSSL's old form; convert it: openssl pkcs8 -topk8 -in old.key -out new.key";
+
+/// Returns true if a text has a key in OpenSSL's older form of encryption, with headers.
 fn is_encrypted(text: &str) -> bool {
-    text.contains("BEGIN ENCRYPTED PRIVATE KEY")
-        || text.lines().any(|line| line.starts_with("Proc-Type:") && line.contains("ENCRYPTED"))
+    text.lines().any(|line| line.starts_with("Proc-Type:") && line.contains("ENCRYPTED"))
 }
 
 /// Returns the reason why a certificate cannot be used.

@@ -566,8 +566,8 @@ fn bad_material_is_rejected_with_a_reason() {
     check(
         &cert,
         "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n",
-        "failed to parse key: the key is encrypted with a passphrase, which a gateway cannot ask for; decrypt it first: \
-         openssl pkey -in encrypted.key -out plain.key",
+        "failed to parse key: the key is encrypted with a passphrase, and none is known; ssls, listeners and \
+         upstreams take tls.key_passphrase_files; or decrypt it: openssl pkey -in encrypted.key -out plain.key",
     );
     check(&cert, &other_key, "the key does not belong to the certificate");
     let auth = ClientAuth::new("x", 1, Demand::Required).unwrap_err().to_string();

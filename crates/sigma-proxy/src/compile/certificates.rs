@@ -308,7 +308,7 @@ fn ordered(ssl: &Ssl, sources: &Sources<'_>) -> Result<Option<Pair>, String> {
 
 /// Returns the pair of an ssl from files.
 pub(super) fn filed(ssl: &Ssl, sources: &mut Sources<'_>) -> Result<Option<Pair>, String> {
-    ssl.files().map(|(cert, key)| sources.files.pair(cert, key)).transpose()
+    ssl.files().map(|(cert, key)| sources.files.pair(cert, key, &sources.passphrases)).transpose()
 }
 
 pub(super) fn shows(shown: Option<&Pair>, ordered: Option<&Pair>) -> bool {
@@ -378,7 +378,7 @@ pub(super) fn pairs(ssl: &Ssl, filed: Option<&Pair>, sources: &Sources<'_>) -> R
     let pair = |(index, (cert, key)): (usize, (&str, &str))| {
         let parsed = revealed(cert, sources).and_then(|cert| {
             let key = revealed(key, sources)?;
-            Pair::parse(&cert, &key, None).map_err(|error| error.to_string())
+            Pair::unlock(&cert, &key, None, &sources.passphrases).map_err(|error| error.to_string())
         });
         // The first pair is the resource's own; the others are counted from 1 (APISIX).
         parsed.map_err(|reason| match index {
@@ -462,7 +462,7 @@ fn pair_of_files(files: &CertificateFiles, sources: &Sources<'_>) -> Result<Pair
     let (cert, key) = (text("cert", &files.cert)?, text("key", &files.key)?);
     let ocsp = files.ocsp.as_deref().map(|path| sources.files.read(path));
     let ocsp = ocsp.transpose().map_err(|reason| ("ocsp", reason))?;
-    Pair::parse(&cert, &key, ocsp)
+    Pair::unlock(&cert, &key, ocsp, &sources.passphrases)
         .map_err(|error| ("cert", format!("{error} ({}, {})", files.cert.display(), files.key.display())))
 }
 

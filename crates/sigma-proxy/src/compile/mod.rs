@@ -56,7 +56,7 @@ pub(crate) use routes::route_inputs;
 pub(crate) use sources::NoFiles;
 pub use sources::{
     CertificateSource, EndpointSource, FileSource, NoCertificates, NoSecrets, SecretSource, Sources,
-    StapleWish,
+    StapleWish, key_passphrases,
 };
 pub use trial::try_out;
 
@@ -235,6 +235,7 @@ impl Compiler {
     }
 
     fn task<'a>(&'a self, config: &'a Config, sessions: &Arc<Sessions>, sources: Sources<'a>) -> Task<'a> {
+        let sources = Sources { passphrases: sources::key_passphrases(&config.settings.tls), ..sources };
         let sessions = Arc::clone(sessions);
         let (roster, node, is_renewed) = (&self.roster, &self.node, self.is_renewed);
         Task { config, roster, node, sessions, sources, failures: Vec::new(), is_renewed }

@@ -200,7 +200,8 @@ impl Inputs {
             return Ok(None);
         };
         let (cert, key) = (revealed(cert, sources)?, revealed(key.reveal(), sources)?);
-        Pair::parse(&cert, &key, None).map(Some).map_err(|error| error.to_string())
+        let pair = Pair::unlock(&cert, &key, None, &sources.passphrases);
+        pair.map(Some).map_err(|error| error.to_string())
     }
 
     /// Returns the authorities of the upstream, or else the authorities of the process.

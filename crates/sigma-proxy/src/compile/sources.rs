@@ -6,10 +6,11 @@ use std::sync::Arc;
 use serde_json::Value;
 use sigma_config::acme::Acme;
 use sigma_config::resources::{self, Ssl, SslCrl, SslOcsp, SslStapling};
-use sigma_config::tls::Stapling;
+use sigma_config::tls::{Stapling, Tls};
 use sigma_net::tls::pem::Pair;
 use sigma_net::tls::{
-    Authorities, CertificateDer, ClientTls, Inquiries, Issuer, RevocationLists, Staple, TicketKeys,
+    Authorities, CertificateDer, ClientTls, Inquiries, Issuer, KeyPassphrases, RevocationLists, Staple,
+    TicketKeys,
 };
 use sigma_plugin::geography::Geography;
 use sigma_schema::Problem;
@@ -61,12 +62,13 @@ pub trait FileSource {
     /// Returns an error message with the file's name if it cannot be read.
     fn read(&self, path: &Path) -> Result<Vec<u8>, String>;
 
-    /// Returns the certificate of an ssl and its key, which are in `key`, or also in `cert`. While the files are
-    /// unusable, the last good pair stays.
+    /// Returns the certificate of an ssl and its key, which are in `key`, or also in `cert`. The key may be encrypted
+    /// with one of the passphrases. While the files are unusable, the last good pair stays.
     ///
     /// # Errors
     /// Returns an error message with the names of the files if there is no good pair yet.
-    fn pair(&mut self, cert: &Path, key: Option<&Path>) -> Result<Pair, String>;
+    fn pair(&mut self, cert: &Path, key: Option<&Path>, passphrases: &KeyPassphrases)
+    -> Result<Pair, String>;
 
     /// Returns the revocation lists of `crl`, signed by `authorities` or authorities below them. They are kept up to
     /// date; equal settings share the lists.
@@ -125,6 +127,8 @@ pub struct Sources<'s> {
     pub geography: Option<Geography>,
     /// Ordered certificates; None without orders.
     pub ordered: Option<&'s dyn CertificateSource>,
+    /// Passphrases of private keys, for a trial. Compilers take those of the configuration.
+    pub passphrases: KeyPassphrases,
 }
 
 impl Sources<'_> {
@@ -136,8 +140,15 @@ impl Sources<'_> {
             files: self.files,
             geography: self.geography.clone(),
             ordered: self.ordered,
+            passphrases: self.passphrases.clone(),
         }
     }
+}
+
+/// Returns the passphrases of private keys in the settings.
+pub fn key_passphrases(tls: &Tls) -> KeyPassphrases {
+    let texts = tls.key_passphrases.iter().map(|text| text.reveal().to_owned());
+    KeyPassphrases::new(texts, tls.key_passphrase_files.clone())
 }
 
 /// Resolves no secrets: references stay unchanged.
@@ -184,7 +195,7 @@ impl FileSource for NoFiles {
         Err(format!("{} cannot be read here", path.display()))
     }
 
-    fn pair(&mut self, cert: &Path, _: Option<&Path>) -> Result<Pair, String> {
+    fn pair(&mut self, cert: &Path, _: Option<&Path>, _: &KeyPassphrases) -> Result<Pair, String> {
         Err(format!("{} cannot be read here", cert.display()))
     }
 

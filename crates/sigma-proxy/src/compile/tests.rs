@@ -74,6 +74,7 @@ pub(crate) fn alone<T>(compile: impl FnOnce(Sources<'_>) -> T) -> T {
         files: &mut NoFiles,
         geography: None,
         ordered: None,
+        passphrases: Default::default(),
     })
 }
 

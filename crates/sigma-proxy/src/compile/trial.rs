@@ -7,6 +7,7 @@ use sigma_config::reference::is_reference;
 use sigma_config::resources::{Plugins, Ssl, Upstream};
 use sigma_config::stored::AnyResource;
 use sigma_config::tls::Tls;
+use sigma_net::tls::KeyPassphrases;
 use sigma_net::tls::pem::Pair;
 use sigma_plugin::{Node, Roster};
 use sigma_schema::Problem;
@@ -32,7 +33,8 @@ pub fn try_out(
     if let AnyResource::Ssl(ssl) = &resource
         && certificates::refers(ssl)
     {
-        return known_parts(ssl).map_err(|reason| vec![Problem::new(key.to_string(), "tls", reason)]);
+        return known_parts(ssl, &sources.passphrases)
+            .map_err(|reason| vec![Problem::new(key.to_string(), "tls", reason)]);
     }
     let sessions = Sessions::of(&Tls::default(), None, None).map_err(|problem| vec![problem])?;
     let mut config = Config::default();
@@ -120,11 +122,11 @@ fn without_others(upstream: &mut Arc<Upstream>) {
 }
 
 /// Compiles the inline parts of an ssl.
-fn known_parts(ssl: &Ssl) -> Result<(), String> {
+fn known_parts(ssl: &Ssl, passphrases: &KeyPassphrases) -> Result<(), String> {
     certificates::demands(ssl, |text| Ok(Some(text).filter(|text| !is_reference(text)).map(str::to_owned)))?;
     certificates::chosen_by(ssl)?;
     for (cert, key) in ssl.pairs().filter(|(cert, key)| !is_reference(cert) && !is_reference(key)) {
-        Pair::parse(cert, key, None).map_err(|error| error.to_string())?;
+        Pair::unlock(cert, key, None, passphrases).map_err(|error| error.to_string())?;
     }
     Ok(())
 }

@@ -65,6 +65,7 @@ pub(super) fn compiled(text: &str, plugins: Roster) -> Arc<Snapshot> {
         files: &mut NoFiles,
         geography: None,
         ordered: None,
+        passphrases: Default::default(),
     };
     match compiler.compile(&config, 0, sources) {
         Ok((_, snapshot)) => snapshot,

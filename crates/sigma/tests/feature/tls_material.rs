@@ -105,6 +105,44 @@ fn certificate_files_are_read_again_by_a_reload() {
     });
 }
 
+/// A listener and an ssl with encrypted keys. A reload without the passphrase leaves the old pair in force.
+#[test]
+fn encrypted_keys_are_decrypted_with_passphrases_of_the_settings() {
+    let (root, origin, dir) =
+        (Authority::new("Root"), Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
+    let encrypt = |name: &str, passphrase: &str| {
+        sh(
+            dir.path(),
+            &format!(
+                "openssl pkcs8 -topk8 -in {name}.key -out locked -passout 'pass:{passphrase}'; mv locked {name}.key"
+            ),
+        );
+    };
+    let [own, other, third] = ["a.test", "b.test", "a.test"].map(|name| root.issue(name));
+    let files = own.files(dir.path(), "own");
+    encrypt("own", "first");
+    other.files(dir.path(), "other");
+    encrypt("other", "second word");
+    let key = std::fs::read_to_string(dir.path().join("other.key")).unwrap();
+    std::fs::write(dir.path().join("passphrases"), "wrong\nfirst\n").unwrap();
+    let rest = json!({
+        "ssls": [{ "id": "b", "sni": "b.test", "cert": other.cert, "key": key }],
+        "tls": { "key_passphrase_files": [dir.path().join("passphrases")], "key_passphrases": ["second word"] },
+    });
+    let text = config(json!({ "certificates": [files] }), to_origin(&origin), rest);
+    let gateway = Gateway::start(SIGMA, &text).unwrap();
+    run(async {
+        assert_eq!(shown(&gateway, &root, "a.test").await, Ok(der(&own)));
+        assert_eq!(shown(&gateway, &root, "b.test").await, Ok(der(&other)));
+        third.files(dir.path(), "own");
+        encrypt("own", "unknown");
+        gateway.reload().unwrap();
+        let refused = || gateway.stderr().contains("no passphrase of tls.key_passphrases");
+        assert!(until(PATIENCE, refused), "{}", gateway.stderr());
+        assert_eq!(shown(&gateway, &root, "a.test").await, Ok(der(&own)));
+    });
+}
+
 #[test]
 fn the_https_listener_of_a_sigma_json_serves() {
     let (root, origin, dir) =

@@ -30,6 +30,7 @@ const RELOADED: &[(&str, FileAccess)] = &[
     ("listeners.**.ocsp", ReadFile),
     ("listeners.**.files.*", ReadFile),
     ("tls.trusted_certificates", ReadFile),
+    ("tls.key_passphrase_files.*", ReadFile),
     ("ssls.**.files.*", ReadFile),
     ("ssls.*.cert_file", ReadFile),
     ("ssls.*.key_file", ReadFile),
@@ -197,7 +198,7 @@ listeners:
 access_log: /var/log/a.log
 error_log: { path: stderr }
 health_file: { path: "off" }
-tls: { storage: "off", trusted_certificates: /t/ca.pem }
+tls: { storage: "off", trusted_certificates: /t/ca.pem, key_passphrase_files: [/t/pass] }
 cache: { disk: { path: /var/cache/g } }
 geoip: { databases: [/geo/city.mmdb] }
 pid_file: /run/g/pid
@@ -230,6 +231,7 @@ routes:
             ("ssls.0.cert_file", "/live/a/fullchain.pem"),
             ("ssls.0.key_file", "/live/a/privkey.pem"),
             ("tls.trusted_certificates", "/t/ca.pem"),
+            ("tls.key_passphrase_files[0]", "/t/pass"),
         ];
         let expected: Vec<(String, String)> =
             expected.iter().map(|(place, path)| ((*place).to_owned(), (*path).to_owned())).collect();
