@@ -10,7 +10,7 @@ use rustls::sign::CertifiedKey;
 use super::certificate::dns_names;
 use super::client_auth::{ClientAuth, Verifier};
 use super::pem::Pair;
-use super::{Offer, Resumption, Unusable, Versions};
+use super::{Offer, Resumption, Unusable, Versions, compression};
 
 /// The number of prepared configurations of an identity: two for each of eight listeners with their own options.
 const PREPARED_MAX: usize = 16;
@@ -170,6 +170,7 @@ impl ServerIdentity {
         config.ignore_client_order = order == Order::Ours;
         let client_auth = self.client_auth.as_ref().map_or([0; 32], |auth| auth.fingerprint);
         self.resumption.apply(&mut config, client_auth);
+        compression::apply(&mut config);
         Ok(config)
     }
 }

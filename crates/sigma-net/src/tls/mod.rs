@@ -17,6 +17,7 @@ mod buffer;
 pub mod certificate;
 mod certificates;
 mod client_auth;
+mod compression;
 mod connect;
 mod der;
 mod encrypted_key;
