@@ -28,13 +28,13 @@ use crate::serving::desired::{Batch, Desired};
 use crate::serving::endpoints::Endpoints;
 use crate::serving::expiry;
 use crate::serving::files::Files;
+use crate::serving::health_events;
 use crate::serving::health_file::HealthFile;
 use crate::serving::plugins::Plugins;
 use crate::serving::publisher::Publisher;
 use crate::serving::secret::{Limits, Secrets};
 use crate::serving::source::{LoadError, Source};
 use crate::serving::ticket_keys::TicketKeeper;
-use crate::serving::webhook;
 use crate::store::{Store, StoreError};
 
 /// Full log buffers that may wait for the writer.
@@ -191,7 +191,7 @@ impl Signals {
     }
 }
 
-/// Returns the endpoints of upstreams, whose health events go to a webhook if there is one. Their health
+/// Returns the endpoints of upstreams, whose health events go to the services of the settings. Their health
 /// begins with the file's content. Within a runtime. The state of the previous process is newer.
 pub(super) fn endpoints(
     settings: &Settings,
@@ -200,9 +200,7 @@ pub(super) fn endpoints(
     before: Option<&State>,
 ) -> Endpoints {
     let mut endpoints = Endpoints::of(settings, workers);
-    if let Some(webhook) = &settings.health_events.webhook {
-        let (events, teller) = webhook::queue(webhook);
-        tokio::spawn(teller.run());
+    if let Some(events) = health_events::start(&settings.health_events, &settings.tls) {
         endpoints = endpoints.telling(events);
     }
     match (before, file) {

@@ -18,28 +18,43 @@ pub struct HealthEvent {
     pub reason: Option<String>,
 }
 
-/// The queue of events. It never waits: an event without room is dropped and counted.
+/// The queues of events, one for each service. They never wait: an event without room is dropped and counted.
 #[derive(Debug, Clone, Default)]
-pub struct HealthEvents {
-    queue: Option<mpsc::Sender<HealthEvent>>,
+pub struct HealthEvents(Vec<Queue>);
+
+#[derive(Debug, Clone)]
+struct Queue {
+    sender: mpsc::Sender<HealthEvent>,
     dropped: Arc<AtomicU64>,
 }
 
 impl HealthEvents {
     /// Returns events that go into this queue.
-    pub fn into_queue(queue: mpsc::Sender<HealthEvent>) -> HealthEvents {
-        HealthEvents { queue: Some(queue), dropped: Arc::default() }
+    pub fn into_queue(sender: mpsc::Sender<HealthEvent>) -> HealthEvents {
+        HealthEvents(vec![Queue { sender, dropped: Arc::default() }])
+    }
+
+    /// Returns events that go into the queues of both.
+    #[must_use]
+    pub fn and(mut self, other: HealthEvents) -> HealthEvents {
+        self.0.extend(other.0);
+        self
     }
 
     /// Returns the events dropped since the last call.
     pub fn take_dropped(&self) -> u64 {
-        self.dropped.swap(0, Ordering::Relaxed)
+        self.0.iter().map(|queue| queue.dropped.swap(0, Ordering::Relaxed)).sum()
     }
 
     pub(super) fn tell(&self, event: impl FnOnce() -> HealthEvent) {
-        let Some(queue) = &self.queue else { return };
-        if queue.try_send(event()).is_err() {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+        if self.0.is_empty() {
+            return;
+        }
+        let event = event();
+        for queue in &self.0 {
+            if queue.sender.try_send(event.clone()).is_err() {
+                queue.dropped.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 }
