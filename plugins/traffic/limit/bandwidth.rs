@@ -70,6 +70,11 @@ struct Config {
     /// The limits; each one applies.
     #[schemars(length(min = 1, max = 16))]
     rules: Vec<Rule>,
+    /// Name of a zone: configurations of the same zone share the counters of their keys, rule by rule. Without it, each
+    /// configuration counts for itself.
+    #[serde(rename = "zone")]
+    #[schemars(length(min = 1))]
+    _zone: Option<String>,
 }
 
 /// One limit.
@@ -92,6 +97,11 @@ struct Rule {
     /// all (`constant`).
     #[schemars(with = "String", extend("enum" = ["var", "var_combination", "constant"], "default" = "var"))]
     key_type: KeyType,
+    /// Share of each transfer in the rate of its key: when transfers wait, one with weight 3 gets three times as much as
+    /// one with weight 1. Transfers that do not use their share leave it to the others. For a key that several
+    /// transfers have: in one `zone` the rules of several routes can have different weights. Give each of them one.
+    #[schemars(range(min = 1, max = 16))]
+    weight: Option<u64>,
 }
 
 /// The bytes that a rule counts.
@@ -125,7 +135,16 @@ struct Bucket {
     rate: u64,
     /// Nanoseconds that the burst takes at the rate.
     burst_ns: u64,
+    /// The share of a transfer, of [`WEIGHT_MAX`].
+    weight: Option<u64>,
 }
+
+/// The largest weight.
+const WEIGHT_MAX: u64 = 16;
+
+/// The piece of the largest weight: no more than a node sends at once over any protocol, so that each transfer that
+/// waits has a whole piece.
+const WEIGHED_PIECE: u64 = 16 * 1024;
 
 /// The pieces of a second: enough that slow transfers flow, few enough that they cost little.
 const PIECES_A_SECOND: u64 = 8;
@@ -140,13 +159,20 @@ const BEGINNING_NS: u64 = u64::MAX / 2;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 
 impl Bucket {
-    fn new(rate: u64, burst: u64) -> Bucket {
+    fn new(rate: u64, burst: u64, weight: Option<u64>) -> Bucket {
         let rate = rate.max(1);
-        Bucket { rate, burst_ns: took_ns(burst, rate).min(BEGINNING_NS) }
+        Bucket { rate, burst_ns: took_ns(burst, rate).min(BEGINNING_NS), weight }
     }
 
+    /// Returns the largest piece. Of transfers that wait, each passes one piece in turn, so their shares are as their
+    /// pieces.
     fn piece(self) -> usize {
-        (self.rate / PIECES_A_SECOND).clamp(1, LARGEST_PIECE) as usize
+        let piece = self.rate / PIECES_A_SECOND;
+        let piece = match self.weight {
+            None => piece.clamp(1, LARGEST_PIECE),
+            Some(weight) => piece.clamp(WEIGHT_MAX, WEIGHED_PIECE) * weight.clamp(1, WEIGHT_MAX) / WEIGHT_MAX,
+        };
+        piece as usize
     }
 
     /// Books bytes; how many nanoseconds they have to wait.
@@ -244,7 +270,7 @@ impl LimitBandwidth {
     fn new(build: &Build<'_>) -> Result<LimitBandwidth, String> {
         let config: Config = build.config()?;
         let mut limits = Vec::new();
-        for Rule { rate, burst, direction, key, key_type } in config.rules {
+        for Rule { rate, burst, direction, key, key_type, weight } in config.rules {
             let directions: &[&[Direction]] = match direction {
                 Counts::Request => &[TO_NODE],
                 Counts::Response => &[TO_CLIENT],
@@ -254,7 +280,7 @@ impl LimitBandwidth {
             for directions in directions {
                 let number = limits.len() + 1;
                 let key = key.as_ref().map(|key| (Key::new(key, key_type), Space::of(build).rule(number)));
-                limits.push(Limit { bucket: Bucket::new(rate, burst), directions, key });
+                limits.push(Limit { bucket: Bucket::new(rate, burst, weight), directions, key });
             }
         }
         let place = format!("{}#{}", build.resource, build.plugin);
@@ -404,7 +430,7 @@ mod tests {
     #[test]
     fn a_bucket_fills_and_runs_dry() {
         const MS: u64 = 1_000_000;
-        let bucket = Bucket::new(1_000, 500);
+        let bucket = Bucket::new(1_000, 500, None);
         let mut level = 0;
         // Bytes, the time, and how long they wait, in milliseconds.
         for (bytes, at, wait) in [
@@ -425,14 +451,14 @@ mod tests {
         bucket.give_back(&mut level, 700);
         assert_eq!(level, before);
         for (rate, piece) in [(1, 1), (8, 1), (1_000, 125), (1 << 40, 65_536)] {
-            assert_eq!(Bucket::new(rate, 0).piece(), piece);
+            assert_eq!(Bucket::new(rate, 0, None).piece(), piece);
         }
     }
 
     #[test]
     fn a_forgotten_bucket_is_as_one_that_has_rested() {
         for (rate, burst) in [(1, 0), (3, 1 << 40), (1_000, 500), (1 << 40, 1 << 40)] {
-            let bucket = Bucket::new(rate, burst);
+            let bucket = Bucket::new(rate, burst, None);
             for now_ns in [0, 1, 7_000_000_123, BEGINNING_NS] {
                 let mut level = 0;
                 bucket.book(&mut level, 12_345, now_ns);
@@ -445,6 +471,35 @@ mod tests {
         }
     }
 
+    /// Two transfers that always wait pass bytes in the ratio of their weights, at the rate of both together.
+    #[test]
+    fn waiting_transfers_share_by_weight() {
+        let share = |rate: u64, weights: [u64; 2]| {
+            let mut level = 0;
+            // The bytes of each, and the time at which it may send the piece that it has booked.
+            let mut transfers = weights.map(|weight| (Bucket::new(rate, 0, Some(weight)), 0_u64, 0_u64));
+            let end_ns = 60_000_000_000;
+            while let Some(next) = transfers.iter_mut().min_by_key(|(_, _, at_ns)| *at_ns)
+                && next.2 < end_ns
+            {
+                let (bucket, passed, at_ns) = next;
+                let piece = bucket.piece();
+                *passed += piece as u64;
+                *at_ns += bucket.book(&mut level, piece, *at_ns).max(1);
+            }
+            transfers.map(|(_, passed, _)| passed)
+        };
+        for (rate, weights) in
+            [(1_000_000, [3, 1]), (1_000_000, [16, 4]), (1 << 30, [5, 5]), (1 << 20, [1, 16])]
+        {
+            let [one, other] = share(rate, weights);
+            let total = one + other;
+            assert!(total.abs_diff(60 * rate) < rate, "{total} bytes at {rate}");
+            let expected = total * weights[0] / (weights[0] + weights[1]);
+            assert!(one.abs_diff(expected) * 20 < total, "{one} and {other} by {weights:?}");
+        }
+    }
+
     /// However bytes are booked, between two moments no more passes than the rate allows for the time, the
     /// burst and one piece.
     #[test]
@@ -452,7 +507,7 @@ mod tests {
         for seed in 1..300u64 {
             let mut random = seeded(seed);
             let (rate, burst) = (1 + random(10_000), random(5_000));
-            let bucket = Bucket::new(rate, burst);
+            let bucket = Bucket::new(rate, burst, None);
             let (mut level, mut now_ns, mut passed) = (0, 5_000_000_000, Vec::new());
             for _ in 0..200 {
                 now_ns += random(300_000_000);
