@@ -354,6 +354,9 @@ impl Acme {
                     .to_owned()
             });
         }
+        if challenge == AcmeChallenge::DnsPersist01 {
+            return None;
+        }
         let wildcard = ssl.names().find(|name| name.starts_with("*."))?;
         Some(format!(
             "no certificate can be ordered for `{wildcard}` by `{}`: write `acme: {{challenge: dns-01}}`",

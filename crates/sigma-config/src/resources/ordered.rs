@@ -34,6 +34,10 @@ pub enum AcmeChallenge {
     /// `acme.dns`. This challenge also proves wildcards.
     #[serde(rename = "dns-01")]
     Dns01,
+    /// The authority looks up the record `_validation-persist.` of the name, which you have added once: it names the
+    /// authority and the account. This challenge also proves wildcards.
+    #[serde(rename = "dns-persist-01")]
+    DnsPersist01,
 }
 
 impl AcmeChallenge {
@@ -44,6 +48,7 @@ impl AcmeChallenge {
             AcmeChallenge::Http01 => "http-01",
             AcmeChallenge::TlsAlpn01 => "tls-alpn-01",
             AcmeChallenge::Dns01 => "dns-01",
+            AcmeChallenge::DnsPersist01 => "dns-persist-01",
         }
     }
 }

@@ -290,7 +290,8 @@ pub(crate) fn of_ssl(ssl: &Object) -> Vec<Problem> {
     }
     // If it is unset, the challenge of the settings applies, which is checked at compilation.
     let challenge = ssl.get("acme").and_then(|own| own.get("challenge")?.as_str());
-    let proves_wildcards = challenge.is_none_or(|challenge| challenge == "dns-01");
+    let proves_wildcards =
+        challenge.is_none_or(|challenge| ["dns-01", "dns-persist-01"].contains(&challenge));
     let can_be_ordered = |name: &str| match name.strip_prefix("*.") {
         Some(rest) => proves_wildcards && is_dns_name(rest),
         None => is_dns_name(name),
@@ -509,7 +510,9 @@ mod tests {
             check(json!({"type": "acme", "sni": odd}), &[("sni", &message)]);
         }
         check(json!({"type": "acme", "snis": ["*.a.test", "a.test"]}), &[]);
-        check(json!({"type": "acme", "sni": "*.a.test", "acme": {"challenge": "dns-01"}}), &[]);
+        for challenge in ["dns-01", "dns-persist-01"] {
+            check(json!({"type": "acme", "sni": "*.a.test", "acme": {"challenge": challenge}}), &[]);
+        }
         check(
             json!({"type": "acme", "sni": "*.a.test", "acme": {"challenge": "tls-alpn-01"}}),
             &[("sni", "no certificate can be ordered for `*.a.test`")],

@@ -60,6 +60,20 @@ impl From<Error> for Refused {
     }
 }
 
+impl Refused {
+    /// Adds the records that the authority has looked for.
+    fn for_lack_of_record(self, asked: &[Proof], account: &str) -> Refused {
+        let Some(proof) = asked.first() else { return self };
+        let name = proof.name.strip_prefix("*.").unwrap_or(&proof.name);
+        let reason = format!(
+            "{}; the record `_validation-persist.{name}.` needs the value `AUTHORITY; accounturi={account}`, and \
+             `; policy=wildcard` for wildcards",
+            self.reason
+        );
+        Refused { reason, ..self }
+    }
+}
+
 /// The parts that answer an authority's check of a proof.
 #[derive(Clone, Copy)]
 pub(super) struct Stage<'s> {
@@ -87,7 +101,11 @@ pub(super) async fn order(
     }
     let mut order = account.new_order(&new).await?;
     let asked = proofs(&mut order, wanted).await?;
-    let expected = stage.prove(&asked, patience).await?;
+    let expected = match wanted.challenge {
+        // Its records are there already, and hold for every order of the account.
+        AcmeChallenge::DnsPersist01 => Vec::new(),
+        _ => stage.prove(&asked, patience).await?,
+    };
     have_validated(&mut order, wanted.challenge).await?;
     let policy = RetryPolicy::new().timeout(patience);
     let proved = match order.poll_ready(&policy).await {
@@ -97,7 +115,11 @@ pub(super) async fn order(
         Err(error) => Err(error.into()),
     };
     drop(expected);
-    proved?;
+    if wanted.challenge == AcmeChallenge::DnsPersist01 {
+        proved.map_err(|refused| refused.for_lack_of_record(&asked, account.id()))?;
+    } else {
+        proved?;
+    }
     let (key, request) = new_key(wanted).await?;
     order.finalize_csr(&request).await?;
     let cert = order.poll_certificate(&policy).await?;
@@ -168,6 +190,7 @@ fn kind(challenge: AcmeChallenge) -> ChallengeType {
         AcmeChallenge::Http01 => ChallengeType::Http01,
         AcmeChallenge::TlsAlpn01 => ChallengeType::TlsAlpn01,
         AcmeChallenge::Dns01 => ChallengeType::Dns01,
+        AcmeChallenge::DnsPersist01 => ChallengeType::Unknown(challenge.as_str().to_owned()),
     }
 }
 

@@ -35,7 +35,7 @@ impl Proof {
                 let shown = identity(&self.name, digest(&SHA256, self.answer.as_bytes()).as_ref())?;
                 Ok(Some(challenges.show(&self.name, shown)))
             }
-            AcmeChallenge::Dns01 => Ok(None),
+            AcmeChallenge::Dns01 | AcmeChallenge::DnsPersist01 => Ok(None),
         }
     }
 
