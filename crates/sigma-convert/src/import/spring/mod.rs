@@ -22,6 +22,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 mod values;
+mod versions;
 
 use std::collections::{HashMap, HashSet};
 

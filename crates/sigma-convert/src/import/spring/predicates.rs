@@ -6,7 +6,8 @@ use super::super::decision::{Host, Path};
 use super::super::words::{header_variable, network};
 use super::definition::Definition;
 use super::pattern;
-use super::settings::relaxed;
+use super::settings::{Settings, relaxed};
+use super::versions::VersionSource;
 
 /// The conditions of a route, as its decision gets them.
 #[derive(Debug, Default)]
@@ -37,7 +38,7 @@ const METHODS: [&str; 10] =
 
 impl Conditions {
     /// Adds a predicate.
-    pub(super) fn add(&mut self, it: &Definition) -> Outcome {
+    pub(super) fn add(&mut self, it: &Definition, settings: &Settings<'_>) -> Outcome {
         let result = match relaxed(&it.name).as_str() {
             "path" => self.path(it),
             "host" => self.host(it),
@@ -49,7 +50,7 @@ impl Conditions {
             "remoteaddr" => self.remote_addr(it),
             "xforwardedremoteaddr" => self.forwarded_addr(it),
             "weight" => self.weight(it),
-            "version" => self.version(it),
+            "version" => self.version(it, settings),
             other => {
                 Err(format!("The predicate `{other}` is code of the application; the route answers 503."))
             }
@@ -205,10 +206,14 @@ impl Conditions {
         Ok(Outcome::Done)
     }
 
-    fn version(&mut self, it: &Definition) -> Result<Outcome, String> {
-        let _ = it;
-        Err("API versions are read by code of the application; write a predicate `Header` instead."
-            .to_owned())
+    fn version(&mut self, it: &Definition, settings: &Settings<'_>) -> Result<Outcome, String> {
+        let version = it.one("version").ok_or("The predicate has no version.")?;
+        let condition = VersionSource::read(settings)?.condition(version)?;
+        self.vars.push(condition);
+        Ok(Outcome::Differs(
+            "Spring answers 400 to a request without a version, or with an unsupported one; here no such route \
+             matches it.",
+        ))
     }
 }
 

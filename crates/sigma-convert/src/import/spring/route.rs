@@ -202,7 +202,7 @@ impl<'t> Translation<'t, '_> {
         let mut conditions = Conditions::default();
         let mut closed = self.common.closed.clone();
         for it in &route.predicates {
-            match conditions.add(it) {
+            match conditions.add(it, self.settings) {
                 predicates::Outcome::Done => self.tell(it.place, Verdict::Done, ""),
                 predicates::Outcome::Differs(text) => self.tell(it.place, Verdict::Differs, text),
                 predicates::Outcome::Unknown(text) => {

@@ -127,3 +127,25 @@ fn every_line_has_a_remark() {
     let route = route(&import.document, "a");
     assert_eq!(route["plugins"]["proxy-rewrite"]["headers"]["add"]["X-A"], "${uri_param_id}");
 }
+
+#[test]
+fn versions_are_conditions_on_their_header() {
+    let text = |source: &str| {
+        format!(
+            "{source}
+spring.cloud.gateway.server.webflux.routes:
+  - {{ id: a, uri: http://127.0.0.1:9000, predicates: [Path=/a, Version=1.2+] }}
+  - {{ id: b, uri: http://127.0.0.1:9000, predicates: [Path=/a, Version=1.1] }}
+"
+        )
+    };
+    let header = "spring.webflux.apiversion: { use.header: X-Version, default: 1.1.0 }";
+    let document = converted("application.yml", &text(header)).document;
+    assert_eq!(route(&document, "a")["vars"][0][0], "http_x_version");
+    assert_eq!(route(&document, "b")["vars"][0][0], "OR");
+    assert_eq!(route(&document, "b")["vars"][0][2], json!(["http_x_version", "==", null]));
+    // The version is in the path, which code reads: the route is closed.
+    let document =
+        converted("application.yml", &text("spring.webflux.apiversion.use.path-segment: 0")).document;
+    assert!(route(&document, "a").get("vars").is_none(), "{document:#}");
+}
