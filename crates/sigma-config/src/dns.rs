@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// The default port of name servers.
 const PORT: u16 = 53;
 
-/// The resolver for node names. `servers` and `ipv6` are read once, at the start.
+/// The resolver for node names. All but the `wait` times are read once, at the start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Dns {
@@ -26,11 +26,28 @@ pub struct Dns {
     pub start_wait_ms: u32,
     /// Milliseconds that a change of the store waits for names; later changes wait for it.
     pub change_wait_ms: u32,
+    /// Shortest time in seconds until records are queried again, even if their TTL is 0.
+    #[schemars(range(min = 1, max = 86_400))]
+    pub ttl_min_s: u32,
+    /// Longest time in seconds until records are queried again, for any TTL.
+    #[schemars(range(min = 1, max = 604_800))]
+    pub ttl_max_s: u32,
+    /// Timeout of one query in milliseconds. A shorter timeout of `/etc/resolv.conf` replaces the default.
+    #[schemars(range(min = 100, max = 60_000))]
+    pub query_timeout_ms: u32,
 }
 
 impl Default for Dns {
     fn default() -> Self {
-        Dns { servers: Vec::new(), ipv6: true, start_wait_ms: 5_000, change_wait_ms: 1_000 }
+        Dns {
+            servers: Vec::new(),
+            ipv6: true,
+            start_wait_ms: 5_000,
+            change_wait_ms: 1_000,
+            ttl_min_s: 1,
+            ttl_max_s: 3_600,
+            query_timeout_ms: 2_000,
+        }
     }
 }
 

@@ -44,6 +44,11 @@ pub(crate) enum Command {
     Reopen(Signal),
     /// Tell a running gateway to finish its open exchanges and end
     Stop(Signal),
+    /// List the gateways that run on this machine
+    List,
+    /// Start a gateway without routes, on the default port
+    #[command(hide = true)]
+    Bare,
     /// Tell a running gateway to start its program again, hand everything over to it, and end
     Upgrade(Signal),
     /// Show which route serves a request, and why the others do not
@@ -246,13 +251,13 @@ pub(crate) struct Explain {
 
 #[derive(Debug, Args)]
 pub(crate) struct Run {
-    /// The configuration file: YAML or JSON, sigma.json or niubix.json [default: sigma.yaml]
+    /// The configuration file: YAML or JSON, sigma.json or niubix.json; or JSON itself [default: sigma.yaml]
     #[arg(value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
     /// The same, as an option
     #[arg(short = 'c', long = "conf", value_name = "FILE", conflicts_with = "file")]
     pub(crate) conf: Option<PathBuf>,
-    /// The options.json next to a sigma.json
+    /// The options.json next to a sigma.json, as a file or as JSON
     #[arg(long = "options", value_name = "FILE")]
     pub(crate) options: Option<PathBuf>,
     /// Number of workers of a sigma.json
@@ -261,6 +266,9 @@ pub(crate) struct Run {
     /// Accepted for the original Sigma's command line, without effect
     #[arg(long = "java-opts", hide = true, allow_hyphen_values = true)]
     pub(crate) java_opts: Option<String>,
+    /// Go to the background with a sigma.json; `start` of the original Sigma says so
+    #[arg(long, hide = true)]
+    pub(crate) in_background: bool,
     /// Go to the background with a niubix.json, as NiubiX does; its own command line says so
     #[arg(long, hide = true)]
     pub(crate) as_niubix: bool,
@@ -329,7 +337,7 @@ pub(crate) struct Check {
     /// The same, as an option
     #[arg(short = 'c', long = "conf", value_name = "FILE", conflicts_with = "file")]
     pub(crate) conf: Option<PathBuf>,
-    /// The options.json next to a sigma.json
+    /// The options.json next to a sigma.json, as a file or as JSON
     #[arg(long = "options", value_name = "FILE")]
     pub(crate) options: Option<PathBuf>,
     /// Print the configuration as Sigma understands it, in full, as JSON
@@ -389,15 +397,23 @@ pub(crate) fn normalised(args: impl Iterator<Item = OsString>, has_sigma_json: b
         }
         _ => {}
     }
-    let verticle = (word(1) == "run" && word(2) == VERTICLE).then_some(2);
-    let renamed = args.into_iter().enumerate().filter(|(at, _)| Some(*at) != verticle);
-    let renamed = renamed.map(|(_, arg)| match arg.to_str() {
-        Some("-conf") => "--conf".into(),
-        Some("-options") => "--options".into(),
-        Some("-instance" | "-instances") => "--instance".into(),
-        _ => arg,
-    });
-    renamed.collect()
+    let starts = word(1) == "start";
+    let verticle = ((word(1) == "run" || starts) && word(2) == VERTICLE).then_some(2);
+    let mut renamed = Vec::with_capacity(args.len() + 1);
+    let mut rest = args.into_iter().enumerate().filter(|(at, _)| Some(*at) != verticle);
+    while let Some((at, arg)) = rest.next() {
+        match arg.to_str() {
+            Some("start") if at == 1 => renamed.extend(["run".into(), "--in-background".into()]),
+            Some("-conf") => renamed.push("--conf".into()),
+            Some("-options") => renamed.push("--options".into()),
+            Some("-instance" | "-instances") => renamed.push("--instance".into()),
+            // Processes are found by their ids, and the output goes to the log.
+            Some("-id" | "--vertx-id" | "--launcher-class") if starts => drop(rest.next()),
+            Some("--redirect-output") if starts => {}
+            _ => renamed.push(arg),
+        }
+    }
+    renamed
 }
 
 /// The command for an order of nginx's `-s`.
@@ -456,6 +472,13 @@ mod tests {
     fn command_lines_of_other_programs() {
         check(&[], false, &[]);
         check(&[], true, &["run", "--conf", "sigma.json"]);
+        check(
+            &["start", "net.oooops.sigma.Sigma", "-id", "a", "-conf", "{}", "--redirect-output"],
+            false,
+            &["run", "--in-background", "--conf", "{}"],
+        );
+        check(&["list"], false, &["list"]);
+        check(&["bare"], false, &["bare"]);
         check(
             &["run", "net.oooops.sigma.Sigma", "-conf", "a.json", "-options", "o.json", "-instance", "1"],
             false,

@@ -44,6 +44,8 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Reload(args) => orders::reload(&args),
         Command::Reopen(args) => orders::reopen(&args),
         Command::Stop(args) => orders::stop(&args),
+        Command::List => crate::list::execute(),
+        Command::Bare => run_text("routes: []\n".to_owned()),
         Command::Upgrade(args) => orders::upgrade(&args),
         Command::Routes(args) => routes(&args),
         Command::Explain(args) => crate::explain::execute(&args.reason),
@@ -124,10 +126,9 @@ struct Extras {
 
 /// Runs the gateway of a file.
 fn run_for(args: Run, origin: &Origin) -> Result<ExitCode> {
-    let conf = file_of(args.file, args.conf);
-    let mut source = Source::file(&conf);
-    source.companion = args.options.or_else(|| companion_of(&conf));
+    let mut source = source_of(file_of(args.file, args.conf), args.options);
     source.instances = args.instance;
+    source.in_background = args.in_background;
     source.skip_invalid = args.skip_invalid;
     let extras = Extras {
         as_niubix: args.as_niubix,
@@ -150,6 +151,11 @@ fn serve(mut source: Source, extras: Extras, origin: &Origin) -> Result<ExitCode
     }
     // `sigma run` is what service managers and containers start: there a niubix.json stays in the foreground.
     let stays = checked.format == Some(NIUBIX_JSON) && !extras.as_niubix;
+    if source.in_background && (!settings.process.daemon || stays) {
+        bail!(
+            "`start` takes a sigma.json; another configuration sets `process.daemon: true`, and then `sigma run` starts it"
+        );
+    }
     if settings.process.daemon && !stays {
         if !origin.has_starter() {
             return launch(settings, origin);
@@ -279,6 +285,24 @@ fn file_of(argument: Option<PathBuf>, option: Option<PathBuf>) -> PathBuf {
     argument.or(option).unwrap_or_else(|| DEFAULT_FILE.into())
 }
 
+/// Returns the source of a configuration and its options. Each is a file, or JSON on the command line, which begins
+/// with a brace.
+fn source_of(conf: PathBuf, options: Option<PathBuf>) -> Source {
+    let inline = |path: &Path| {
+        let text = path.to_str().filter(|text| text.trim_start().starts_with('{'));
+        text.map(Arc::<str>::from)
+    };
+    let mut source = match inline(&conf) {
+        Some(text) => Source::text(text),
+        None => Source::file(&conf),
+    };
+    source.companion_text = options.as_deref().and_then(inline);
+    if source.companion_text.is_none() {
+        source.companion = options.or_else(|| companion_of(&conf));
+    }
+    source
+}
+
 /// The original Sigma uses the options.json next to its sigma.json.
 fn companion_of(conf: &Path) -> Option<PathBuf> {
     if conf.file_name()? != "sigma.json" {
@@ -289,9 +313,8 @@ fn companion_of(conf: &Path) -> Option<PathBuf> {
 }
 
 fn check(args: Check) -> Result<ExitCode> {
-    let path = file_of(args.file, args.conf);
-    let mut source = Source::file(&path);
-    source.companion = args.options.or_else(|| companion_of(&path));
+    let source = source_of(file_of(args.file, args.conf), args.options);
+    let path = source.path.clone();
     let AllPlugins { roster: plugins, files, .. } = with_files(&source)?;
     let checked = match source.load(&*plugins) {
         Ok(_) if !files.broken.is_empty() => return Err(source.invalid(files.broken).into()),

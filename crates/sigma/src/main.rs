@@ -10,6 +10,7 @@ mod explain;
 mod first_request;
 mod import;
 mod init;
+mod list;
 mod lua;
 mod man;
 mod orders;

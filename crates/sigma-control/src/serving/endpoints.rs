@@ -16,7 +16,7 @@ use sigma_net::tls::ClientTls;
 use sigma_proxy::Snapshot;
 use sigma_proxy::compile::EndpointSource;
 use sigma_schema::Problem;
-use sigma_upstream::dns::{DnsService, Resolver};
+use sigma_upstream::dns::{DnsService, Resolver, Times};
 use sigma_upstream::endpoint::{Endpoint, EndpointSet, UpstreamCell};
 use sigma_upstream::feed::{Feed, FeedError, NextNodes};
 use sigma_upstream::health::checker::{CheckerSpec, Checkers, TargetStatus};
@@ -371,6 +371,13 @@ impl Endpoints {
                 Resolver::with_servers(&[SocketAddr::from(([127, 0, 0, 1], 53))])
             }),
         };
+        let seconds = |time: u32| Duration::from_secs(time.into());
+        let times = Times {
+            ttl_min: seconds(self.dns.ttl_min_s),
+            ttl_max: seconds(self.dns.ttl_max_s),
+            query: Duration::from_millis(self.dns.query_timeout_ms.into()),
+        };
+        let resolver = resolver.and_then(|resolver| resolver.timed(times));
         let resolver = self.in_families(resolver.map_err(|error| error.to_string())?);
         self.resolver = Some(resolver.clone());
         Ok(resolver)

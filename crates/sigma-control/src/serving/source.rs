@@ -27,8 +27,12 @@ pub struct Source {
     pub path: PathBuf,
     /// The `options.json` next to a `sigma.json`.
     pub companion: Option<PathBuf>,
+    /// The same as a text of the command line.
+    pub companion_text: Option<Arc<str>>,
     /// `-instance` of the original Sigma's command line.
     pub instances: Option<u16>,
+    /// `start` of the original Sigma's command line.
+    pub in_background: bool,
     /// Invalid resources are closed instead of stopping the file.
     pub skip_invalid: bool,
     /// The pid file of a gateway whose configuration names none.
@@ -114,7 +118,9 @@ impl Source {
         Source {
             path: path.into(),
             companion: None,
+            companion_text: None,
             instances: None,
+            in_background: false,
             skip_invalid: false,
             default_pid_file: None,
             text: None,
@@ -180,14 +186,22 @@ impl Source {
     }
 
     /// Returns the texts of a command, which are in no file.
-    fn of_command(&self) -> Option<Texts> {
-        let text = self.text.as_ref()?;
-        Some(Texts { file: text.to_string(), companion: None, included: Vec::new() })
+    fn of_command(&self) -> Result<Option<Texts>, LoadError> {
+        let Some(text) = &self.text else { return Ok(None) };
+        Ok(Some(Texts { file: text.to_string(), companion: self.companion()?, included: Vec::new() }))
+    }
+
+    /// Returns the text of the `options.json`.
+    fn companion(&self) -> Result<Option<String>, LoadError> {
+        match &self.companion_text {
+            Some(text) => Ok(Some(text.to_string())),
+            None => self.companion.as_deref().map(read).transpose(),
+        }
     }
 
     /// Reads the texts, and records no stamps.
     fn unrecorded(&self) -> Result<Texts, LoadError> {
-        if let Some(texts) = self.of_command() {
+        if let Some(texts) = self.of_command()? {
             return Ok(texts);
         }
         let file = read(&self.path)?;
@@ -196,7 +210,7 @@ impl Source {
     }
 
     fn read(&self) -> Result<Texts, LoadError> {
-        if let Some(texts) = self.of_command() {
+        if let Some(texts) = self.of_command()? {
             return Ok(texts);
         }
         let own = self.stamps(&[]).own;
@@ -217,7 +231,7 @@ impl Source {
     }
 
     fn texts_beside(&self, file: String, patterns: &[String]) -> Result<Texts, LoadError> {
-        let companion = self.companion.as_deref().map(read).transpose()?;
+        let companion = self.companion()?;
         let included = self.included(patterns)?;
         let included = included.into_iter().map(|path| read(&path).map(|text| (path, text)));
         Ok(Texts { file, companion, included: included.collect::<Result<_, _>>()? })
@@ -268,7 +282,8 @@ impl Source {
         plugins: &dyn PluginSchemas,
         run: impl FnOnce(&ParseOptions<'_>) -> R,
     ) -> R {
-        let formats = Seeds { companion: texts.companion.as_deref(), instances: self.instances };
+        let (companion, instances) = (texts.companion.as_deref(), self.instances);
+        let formats = Seeds { companion, instances, in_background: self.in_background };
         let names: Vec<String> = texts.included.iter().map(|(path, _)| path.display().to_string()).collect();
         let included: Vec<Included<'_>> =
             names.iter().zip(&texts.included).map(|(name, (_, text))| Included { name, text }).collect();

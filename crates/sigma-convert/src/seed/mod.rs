@@ -92,7 +92,7 @@ pub fn translate(
     let (mut errors, mut warnings) = report.finish();
     if let Some(options) = options_json {
         let mut report = Report::new(options);
-        sigma::options(&SourceValue::root(options), &mut report);
+        sigma::options(&SourceValue::root(options), &mut target, &mut report);
         let (more_errors, more_warnings) = report.finish();
         errors.extend(more_errors);
         warnings.extend(more_warnings);
@@ -121,6 +121,8 @@ pub struct Seeds<'a> {
     pub companion: Option<&'a str>,
     /// The number of `-instance` on the command line of 0.1.0-alpha.
     pub instances: Option<u16>,
+    /// The command `start` of 0.1.0-alpha, which runs it in the background.
+    pub in_background: bool,
 }
 
 impl Formats for Seeds<'_> {
@@ -135,7 +137,11 @@ impl Formats for Seeds<'_> {
     fn translate(&self, document: &Document) -> Translated {
         let Some(format) = detect(document) else { return OwnFormat.translate(document) };
         let companion = self.companion.map(|text| Document::parse(text, COMPANION_BYTES)).transpose()?;
-        translate(format, document, companion.as_ref(), self.instances)
+        let (mut value, warnings) = translate(format, document, companion.as_ref(), self.instances)?;
+        if self.in_background && format == Format::Sigma {
+            sigma::go_to_background(&mut value);
+        }
+        Ok((value, warnings))
     }
 }
 

@@ -19,6 +19,9 @@ const SERVER_HEADER: &str = "SIGMA/0.1.0-alpha";
 /// The access log of the original, relative to the working directory.
 const ACCESS_LOG: &str = "log/access.log";
 
+/// The application log of the original, relative to the working directory.
+const ERROR_LOG: &str = "log/sigma.log";
+
 /// The access log format of the original.
 const ACCESS_FORMAT: &str = "$remote_addr:$remote_port - [$time_iso8601] \"$request\" $status \"${request_time_ms}ms\" $body_bytes_sent \"$http_user_agent\" \"$http_referer\" \"$http_x_forwarded_for\"";
 
@@ -92,8 +95,18 @@ pub(super) fn translate(root: &SourceValue<'_>, report: &mut Report<'_>) -> Map<
     target
 }
 
-/// Reads `options.json`: settings of the Vert.x runtime, none of which has a counterpart.
-pub(super) fn options(root: &SourceValue<'_>, report: &mut Report<'_>) {
+/// Runs the gateway in the background: its log is the original's file, rolled by day and size.
+pub(super) fn go_to_background(document: &mut Value) {
+    document["process"] = json!({ "daemon": true });
+    document["error_log"] = json!({ "path": ERROR_LOG, "level": "info" });
+    let rotation =
+        json!({ "interval": 86_400, "max_size": 10 << 20, "max_kept": 7, "enable_compression": true });
+    document["plugin_attr"] = json!({ "log-rotate": rotation });
+}
+
+/// Reads `options.json`, settings of the Vert.x runtime, into `target`: the number of event loops becomes the number of
+/// workers, unless the command line has one, and the resolver's servers and times become `dns`.
+pub(super) fn options(root: &SourceValue<'_>, target: &mut Map<String, Value>, report: &mut Report<'_>) {
     let Some(members) = root.value.as_object() else {
         report.error(
             "",
@@ -103,8 +116,15 @@ pub(super) fn options(root: &SourceValue<'_>, report: &mut Report<'_>) {
         );
         return;
     };
-    let (known, unknown): (Vec<&str>, Vec<&str>) =
-        members.keys().map(String::as_str).partition(|key| OPTIONS.contains(key));
+    if let Some(loops) = report.number(root, "eventLoopPoolSize", 1..=u64::from(u16::MAX)) {
+        target.entry("workers").or_insert_with(|| loops.into());
+    }
+    resolver(root, target, report);
+    let (known, unknown): (Vec<&str>, Vec<&str>) = members
+        .keys()
+        .map(String::as_str)
+        .filter(|key| !["eventLoopPoolSize", "addressResolverOptions"].contains(key))
+        .partition(|key| OPTIONS.contains(key));
     if !known.is_empty() {
         let message = format!("-options: accepted, without effect: {}", known.join(", "));
         report.warn("", "without_effect", message, "-options may be left out");
@@ -112,6 +132,38 @@ pub(super) fn options(root: &SourceValue<'_>, report: &mut Report<'_>) {
     for key in unknown {
         let message = format!("-options: unknown field `{key}`, without effect");
         report.warn(&root.pointer_of(key), "unknown_key", message, "remove it");
+    }
+}
+
+/// Reads the resolver's options.
+fn resolver(root: &SourceValue<'_>, target: &mut Map<String, Value>, report: &mut Report<'_>) {
+    const KNOWN: [&str; 4] = ["servers", "cacheMinTimeToLive", "cacheMaxTimeToLive", "queryTimeout"];
+    let Some(resolver) = report.object(root, "addressResolverOptions") else { return };
+    let mut dns = Map::new();
+    let servers = report.texts(&resolver, "servers");
+    let servers: Vec<Value> = servers.into_iter().map(|(_, server)| server.into()).collect();
+    if !servers.is_empty() {
+        dns.insert("servers".into(), servers.into());
+    }
+    // Sigma queries a name again after a second at the earliest, and after a week at the latest.
+    for (key, name, least, most) in [
+        ("cacheMinTimeToLive", "ttl_min_s", 1, 86_400),
+        ("cacheMaxTimeToLive", "ttl_max_s", 1, 604_800),
+        ("queryTimeout", "query_timeout_ms", 100, 60_000),
+    ] {
+        if let Some(time) = report.number(&resolver, key, 0..=u64::from(u32::MAX)) {
+            dns.insert(name.into(), time.clamp(least, most).into());
+        }
+    }
+    let others = resolver.value.as_object().into_iter().flatten().map(|(key, _)| key.as_str());
+    let others: Vec<&str> = others.filter(|key| !KNOWN.contains(key)).collect();
+    if !others.is_empty() {
+        let message =
+            format!("-options: addressResolverOptions: accepted, without effect: {}", others.join(", "));
+        report.warn(&root.pointer_of("addressResolverOptions"), "without_effect", message, "remove them");
+    }
+    if !dns.is_empty() {
+        target.insert("dns".into(), dns.into());
     }
 }
 

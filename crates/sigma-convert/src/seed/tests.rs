@@ -67,7 +67,7 @@ fn check_golden(name: &str, text: &str, options: Option<&str>, instances: Option
         &format!("{}\n", serde_json::to_string_pretty(&value).unwrap()),
     );
     compare(&format!("{name}.warnings"), &lines(&warnings));
-    let formats = Seeds { companion: options, instances };
+    let formats = Seeds { companion: options, instances, in_background: false };
     let whole = ParseOptions { formats: &formats, plugins: &Named, ..ParseOptions::default() };
     if let Err(problems) = parse(text, &whole) {
         panic!("{name}: the translation is refused:\n{}", lines(&problems));
@@ -80,6 +80,41 @@ fn published_examples_are_translated() {
     let options = include_str!("../../../../examples/options.json");
     check_golden("sigma-example", sigma, Some(options), Some(1));
     check_golden("niubix-example", include_str!("../../../../examples/niubix.json"), None, None);
+}
+
+#[test]
+fn start_goes_to_the_background_with_a_log_file() {
+    let text = include_str!("../../../../examples/sigma.json");
+    let formats = Seeds { in_background: true, ..Seeds::default() };
+    let options = ParseOptions { formats: &formats, plugins: &Named, ..ParseOptions::default() };
+    let settings = parse(text, &options).unwrap_or_else(|problems| panic!("{problems:?}")).config.settings;
+    assert!(settings.process.daemon);
+    assert_eq!((&*settings.error_log.path, &*settings.error_log.level), ("log/sigma.log", "info"));
+}
+
+/// Event loops are workers, unless the command line has a number; the resolver's servers and times are `dns`.
+#[test]
+fn options_with_a_counterpart_take_effect() {
+    let sigma = read(include_str!("../../../../examples/sigma.json"));
+    let options = read(
+        r#"{ "eventLoopPoolSize": 20, "workerPoolSize": 5, "addressResolverOptions": {
+            "servers": ["192.0.2.1", "192.0.2.2:5353"], "cacheMinTimeToLive": 0, "cacheMaxTimeToLive": 60,
+            "queryTimeout": 5000, "ndots": 1 } }"#,
+    );
+    let translated =
+        |instances| translate(Format::Sigma, &sigma, Some(&options), instances).expect("a translation");
+    let (value, warnings) = translated(None);
+    assert_eq!(value["workers"], 20);
+    let dns = serde_json::json!({
+        "servers": ["192.0.2.1", "192.0.2.2:5353"], "ttl_min_s": 1, "ttl_max_s": 60, "query_timeout_ms": 5000,
+    });
+    assert_eq!(value["dns"], dns);
+    let warnings = lines(&warnings);
+    assert!(
+        warnings.contains("without effect: workerPoolSize") && warnings.contains("without effect: ndots")
+    );
+    assert!(!warnings.contains("eventLoopPoolSize"), "{warnings}");
+    assert_eq!(translated(Some(3)).0["workers"], 3);
 }
 
 #[test]

@@ -131,11 +131,30 @@ fn system_configuration() -> Result<(ResolverConfig, ResolverOpts), DnsError> {
     })
 }
 
+/// The times of a resolver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Times {
+    /// The shortest time until records are queried again.
+    pub ttl_min: Duration,
+    /// The longest time until records are queried again.
+    pub ttl_max: Duration,
+    /// Timeout of one query.
+    pub query: Duration,
+}
+
+impl Default for Times {
+    fn default() -> Times {
+        Times { ttl_min: TTL_MIN, ttl_max: TTL_MAX, query: QUERY_TIMEOUT }
+    }
+}
+
 /// A DNS client. Cheap to clone; clones share a cache.
 #[derive(Clone)]
 pub struct Resolver {
     inner: Inner<Lenient>,
     config: ResolverConfig,
+    options: ResolverOpts,
+    times: Times,
     asks_ipv6: bool,
     /// Addresses that are rejected in every response.
     refused: Arc<CidrSet>,
@@ -154,7 +173,7 @@ impl Resolver {
     /// Returns an error if the configuration cannot be read.
     pub fn from_system() -> Result<Resolver, DnsError> {
         let (config, options) = system_configuration()?;
-        Resolver::build(config, options)
+        Resolver::build(config, options, Times::default())
     }
 
     /// Returns a resolver with a text in the form of `/etc/resolv.conf`.
@@ -163,7 +182,7 @@ impl Resolver {
     /// Returns an error if the text names no server.
     pub fn with_conf(text: &[u8]) -> Result<Resolver, DnsError> {
         let (config, options) = parse_resolv_conf(text).map_err(|error| DnsError::new(error.to_string()))?;
-        Resolver::build(config, options)
+        Resolver::build(config, options, Times::default())
     }
 
     /// Returns a resolver with these servers.
@@ -180,13 +199,28 @@ impl Resolver {
             NameServerConfig::new(addr.ip(), true, connections)
         };
         let servers = servers.iter().map(server).collect();
-        Resolver::build(ResolverConfig::from_name_servers(servers), ResolverOpts::default())
+        let config = ResolverConfig::from_name_servers(servers);
+        Resolver::build(config, ResolverOpts::default(), Times::default())
     }
 
-    fn build(config: ResolverConfig, mut options: ResolverOpts) -> Result<Resolver, DnsError> {
-        options.timeout = options.timeout.min(QUERY_TIMEOUT);
-        options.positive_min_ttl = Some(TTL_MIN);
-        options.positive_max_ttl = Some(TTL_MAX);
+    /// Returns a resolver with other times and an empty cache.
+    ///
+    /// # Errors
+    /// Returns an error if the resolver cannot be built.
+    pub fn timed(self, times: Times) -> Result<Resolver, DnsError> {
+        let built = Resolver::build(self.config, self.options, times)?;
+        Ok(Resolver { asks_ipv6: self.asks_ipv6, refused: self.refused, ..built })
+    }
+
+    fn build(config: ResolverConfig, system: ResolverOpts, times: Times) -> Result<Resolver, DnsError> {
+        let mut options = system.clone();
+        // A shorter timeout of the system holds, unless the settings differ from the default.
+        options.timeout = match times.query == QUERY_TIMEOUT {
+            true => system.timeout.min(QUERY_TIMEOUT),
+            false => times.query,
+        };
+        options.positive_min_ttl = Some(times.ttl_min);
+        options.positive_max_ttl = Some(times.ttl_max);
         // A missing name may appear soon; the backoff of a watch decides.
         options.negative_min_ttl = Some(Duration::ZERO);
         options.negative_max_ttl = Some(Duration::ZERO);
@@ -194,7 +228,7 @@ impl Resolver {
             .with_options(options)
             .build()
             .map_err(|error| DnsError::new(error.to_string()))?;
-        Ok(Resolver { inner, config, asks_ipv6: true, refused: Arc::default() })
+        Ok(Resolver { inner, config, options: system, times, asks_ipv6: true, refused: Arc::default() })
     }
 
     /// Disables IPv6 addresses.
@@ -223,7 +257,11 @@ impl Resolver {
                 return Err(DnsError::new(format!("{ip} is in a network that is refused")));
             }
             let (v4, v6) = if ip.is_ipv4() { (vec![ip], Vec::new()) } else { (Vec::new(), vec![ip]) };
-            return Ok(Answer { v4: Some(v4), v6: Some(v6), valid_until: Instant::now() + TTL_MAX });
+            return Ok(Answer {
+                v4: Some(v4),
+                v6: Some(v6),
+                valid_until: Instant::now() + self.times.ttl_max,
+            });
         }
         let (v4, v6) = self.both_families(name).await;
         let valid = |family: &Option<Records<IpAddr>>| match family {
@@ -253,7 +291,7 @@ impl Resolver {
         let wait = |first: &Records<IpAddr>| match first {
             Ok(Some(_)) => FAMILY_WAIT,
             // This family alone gives no result. The queries of the other have their own timeouts.
-            _ => TTL_MAX,
+            _ => self.times.ttl_max,
         };
         tokio::select! {
             first = &mut v4 => {
@@ -310,7 +348,8 @@ impl Resolver {
         let found: Vec<T> = lookup.answers().iter().filter_map(|record| read(&record.data)).collect();
         // Entries of the hosts file have no useful TTL, so both bounds apply here too.
         let now = Instant::now();
-        let valid_until = lookup.valid_until().clamp(now + TTL_MIN, now + TTL_MAX);
+        let Times { ttl_min, ttl_max, .. } = self.times;
+        let valid_until = lookup.valid_until().clamp(now + ttl_min, now + ttl_max.max(ttl_min));
         Ok((!found.is_empty()).then_some((found, valid_until)))
     }
 }

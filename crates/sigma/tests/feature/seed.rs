@@ -78,6 +78,68 @@ fn the_start_lines_of_sigma_work() {
     }
 }
 
+/// The document and its options are the arguments themselves.
+#[test]
+fn json_on_the_command_line_serves() {
+    let (origin, port) = (Origin::echo("a").unwrap(), free_port());
+    let dir = tempfile::tempdir().unwrap();
+    let conf = sigma_json(&port.to_string(), origin.port());
+    let mut command = Command::new(SIGMA);
+    command.args([
+        "run",
+        "net.oooops.sigma.Sigma",
+        "-conf",
+        &conf,
+        "-options",
+        "{ \"eventLoopPoolSize\": 2 }",
+    ]);
+    command.current_dir(dir.path()).stdout(Stdio::null()).stderr(Stdio::null());
+    let _running = Running(command.spawn().unwrap());
+    assert_sigma_serves(&mut connected(port));
+}
+
+/// A client of a gateway that begins to listen.
+fn connected(port: u16) -> Peer {
+    let mut client = None;
+    until(PATIENCE, || {
+        client = Peer::connect(&Address::Tcp(([127, 0, 0, 1], port).into())).ok();
+        client.is_some()
+    });
+    client.expect("the gateway listens")
+}
+
+/// Stops the gateway with this process id.
+struct Background(String);
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let _ = Command::new(SIGMA).args(["stop", "--pid", &self.0]).output();
+    }
+}
+
+#[test]
+fn start_runs_a_gateway_in_the_background_and_list_shows_it() {
+    let (origin, port) = (Origin::echo("a").unwrap(), free_port());
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("log")).unwrap();
+    std::fs::write(dir.path().join("sigma.json"), sigma_json(&port.to_string(), origin.port())).unwrap();
+    let sigma = |args: &[&str]| {
+        let output = Command::new(SIGMA).args(args).current_dir(dir.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+        said
+    };
+    let said =
+        sigma(&["start", "net.oooops.sigma.Sigma", "-id", "mine", "-conf", "sigma.json", "-instance", "1"]);
+    let pid = said.trim().rsplit(' ').next().unwrap().to_owned();
+    let _running = Background(pid.clone());
+    assert_sigma_serves(&mut connected(port));
+    let listed = sigma(&["list"]);
+    assert!(listed.lines().any(|line| line.starts_with(&format!("{pid}\t"))), "{pid}: {listed}");
+    let log = dir.path().join("log/sigma.log");
+    assert!(until(PATIENCE, || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("serving"))));
+}
+
 #[test]
 fn niubix_json_answers() {
     let origin = Origin::echo("a").unwrap();
