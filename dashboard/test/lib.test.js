@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { changes, sections } from "../lib/configs.js";
+import { FORMATS, merged, shownRemarks } from "../lib/convert.js";
 import { curl } from "../lib/curl.js";
 import { diff, folded, text } from "../lib/diff.js";
 import { place } from "../lib/errors.js";
@@ -396,4 +397,23 @@ test("the path of a request has its steps in order", () => {
   const refused = steps({ ...seen, refused: "401 by key-auth" });
   assert.deepEqual([refused.at(-1).title, refused.at(-1).ends], ["Refused", true]);
   assert.deepEqual(steps({ refused: null }).map(({ ends }) => ends), [true]);
+});
+
+test("a conversion adds resources and deletes none", () => {
+  const present = { routes: [{ id: "1", uri: "/a" }, { id: "2", uri: "/b" }], consumers: [{ username: "jack" }] };
+  const added = { routes: [{ id: "2", uri: "/c" }], consumers: [{ username: "jill" }], upstreams: [{ id: "u" }] };
+  assert.deepEqual(merged(present, added), {
+    routes: [{ id: "1", uri: "/a" }, { id: "2", uri: "/c" }],
+    consumers: [{ username: "jack" }, { username: "jill" }],
+    upstreams: [{ id: "u" }],
+  });
+  assert.equal(new Set(FORMATS.map(([word]) => word)).size, FORMATS.length);
+});
+
+test("the worst remarks of a conversion come first", () => {
+  const remark = (line, verdict, text = "") => ({ line, verdict, text });
+  const report = { remarks: [remark(1, "done"), remark(2, "done with a difference", "x"), remark(3, "not possible", "y"), remark(4, "done", "z")] };
+  assert.deepEqual(shownRemarks(report).map(({ line }) => line), [3, 2, 4]);
+  assert.equal(shownRemarks(report, 1).length, 1);
+  assert.deepEqual(shownRemarks({}), []);
 });

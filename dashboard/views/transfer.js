@@ -2,12 +2,15 @@
 
 import { call, get, write } from "../api.js";
 import { changes, sections } from "../lib/configs.js";
+import { FORMATS, merged, shownRemarks } from "../lib/convert.js";
+import * as format from "../lib/format.js";
 import { isObject } from "../lib/pointer.js";
 import { go, to } from "../router.js";
 import { mayWrite } from "../store.js";
 import { reviewChanges } from "../ui/changes.js";
 import { announce, fill, h } from "../ui/dom.js";
-import { button, heading, note, problem, section } from "../ui/page.js";
+import { badge, button, figures, heading, note, problem, section } from "../ui/page.js";
+import { table } from "../ui/table.js";
 
 export function show(root, _place, signal) {
   const errors = h("div", {});
@@ -20,7 +23,7 @@ export function show(root, _place, signal) {
     }
   };
   root.append(heading("Import and export"), errors, exporting(signal, attempt));
-  if (mayWrite()) root.append(importing(signal, attempt));
+  if (mayWrite()) root.append(importing(signal, attempt), converting(signal, attempt));
 }
 
 function exporting(signal, attempt) {
@@ -59,14 +62,67 @@ function importing(signal, attempt) {
   );
 }
 
+/** Other gateways' files, and OpenAPI documents: converted by the gateway, which reads no other file for it. */
+function converting(signal, attempt) {
+  const kind = h("select", { id: "format" }, FORMATS.map(([word, title]) => h("option", { value: word }, title)));
+  const input = h("input", { id: "foreign", type: "file", multiple: true, required: true });
+  const result = h("div", {});
+  const submit = (event) => {
+    event.preventDefault();
+    return attempt(async () => fill(result, converted(await convert(signal, kind.value, [...input.files]), signal, attempt)));
+  };
+  const field = (label, control) => h("div", { class: "field" }, h("label", { for: control.id }, label), control);
+  return section(
+    "Convert",
+    note("Resources made of another gateway's configuration are added to those here. A guard without a counterpart closes its route."),
+    h(
+      "form",
+      { class: "form", on: { submit } },
+      field("Format", kind),
+      field("Files, with those that they include", input),
+      h("button", { type: "submit", class: "primary" }, "Convert"),
+    ),
+    result,
+  );
+}
+
+async function convert(signal, kind, files) {
+  const read = async (file) => ({ name: file.name, text: await file.text() });
+  const body = { files: await Promise.all(files.map(read)) };
+  return (await call("POST", `convert/${encodeURIComponent(kind)}`, { body, signal })).body;
+}
+
+const REMARKS = [
+  { title: "Line", value: ({ file, line }) => (line > 0 ? `${file}:${line}` : file) },
+  { title: "Source", value: ({ source }) => h("code", {}, source) },
+  { title: "Result", value: ({ verdict, guards }) => badge(verdict, verdict === "not possible" ? (guards ? "bad" : "warn") : "") },
+  { title: "Remark", value: ({ text }) => text },
+];
+
+function converted({ resources, settings, report }, signal, attempt) {
+  const summary = Object.entries(report.summary ?? {}).map(([name, many]) => [name, format.count(many)]);
+  const many = Object.values(resources).reduce((sum, items) => sum + items.length, 0);
+  return [
+    figures([["resources", format.count(many)], ...summary]),
+    table("Remarks", REMARKS, shownRemarks(report), { empty: "Every line has its counterpart." }),
+    Object.keys(settings).length > 0 &&
+      h("details", {}, h("summary", {}, "Settings for the configuration file"), note("Listeners and other settings are not resources. Put them into the file of the gateway."), h("pre", { tabindex: "0" }, JSON.stringify(settings, null, 2))),
+    many > 0 && button("Review and import", () => attempt(async () => apply(signal, merged(sections(await get("configs", signal)), resources))), { kind: "primary" }),
+  ];
+}
+
 async function replace(signal, file) {
-  const body = sections(parsed(await file.text()));
+  await apply(signal, sections(parsed(await file.text())));
+}
+
+/** Makes `body` the whole configuration, after a review. */
+async function apply(signal, body) {
   const options = { body, headers: { "X-Digest": randomDigest() } };
   const present = await get("configs", signal);
   const { warnings } = await call("PUT", "configs?check_references=true&dry_run=true", { ...options, signal });
   const all = changes(present, body);
   if (all.length === 0) return announce("The file and the gateway have the same resources.");
-  if (!(await reviewChanges(signal, "Replace all resources?", all, { label: "Import", warnings }))) return;
+  if (!(await reviewChanges(signal, "Change these resources?", all, { label: "Import", warnings }))) return;
   // The import would take back a change that was made after the review.
   if (changes(present, await get("configs", signal)).length > 0) {
     throw new Error("Another operator has changed a resource meanwhile. Review the import again.");

@@ -173,6 +173,8 @@ pub(crate) enum Target {
     PluginReload,
     /// `schema/validate/{collection}`.
     Validate(String),
+    /// `convert/{format}`: resources made of another gateway's configuration.
+    Convert(String),
     /// `configs`.
     Configs,
     /// `configs/validate`.
@@ -252,6 +254,7 @@ pub(crate) fn target(path: &str) -> Target {
         ["plugins", name, "documentation"] => Target::Documentation(owned(name)),
         ["plugins" | "schema", "plugins"] => Target::Schema(owned("plugins")),
         ["plugins", name] | ["schema", "plugins", name] => Target::Plugin(owned(name)),
+        ["convert", format] => Target::Convert(owned(format)),
         ["schema", "validate", collection] => Target::Validate(owned(collection)),
         ["schema"] => Target::Schema(String::new()),
         ["schema", name] => Target::Schema(owned(name)),
@@ -262,7 +265,7 @@ pub(crate) fn target(path: &str) -> Target {
         ["secrets", manager, rest @ ..] => place("secrets", Some(manager), rest),
         ["explain"] => Target::Explain,
         ["history", rest @ ..] => past(rest).map_or(Target::Nothing, Target::History),
-        ["schema" | "plugins" | "configs" | "cache", ..] => Target::Nothing,
+        ["schema" | "plugins" | "configs" | "cache" | "convert", ..] => Target::Nothing,
         [segment, rest @ ..] => match ProcessQuery::of_segment(segment) {
             Some(question) if rest.is_empty() => Target::Process(question),
             Some(_) => Target::Nothing,
@@ -340,6 +343,8 @@ mod tests {
         check("/apisix/admin/plugins/list", "PluginNames");
         check("/apisix/admin/plugins/summaries", "PluginSummaries");
         check("/apisix/admin/configs/validate", "ConfigsValidate");
+        check("/apisix/admin/convert/nginx", r#"Convert("nginx")"#);
+        check("/apisix/admin/convert", "Nothing");
         check("/apisix/admin/history", "History(List)");
         check("/apisix/admin/history/7", "History(Version(7))");
         check("/apisix/admin/history/7/rollback", "History(Rollback(7))");

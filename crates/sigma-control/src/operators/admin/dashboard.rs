@@ -30,6 +30,7 @@ static FILES: &[(&str, &[u8])] = &files! {
     "icon.svg"
     "index.html"
     "lib/configs.js"
+    "lib/convert.js"
     "lib/curl.js"
     "lib/diff.js"
     "lib/errors.js"

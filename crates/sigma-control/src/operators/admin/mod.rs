@@ -26,6 +26,7 @@ mod call;
 mod catalogue;
 mod collection;
 mod configs;
+mod convert;
 mod credentials;
 mod dashboard;
 mod decode;
@@ -418,6 +419,7 @@ async fn admitted(state: &AdminState, peer: SocketAddr, request: Request, seen: 
                 Target::PluginReload => catalogue::reload(state, &call).await,
                 Target::Validate(segment) => catalogue::validate(&segment, &call),
                 Target::Purge => process::purge(state, &call).await,
+                Target::Convert(format) => convert::convert(&format, &call).await,
                 _ => not_found(),
             }
         }

@@ -317,11 +317,31 @@ fn others() -> Vec<(String, Value)> {
             }),
         ),
         ("configs/validate", json!({"post": with_body(check, "configs")})),
+        ("convert/{format}", json!({"post": convert()})),
     ]
     .into_iter()
     .chain(asked)
     .map(|(path, item)| (format!("{ROOT}/{path}"), item))
     .collect()
+}
+
+/// Returns the operation that converts files of other gateways.
+fn convert() -> Value {
+    let text = || json!({"type": "string"});
+    let file = json!({"type": "object", "required": ["name", "text"], "properties": {"name": text(), "text": text()}});
+    let order = json!({"type": "object", "required": ["files"], "properties": {
+        "files": {"type": "array", "items": file, "minItems": 1, "maxItems": 256},
+    }});
+    let object = || json!({"type": "object"});
+    let done = json!({"type": "object", "required": ["resources", "settings", "report"], "properties": {
+        "resources": object(), "settings": object(), "report": object(), "has_closed_routes": {"type": "boolean"},
+    }});
+    let done = json!({"description": "Converted; nothing is stored.", "content": {"application/json": {"schema": done}}});
+    let format = path_parameter("format");
+    let summary = "Make resources of another gateway's configuration, or of an OpenAPI document".to_owned();
+    let mut convert = operation(summary, &[format], &[("200", done)]);
+    convert["requestBody"] = json!({"required": true, "content": {"application/json": {"schema": order}}});
+    convert
 }
 
 /// Returns the operation that purges caches.
