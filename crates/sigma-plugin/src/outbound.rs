@@ -182,6 +182,20 @@ pub trait MessageStream {
     /// # Errors
     /// Returns an error if the call ends in any other way.
     fn poll_message(&mut self, task: &mut task::Context<'_>) -> Poll<Result<Option<Vec<u8>>, StreamError>>;
+
+    /// Returns a copy of the metadata that the service has sent so far.
+    fn metadata(&self) -> Metadata {
+        Metadata::default()
+    }
+}
+
+/// The metadata of a service in a [`StreamCall`].
+#[derive(Debug, Clone, Default)]
+pub struct Metadata {
+    /// The fields of its head. None before it is here, and if the head ends the call.
+    pub initial: Option<Headers>,
+    /// The fields of its trailers, or of a head that ends the call.
+    pub trailing: Option<Headers>,
 }
 
 /// The stream of an instance without a network.

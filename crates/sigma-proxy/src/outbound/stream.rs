@@ -13,7 +13,7 @@ use std::task::{self, Poll};
 use sigma_buffer::held::{self, Held};
 use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, Headers, Method, RequestHead, ResponseHead};
 use sigma_net::{Deadline, Peer, deadline};
-use sigma_plugin::outbound::{Call, CallError, MessageStream, Missing, StreamCall, StreamError};
+use sigma_plugin::outbound::{Call, CallError, MessageStream, Metadata, Missing, StreamCall, StreamError};
 use sigma_upstream::balance::Outcome;
 use sigma_upstream::endpoint::Endpoint;
 use sigma_wire::Connection;
@@ -87,6 +87,10 @@ impl MessageStream for GrpcStream {
             None => Poll::Ready(self.end.clone().map(|()| None)),
         }
     }
+
+    fn metadata(&self) -> Metadata {
+        self.slots.borrow().metadata.clone()
+    }
 }
 
 /// The messages on their way: one in each direction.
@@ -105,6 +109,7 @@ struct Slots {
     is_ended: bool,
     /// Received bytes, from the prefix of the next message on.
     received: Vec<u8>,
+    metadata: Metadata,
     limit: usize,
     /// The memory of both.
     held: Held,
@@ -120,6 +125,7 @@ impl Slots {
             is_finished: false,
             is_ended: false,
             received: Vec::new(),
+            metadata: Metadata::default(),
             limit,
             held: Held::default(),
         }
@@ -202,6 +208,12 @@ impl Slots {
             ));
         }
         Ok(())
+    }
+
+    /// Ends the call by a head or by trailers with these fields.
+    fn end(&mut self, status: u16, fields: &Headers) -> StreamEnd {
+        self.metadata.trailing = Some(fields.clone());
+        StreamEnd::of(status, fields)
     }
 
     fn count(&mut self) {
@@ -340,15 +352,18 @@ impl OutboundStream<'_> {
             task::ready!(connection.poll_head(task, Method::Post, &self.view.answer_limits, answer))?;
             *has_head = !answer.is_interim();
             if *has_head && (answer.status != 200 || connection.body_length().is_empty()) {
-                return Poll::Ready(Ok(StreamEnd::of(answer.status, &answer.headers)));
+                return Poll::Ready(Ok(slots.end(answer.status, &answer.headers)));
+            }
+            if *has_head {
+                slots.metadata.initial = Some(answer.headers.clone());
             }
         }
         while !slots.has_message() {
             match task::ready!(connection.poll_frame(task))? {
                 Frame::Data(data) => slots.receive(&data)?,
                 // Some servers send the status in the head although a body follows.
-                Frame::End => return Poll::Ready(Ok(StreamEnd::of(200, &answer.headers))),
-                Frame::Trailers(fields) => return Poll::Ready(Ok(StreamEnd::of(200, &fields))),
+                Frame::End => return Poll::Ready(Ok(slots.end(200, &answer.headers))),
+                Frame::Trailers(fields) => return Poll::Ready(Ok(slots.end(200, &fields))),
             }
         }
         Poll::Pending
