@@ -10,6 +10,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{self, Poll};
 
 use serde_json::{Value, json};
 use sigma_http::Chunk;
@@ -20,7 +21,7 @@ use crate::address::{NodeAddr, network_text};
 use crate::chain::in_order;
 use crate::context::Client;
 use crate::descriptor::{Check, parsed};
-use crate::pace::{Pace, Paces};
+use crate::pace::{Direction, Pace, Paces};
 use crate::record::whole_ms;
 use crate::traffic::Traffic;
 use crate::variables::{address, number, of_process, open_ms, owned, proxied, seconds, text};
@@ -32,6 +33,12 @@ pub trait FlowPlugin: Send + Sync {
     /// Runs at the start of the session, before a node is chosen.
     fn preread(&self, _session: &mut Session, _env: &Env<'_>) -> FlowStep {
         FlowStep::Next
+    }
+
+    /// Returns a filter of the session's bytes. It is called once for each session over TCP that has a node, after the
+    /// hooks of all plugins.
+    fn filter(&self, _session: &mut Session) -> Option<Box<dyn FlowFilter>> {
+        None
     }
 
     /// Runs at the end of the session; [`Session::course`] is complete. It also runs for a session that a plugin has
@@ -50,6 +57,35 @@ pub enum FlowStep {
     More,
     /// Wait for slow work. The future owns its data and returns the next step. It is dropped when the gateway stops.
     Wait(Pin<Box<dyn Future<Output = FlowStep>>>),
+}
+
+/// A filter of the bytes of one session, in both directions. Bytes towards the node pass the filters in the order of their
+/// plugins; bytes towards the client pass them in reverse.
+pub trait FlowFilter {
+    /// Returns true if it accepts more bytes of this direction.
+    fn has_room(&self, direction: Direction) -> bool;
+
+    /// Accepts bytes; `is_end` if no more follow. Call it only while it has room.
+    fn push(&mut self, direction: Direction, data: &[u8], is_end: bool);
+
+    /// Returns the next bytes that go on, not empty. None at the end of this direction; it is not polled after that.
+    ///
+    /// # Errors
+    /// Returns an error to end the session.
+    fn poll_next(
+        &mut self,
+        direction: Direction,
+        task: &mut task::Context<'_>,
+    ) -> Poll<Result<Option<Vec<u8>>, FlowEnd>>;
+}
+
+/// The end of a session by a filter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FlowEnd {
+    /// Both sides get the end after the bytes so far
+    Closed,
+    /// Both sides are reset
+    Failed,
 }
 
 /// The part of a plugin on stream routes.
@@ -194,6 +230,11 @@ impl Session {
     /// Keeps a value until the end of the session.
     pub fn keep(&mut self, value: impl Any) {
         self.kept.push(Box::new(value));
+    }
+
+    /// Returns all kept values of this type, of all plugins.
+    pub fn kept<T: Any>(&self) -> impl Iterator<Item = &T> {
+        self.kept.iter().filter_map(|value| value.downcast_ref())
     }
 
     fn other(&self, name: &str) -> Option<VarValue<'_>> {

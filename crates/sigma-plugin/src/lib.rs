@@ -94,7 +94,7 @@ pub use descriptor::{
     Auth, Build, Configuration, Descriptor, FileAccess, FileMember, Phase, PhaseSet, RunPolicy,
 };
 pub use env::{Env, Local, Node};
-pub use flow::{Flow, FlowChain, FlowPlugin, FlowStep, Session};
+pub use flow::{Flow, FlowChain, FlowEnd, FlowFilter, FlowPlugin, FlowStep, Session};
 pub use inheritance::Inheritable;
 pub use kind::Kind;
 pub use owned::{OwnedField, OwnedFields};

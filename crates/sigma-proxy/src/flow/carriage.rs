@@ -250,6 +250,7 @@ impl Stopped {
             Stopped::Broken(Broken::Upstream) => {
                 (FaultKind::ConnectionTerminated, "the node broke the connection")
             }
+            Stopped::Broken(Broken::Filter) => (FaultKind::Internal, "a filter of the session has failed"),
             Stopped::Idle => (FaultKind::ResponseTimeout, "the session was idle for too long"),
             Stopped::Withdrawn => {
                 (FaultKind::NodeWithdrawn, "the node was taken out, and sessions end with it")

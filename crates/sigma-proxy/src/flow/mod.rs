@@ -8,11 +8,13 @@
 //! | `carriage` | the node, by the rules of attempts, and the bytes to and from it |
 //! | `trust` | whether the client of an open session would still be admitted |
 //! | `relay` | moves bytes both ways |
+//! | `filters` | the plugins that read and change the bytes |
 //! | `udp` | sessions of datagrams: their table and their way; the rest they share with the others |
 //! | `finish` | the end: counters, plugins that log, the access line |
 
 mod carriage;
 mod entrance;
+mod filters;
 mod finish;
 mod guarded;
 mod relay;
@@ -32,6 +34,7 @@ use crate::connection::Origin;
 use crate::snapshot::edge::ListenerOptions;
 use crate::worker::{Entered, Worker};
 use carriage::{Hold, Stopped};
+use filters::Filters;
 use guarded::dismiss;
 use relay::Relay;
 use trust::Trust;
@@ -119,13 +122,21 @@ impl<'w> Flow<'w> {
         match self.find(&mut down, &view, (number, &upstream), true).await {
             Ok((up, hold)) => {
                 let (early, paces) = (std::mem::take(&mut self.session.early), self.session.paces.take());
-                Ok((Relay::new(down, up, early, paces), hold))
+                Ok((Relay::new(down, up, early, paces).filtered(self.filters()), hold))
             }
             Err(end) => {
                 dismiss(self.worker, down).await;
                 Err(end)
             }
         }
+    }
+}
+
+impl Flow<'_> {
+    /// Returns the filters of the session's plugins.
+    fn filters(&mut self) -> Option<Box<Filters>> {
+        let session = &mut self.session;
+        Filters::new(self.plugins.iter().filter_map(|entry| entry.plugin.filter(session)).collect())
     }
 }
 

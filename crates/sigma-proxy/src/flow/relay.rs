@@ -9,6 +9,8 @@ use sigma_net::Stream;
 use sigma_net::splice::Pipe;
 use sigma_plugin::pace::{Direction, Paces};
 
+use super::filters::{Filters, Next};
+
 /// Pieces that one direction moves before others get their turn.
 const TURNS: usize = 16;
 
@@ -25,6 +27,8 @@ const BULK_LEFT: usize = 4 * 1024;
 pub(super) enum Broken {
     Downstream,
     Upstream,
+    /// A filter
+    Filter,
 }
 
 /// Two streams, and the bytes between them.
@@ -35,6 +39,7 @@ pub(super) struct Relay {
     to_down: RelayDirection,
     /// The rate limits of the bytes.
     paces: Option<Box<Paces>>,
+    filters: Option<Box<Filters>>,
 }
 
 /// One direction.
@@ -57,6 +62,14 @@ struct RelayDirection {
     passing: usize,
 }
 
+/// The streams of one direction.
+struct Sides<'s> {
+    from: &'s mut Stream,
+    to: &'s mut Stream,
+    /// The reason if reading fails.
+    broken: Broken,
+}
+
 /// The rate limit of one direction, if it has one.
 type Slowed<'s> = Option<(&'s mut Paces, Direction)>;
 
@@ -69,7 +82,20 @@ impl Relay {
             to_up: RelayDirection { chunk: early, ..RelayDirection::default() },
             to_down: RelayDirection::default(),
             paces,
+            filters: None,
         }
+    }
+
+    /// Lets the bytes pass through filters. Call it before the first poll.
+    pub(super) fn filtered(mut self, filters: Option<Box<Filters>>) -> Relay {
+        self.filters = filters;
+        if let Some(filters) = &mut self.filters {
+            let early = std::mem::take(&mut self.to_up.chunk);
+            if !early.is_empty() {
+                filters.push(Direction::ToNode, &early);
+            }
+        }
+        self
     }
 
     /// Returns true if bytes wait for a rate limit, and not for either side.
@@ -85,13 +111,32 @@ impl Relay {
 
     /// Ready when both sides have ended, or one is broken.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
-        let Relay { down, up, to_up, to_down, paces } = self;
+        if self.filters.is_some() {
+            return self.poll_filtered(cx);
+        }
+        let Relay { down, up, to_up, to_down, paces, .. } = self;
         let is_last = to_down.is_over();
         let slowed = paces.as_deref_mut().map(|paces| (paces, Direction::ToNode));
         let to_node = to_up.poll(down, up, is_last, slowed, cx).map_err(|_| Broken::Downstream)?;
         let is_last = to_up.is_over();
         let slowed = paces.as_deref_mut().map(|paces| (paces, Direction::ToClient));
         let to_client = to_down.poll(up, down, is_last, slowed, cx).map_err(|_| Broken::Upstream)?;
+        match (to_node, to_client) {
+            (Poll::Ready(()), Poll::Ready(())) => Poll::Ready(Ok(())),
+            _ => Poll::Pending,
+        }
+    }
+
+    /// As [`Relay::poll`], through the filters.
+    fn poll_filtered(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        let Relay { down, up, to_up, to_down, paces, filters } = self;
+        let Some(filters) = filters else { return Poll::Ready(Ok(())) };
+        let sides = Sides { from: &mut *down, to: &mut *up, broken: Broken::Downstream };
+        let slowed = paces.as_deref_mut().map(|paces| (paces, Direction::ToNode));
+        let to_node = to_up.poll_filtered(sides, filters, Direction::ToNode, slowed, cx)?;
+        let sides = Sides { from: up, to: down, broken: Broken::Upstream };
+        let slowed = paces.as_deref_mut().map(|paces| (paces, Direction::ToClient));
+        let to_client = to_down.poll_filtered(sides, filters, Direction::ToClient, slowed, cx)?;
         match (to_node, to_client) {
             (Poll::Ready(()), Poll::Ready(())) => Poll::Ready(Ok(())),
             _ => Poll::Pending,
@@ -172,6 +217,62 @@ impl RelayDirection {
                     self.closed = matches!(to.poll_flush(cx), Poll::Ready(Err(_)));
                     return if self.closed { Poll::Ready(Ok(())) } else { Poll::Pending };
                 }
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// As [`RelayDirection::poll`], through the filters.
+    ///
+    /// # Errors
+    /// Returns an error if reading fails, or a filter.
+    fn poll_filtered(
+        &mut self,
+        Sides { from, to, broken }: Sides<'_>,
+        filters: &mut Filters,
+        direction: Direction,
+        mut slowed: Slowed<'_>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Broken>> {
+        for _ in 0..TURNS {
+            if self.closed {
+                return Poll::Ready(Ok(()));
+            }
+            if !ready!(self.poll_give(to, &mut slowed, cx)) {
+                self.closed = true;
+                continue;
+            }
+            if self.ended {
+                // A peer that has left needs no more.
+                let _ = ready!(to.poll_flush(cx));
+                let _ = ready!(to.poll_shutdown(cx));
+                self.closed = true;
+                continue;
+            }
+            match filters.poll(direction, cx) {
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(Broken::Filter)),
+                Poll::Ready(Ok(Next::Piece(piece))) => {
+                    self.chunk = piece;
+                    continue;
+                }
+                Poll::Ready(Ok(Next::End)) => {
+                    self.ended = true;
+                    continue;
+                }
+                Poll::Ready(Ok(Next::Read)) => match filters.poll_take(direction, from, cx) {
+                    Poll::Ready(read) => {
+                        read.map_err(|_| broken)?;
+                        continue;
+                    }
+                    Poll::Pending => {}
+                },
+                Poll::Pending => {}
+            }
+            self.ended = self.leaving;
+            if !self.ended {
+                self.closed = matches!(to.poll_flush(cx), Poll::Ready(Err(_)));
+                return if self.closed { Poll::Ready(Ok(())) } else { Poll::Pending };
             }
         }
         cx.waker().wake_by_ref();
