@@ -33,6 +33,9 @@ fn sha256(bytes: &[u8]) -> Digest {
 /// A module that may still be compiling.
 pub(crate) struct Code {
     pub(crate) digest: Digest,
+    pub(crate) abi: Abi,
+    /// It imports the function of the handler ABI that reads bodies.
+    pub(crate) reads_body: bool,
     result: watch::Receiver<Option<Compiled>>,
 }
 
@@ -72,7 +75,8 @@ pub(crate) fn load(path: &Path, expected: Option<&str>, node: &Node) -> Result<A
         return Err(format!("{name}: its SHA-256 is {written}, not the one in `sha256`"));
     }
     node.part(Codes::default).0.get(digest, || {
-        let abi = check(&runtime, &bytes).map_err(|error| format!("{name}: {error}"))?;
+        let (outline, abi) = check(&runtime, &bytes).map_err(|error| format!("{name}: {error}"))?;
+        let reads_body = outline.imports.iter().any(|(_, name)| name == "read_body");
         let (sender, result) = watch::channel(None);
         let (runtime, name) = (Arc::clone(&runtime), path.display().to_string());
         node.spawn(async move {
@@ -84,7 +88,7 @@ pub(crate) fn load(path: &Path, expected: Option<&str>, node: &Node) -> Result<A
             }
             sender.send_replace(Some(compiled));
         });
-        Ok(Arc::new(Code { digest, result }))
+        Ok(Arc::new(Code { digest, abi, reads_body, result }))
     })
 }
 
@@ -103,18 +107,19 @@ fn read(path: &Path, limit: u64) -> Result<Vec<u8>, String> {
 }
 
 /// Checks that the module is valid, and that the host has all of its imports.
-fn check(runtime: &Runtime, bytes: &[u8]) -> Result<Abi, String> {
+fn check(runtime: &Runtime, bytes: &[u8]) -> Result<(Outline, Abi), String> {
     let outline = Outline::of(bytes)?;
     Module::validate(&runtime.engine, bytes).map_err(|error| format!("the module is invalid: {error:#}"))?;
     let abi = outline.abi().ok_or(
-        "it exports no version of proxy-wasm (proxy_abi_version_0_1_0, _0_2_0 or _0_2_1): build it with an SDK",
+        "it exports neither a version of proxy-wasm (proxy_abi_version_0_1_0, _0_2_0 or _0_2_1) nor the functions of \
+         http-wasm (handle_request and handle_response): build it with an SDK",
     )?;
     for (module, name) in &outline.imports {
-        if !host::provides(module, name) {
+        if !host::provides(abi, module, name) {
             return Err(format!("it imports `{module}.{name}`, which the gateway does not have"));
         }
     }
-    Ok(abi)
+    Ok((outline, abi))
 }
 
 fn compile(runtime: &Runtime, bytes: &[u8], abi: Abi) -> Compiled {

@@ -10,7 +10,7 @@ use sigma_plugin::Configuration;
 use sigma_plugin::descriptor::InlineUpstream;
 use sigma_plugin::outbound::Service;
 
-/// Runs a WebAssembly module with the ABI of proxy-wasm (0.1.0, 0.2.0 or 0.2.1).
+/// Runs a WebAssembly module with the ABI of proxy-wasm (0.1.0, 0.2.0 or 0.2.1) or of http-wasm.
 ///
 /// Modules are built with the SDKs for Rust, Go, C++ or AssemblyScript, as for Envoy. Each worker has an instance of its
 /// own, without files, sockets or the time of other requests: a module sees its exchanges, and calls the services in
@@ -53,6 +53,36 @@ pub(crate) struct Config {
     /// the module continues it, as in Envoy.
     #[schemars(extend("default" = false))]
     pub(crate) allow_on_headers_stop_iteration: bool,
+}
+
+/// The configuration of a module for sessions over TCP.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct StreamConfig {
+    /// The file of the module, in the binary format. It is read when the configuration is loaded.
+    #[schemars(length(min = 1, max = 4096))]
+    pub(crate) file: PathBuf,
+    /// The SHA-256 of the file, hexadecimal. Another file is refused.
+    #[schemars(regex(pattern = "^[0-9a-fA-F]{64}$"))]
+    pub(crate) sha256: Option<String>,
+    /// The configuration for the module: a text, or an object that the module gets as JSON.
+    pub(crate) conf: Option<Text>,
+    /// The name of the plugin in a module that contains several.
+    #[schemars(extend("default" = ""))]
+    pub(crate) root_id: String,
+    /// The name of the shared data and queues.
+    #[schemars(extend("default" = ""))]
+    pub(crate) vm_id: String,
+    /// The configuration of the instance, which `proxy_on_vm_start` gets.
+    pub(crate) vm_conf: Option<Text>,
+    /// Environment variables of the module.
+    #[schemars(extend("default" = {}))]
+    pub(crate) env: BTreeMap<String, String>,
+    /// The services that the module calls, by the names that it uses.
+    #[schemars(extend("default" = {}))]
+    pub(crate) upstreams: BTreeMap<String, Target>,
+    /// Whether sessions continue without a module that fails. Otherwise they are closed.
+    #[schemars(extend("default" = false))]
+    pub(crate) fail_open: bool,
 }
 
 /// A text, or an object.
@@ -130,17 +160,29 @@ const CONNECT_MS: u64 = 60_000;
 
 impl Configuration for Config {
     fn check(&self) -> Result<(), String> {
-        let wrong = |(name, value): (&String, &String)| {
-            name.is_empty() || name.contains(['=', '\0']) || value.contains('\0')
-        };
-        if self.env.iter().any(wrong) {
-            return Err("env: a name is empty or contains `=`, or a text contains a NUL".to_owned());
-        }
-        if self.vm_id.contains('\0') {
-            return Err("vm_id: it contains a NUL".to_owned());
-        }
+        check_vm(&self.vm_id, &self.env)?;
         check_upstreams(&self.upstreams)
     }
+}
+
+impl Configuration for StreamConfig {
+    fn check(&self) -> Result<(), String> {
+        check_vm(&self.vm_id, &self.env)?;
+        check_upstreams(&self.upstreams)
+    }
+}
+
+fn check_vm(vm_id: &str, env: &BTreeMap<String, String>) -> Result<(), String> {
+    let wrong = |(name, value): (&String, &String)| {
+        name.is_empty() || name.contains(['=', '\0']) || value.contains('\0')
+    };
+    if env.iter().any(wrong) {
+        return Err("env: a name is empty or contains `=`, or a text contains a NUL".to_owned());
+    }
+    if vm_id.contains('\0') {
+        return Err("vm_id: it contains a NUL".to_owned());
+    }
+    Ok(())
 }
 
 fn check_upstreams(upstreams: &BTreeMap<String, Target>) -> Result<(), String> {
@@ -153,6 +195,13 @@ fn check_upstreams(upstreams: &BTreeMap<String, Target>) -> Result<(), String> {
         }
         None => Ok(()),
     }
+}
+
+/// The part of a configuration that contains upstreams.
+#[derive(Default, Deserialize)]
+pub(crate) struct Services {
+    #[serde(default)]
+    pub(crate) upstreams: BTreeMap<String, Target>,
 }
 
 /// Returns the services as upstreams.

@@ -17,6 +17,14 @@ pub(crate) enum Hook {
     ResponseTrailers,
     /// The end of the exchange
     Log,
+    /// The start of a session over TCP
+    NewConnection,
+    /// Bytes of the client
+    DownstreamData,
+    /// Bytes of the node
+    UpstreamData,
+    /// The end of a session over TCP
+    Close,
 }
 
 impl Hook {
@@ -30,12 +38,22 @@ impl Hook {
             Hook::ResponseBody => "proxy_on_response_body",
             Hook::ResponseTrailers => "proxy_on_response_trailers",
             Hook::Log => "proxy_on_log",
+            Hook::NewConnection => "proxy_on_new_connection",
+            Hook::DownstreamData => "proxy_on_downstream_data",
+            Hook::UpstreamData => "proxy_on_upstream_data",
+            Hook::Close => "proxy_on_done",
         }
     }
 
-    /// Returns true if there is a response.
+    /// Returns true if there is a response, or it is about the bytes of a node.
     pub(crate) fn has_response(self) -> bool {
-        !matches!(self, Hook::RequestHead | Hook::RequestBody | Hook::RequestTrailers)
+        use Hook::{DownstreamData, NewConnection, RequestBody, RequestHead, RequestTrailers};
+        !matches!(self, RequestHead | RequestBody | RequestTrailers | NewConnection | DownstreamData)
+    }
+
+    /// Returns true in a session over TCP, which has no messages.
+    pub(crate) fn is_tcp(self) -> bool {
+        matches!(self, Hook::NewConnection | Hook::DownstreamData | Hook::UpstreamData | Hook::Close)
     }
 }
 
@@ -104,7 +122,12 @@ pub(crate) fn during<R>(
     result
 }
 
-/// Uses the exchange of the callback, if it is the one with the context `stream`.
+/// As [`with`], for an exchange of HTTP only.
+pub(crate) fn with_http<R>(stream: u32, run: impl FnOnce(&mut Current) -> R) -> Option<R> {
+    with(stream, |current| (!current.hook.is_tcp()).then(|| run(current))).flatten()
+}
+
+/// Uses the exchange or session of the callback, if it is the one with the context `stream`.
 pub(crate) fn with<R>(stream: u32, run: impl FnOnce(&mut Current) -> R) -> Option<R> {
     CURRENT.with_borrow_mut(|current| current.as_mut().filter(|current| current.stream == stream).map(run))
 }

@@ -2,14 +2,16 @@
 
 use serde::Deserialize;
 use serde_json::Value;
-use sigma_plugin::{Descriptor, FileAccess, FileMember, Phase, PhaseSet};
+use sigma_plugin::{Descriptor, FileAccess, FileMember, Flow, Phase, PhaseSet};
 use sigma_plugin_kit::service::{cleartext, unverified};
 use sigma_schema::described::schema_of;
 
-use crate::config::{Config, inline};
+use crate::config::{Config, Services, StreamConfig, inline};
 #[cfg(feature = "engine")]
 use crate::plugin::build;
 use crate::settings::Settings;
+#[cfg(feature = "engine")]
+use crate::tcp::build as build_flow;
 
 /// The plugin.
 pub(crate) static WASM: Descriptor = Descriptor {
@@ -26,8 +28,9 @@ pub(crate) static WASM: Descriptor = Descriptor {
         targets.flat_map(|(name, target)| warnings(name, target)).collect()
     }),
     upstreams: Some(|conf| {
-        Config::deserialize(conf).map(|config| inline(&config.upstreams)).unwrap_or_default()
+        Services::deserialize(conf).map(|config| inline(&config.upstreams)).unwrap_or_default()
     }),
+    flow: Some(Flow::of::<StreamConfig>(build_flow)),
     build,
     ..Descriptor::of::<Config>()
 };
@@ -47,6 +50,14 @@ fn warnings(name: &str, target: &Value) -> Vec<sigma_schema::Problem> {
 }
 
 #[cfg(not(feature = "engine"))]
+const NO_ENGINE: &str = "this build has no engine for WebAssembly";
+
+#[cfg(not(feature = "engine"))]
 fn build(_: &sigma_plugin::Build<'_>) -> Result<std::sync::Arc<dyn sigma_plugin::Plugin>, String> {
-    Err("this build has no engine for WebAssembly".to_owned())
+    Err(NO_ENGINE.to_owned())
+}
+
+#[cfg(not(feature = "engine"))]
+fn build_flow(_: &sigma_plugin::Build<'_>) -> Result<std::sync::Arc<dyn sigma_plugin::FlowPlugin>, String> {
+    Err(NO_ENGINE.to_owned())
 }

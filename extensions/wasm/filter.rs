@@ -17,7 +17,7 @@ use crate::instance::Aborted;
 use crate::stream::{Direction, Effect, Stream};
 
 /// The module ended the body.
-const CUT: Fault = Fault::new(FaultKind::Internal, "the WebAssembly module ended the body");
+pub(crate) const CUT: Fault = Fault::new(FaultKind::Internal, "the WebAssembly module ended the body");
 
 /// The next step of a filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,21 +1,19 @@
 //! An instance of a worker: its callbacks, its ticks, its calls.
 
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
-use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sigma_http::{Headers, Method};
 use sigma_plugin::Local;
-use sigma_plugin::outbound::{Answer, Call, MessageStream, Outbound, StreamCall, StreamError};
+use sigma_plugin::outbound::Outbound;
 use sigma_plugin_kit::tallies::Tally;
 use tokio::sync::Notify;
 use wasmtime::Store;
 
+use crate::calling::{CallLog, Calling, Conversation, outbound_call, stream_call};
 use crate::events::Event;
-use crate::state::{Arrived, CallAnswer, Outgoing, Pairs, ROOT, State};
+use crate::state::{Arrived, CallAnswer, GrpcEnd, Outgoing, Pairs, Part, ROOT, State};
 use crate::vm::{Exports, Started, Vm, reason};
 
 /// The share of its worker's time that the background work of an instance gets: one part of this number.
@@ -23,9 +21,6 @@ const BACKGROUND_SHARE: u32 = 10;
 
 /// The shortest time between two callbacks in the background.
 const BACKGROUND_REST: Duration = Duration::from_millis(1);
-
-/// The status of a call by gRPC that failed. The outbound contract does not name the one of the service.
-const UNAVAILABLE: u32 = 14;
 
 /// A callback that was aborted. The reason is in the error log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,63 +135,64 @@ impl Instance {
             Some(delete) => delete.call(store, context),
             None => Ok(()),
         });
-        self.state(|state| state.streams.remove(&context));
+        self.state(|state| state.remove_stream(context));
         deleted
     }
 
     fn begin_call(self: &Rc<Self>, call: Outgoing) {
         let (id, context) = (call.id, call.context);
-        let calling = self.calling(call);
+        let is_stream = call.messages.is_some();
         let instance = Rc::downgrade(self);
-        let work = self.local.upgrade().map(|local| local.begin_work());
+        // A stream has no end of its own: the worker does not wait for it.
+        let work = self.local.upgrade().filter(|_| !is_stream).map(|local| local.begin_work());
+        let calling = self.calling(call);
         let task = tokio::task::spawn_local(async move {
-            let arrived = calling.await;
-            if let Some(instance) = instance.upgrade() {
-                instance.answered(context, id, arrived);
-            }
+            calling
+                .run(|arrived| {
+                    let instance = instance.upgrade()?;
+                    instance.answered(context, id, arrived);
+                    Some(())
+                })
+                .await;
             drop(work);
         });
         // A call ends with its exchange.
-        self.state(|state| {
-            if let Some(stream) = state.streams.get_mut(&context) {
-                stream.aborts.retain(|call| !call.is_finished());
-                stream.aborts.push(task.abort_handle());
+        let handle = task.abort_handle();
+        self.state(|state| match state.calls.open.get_mut(&id) {
+            Some(open) => open.task = Some(handle),
+            None => {
+                if let Some(stream) = state.streams.get_mut(&context) {
+                    stream.aborts.retain(|call| !call.is_finished());
+                    stream.aborts.push(handle);
+                }
             }
         });
     }
 
-    /// Returns the future of a call.
-    fn calling(&self, call: Outgoing) -> Pin<Box<dyn Future<Output = Arrived>>> {
+    /// Returns the work of a call.
+    fn calling(&self, call: Outgoing) -> Calling {
         let limit = self.vm.settings.answer_bytes;
-        let (name, tally) = (self.vm.name.clone(), self.tally.clone());
-        let failed = move |reason: &str| {
-            tally.count(Event::CallFailed);
-            tracing::warn!("wasm {name}: a call has no response: {reason}");
-        };
-        if call.method.is_none() {
-            let timeout = Duration::from_millis(call.timeout_ms);
-            let (message, call) = stream_call(call, limit);
-            let stream = self.outbound.open_stream(call);
-            return Box::pin(async move {
-                let called = tokio::time::timeout(timeout, unary(stream, message)).await;
-                let called = called.unwrap_or_else(|_| Err("the timeout expired".to_owned()));
-                Arrived::Grpc(called.map_err(|reason| {
-                    failed(&reason);
-                    UNAVAILABLE
-                }))
-            });
+        let log = CallLog { name: self.vm.name.clone(), tally: self.tally.clone() };
+        if call.method.is_some() {
+            return Calling::Http(self.outbound.call(outbound_call(call, limit)), log);
         }
-        let calling = self.outbound.call(outbound_call(call, limit));
-        Box::pin(async move {
-            let answer = calling.await.inspect_err(|error| failed(&error.0));
-            Arrived::Http(answer.map(call_answer).unwrap_or_default())
-        })
+        let timeout = Duration::from_millis(call.timeout_ms);
+        let (message, messages, call) = stream_call(call, limit);
+        let stream = self.outbound.open_stream(call);
+        match messages {
+            Some(messages) => Calling::Stream(Conversation::new(stream, messages), log),
+            None => Calling::Unary { stream, message, timeout, log },
+        }
     }
 
-    /// Passes the response to a call on.
+    /// Passes the response to a call on, or a part of it.
     fn answered(self: &Rc<Self>, context: u32, id: u32, arrived: Arrived) {
         let for_callback = self.state(|state| {
-            if let Some(waiting) = state.waiting_calls(context) {
+            let is_end = !matches!(arrived, Arrived::Stream(Part::Initial(_) | Part::Message(_), _));
+            if is_end
+                && !state.end_call(id)
+                && let Some(waiting) = state.waiting_calls(context)
+            {
                 *waiting = waiting.saturating_sub(1);
             }
             match state.streams.get_mut(&context) {
@@ -215,14 +211,26 @@ impl Instance {
         }
     }
 
-    /// Runs the callbacks for a response.
+    /// Runs the callbacks for a response, or for a part of it.
     ///
     /// # Errors
     /// Returns an error if the module is aborted.
     pub(crate) fn deliver(self: &Rc<Self>, context: u32, id: u32, arrived: Arrived) -> Result<(), Aborted> {
         match arrived {
             Arrived::Http(answer) => self.deliver_answer(context, id, answer),
-            Arrived::Grpc(result) => self.deliver_message(context, id, result),
+            Arrived::Grpc(Ok(message)) => {
+                self.deliver_message(context, id, message)?;
+                self.deliver_end(context, id, GrpcEnd::default())
+            }
+            Arrived::Grpc(Err(end)) => self.deliver_end(context, id, end),
+            Arrived::Stream(Part::Initial(fields), _) => self.deliver_metadata(context, id, fields, false),
+            Arrived::Stream(Part::Message(message), _) => self.deliver_message(context, id, message),
+            Arrived::Stream(Part::End(fields, end), _) => {
+                if let Some(fields) = fields {
+                    self.deliver_metadata(context, id, fields, true)?;
+                }
+                self.deliver_end(context, id, end)
+            }
         }
     }
 
@@ -238,30 +246,42 @@ impl Instance {
         delivered
     }
 
-    fn deliver_message(
+    fn deliver_message(self: &Rc<Self>, context: u32, id: u32, message: Vec<u8>) -> Result<(), Aborted> {
+        let size = number(message.len());
+        self.state(|state| state.message = Some(message));
+        let received = self.call("proxy_on_grpc_receive", context, |store, exports| {
+            let Some(receive) = &exports.grpc_receive else { return Ok(()) };
+            receive.call(store, (context, id, size))
+        });
+        self.state(|state| state.message = None);
+        received
+    }
+
+    fn deliver_metadata(
         self: &Rc<Self>,
         context: u32,
         id: u32,
-        result: Result<Vec<u8>, u32>,
+        fields: Pairs,
+        is_trailing: bool,
     ) -> Result<(), Aborted> {
-        let status = result.as_ref().err().copied().unwrap_or_default();
-        let message = result.ok();
-        let size = message.as_ref().map(|message| number(message.len()));
-        self.state(|state| {
-            state.message = message;
-            state.grpc_status = status;
+        let count = number(fields.len());
+        let at = usize::from(is_trailing);
+        self.state(|state| state.metadata[at] = Some(fields));
+        let name = ["proxy_on_grpc_receive_initial_metadata", "proxy_on_grpc_receive_trailing_metadata"][at];
+        let received = self.call(name, context, |store, exports| {
+            let receive = [&exports.grpc_initial, &exports.grpc_trailing][at];
+            receive.as_ref().map_or(Ok(()), |receive| receive.call(store, (context, id, count)))
         });
-        let received = self.call("proxy_on_grpc_receive", context, |store, exports| {
-            match (&exports.grpc_receive, size) {
-                (Some(receive), Some(size)) => receive.call(store, (context, id, size)),
-                _ => Ok(()),
-            }
-        });
-        self.state(|state| state.message = None);
-        received?;
-        self.call("proxy_on_grpc_close", context, |store, exports| match &exports.grpc_close {
-            Some(close) => close.call(store, (context, id, status)),
-            None => Ok(()),
+        self.state(|state| state.metadata[at] = None);
+        received
+    }
+
+    fn deliver_end(self: &Rc<Self>, context: u32, id: u32, end: GrpcEnd) -> Result<(), Aborted> {
+        let code = end.code;
+        self.state(|state| state.grpc_end = end);
+        self.call("proxy_on_grpc_close", context, |store, exports| {
+            let Some(close) = &exports.grpc_close else { return Ok(()) };
+            close.call(store, (context, id, code))
         })
     }
 
@@ -296,67 +316,6 @@ impl Instance {
 
 fn number(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX)
-}
-
-fn fields(pairs: &Pairs) -> Headers {
-    let mut headers = Headers::default();
-    for (name, value) in pairs {
-        if let Ok(name) = std::str::from_utf8(name) {
-            headers.append(name, value);
-        }
-    }
-    headers
-}
-
-fn outbound_call(call: Outgoing, limit: usize) -> Call {
-    Call {
-        upstream: call.upstream,
-        method: Method::parse(call.method.as_deref().unwrap_or(b"GET")),
-        target: call.target,
-        host: call.host.into(),
-        headers: fields(&call.headers),
-        passes: call.passes,
-        body: Some(call.body).filter(|body| !body.is_empty()),
-        timeout_ms: call.timeout_ms,
-        limit,
-    }
-}
-
-/// Returns the message of a call by gRPC, and the call.
-fn stream_call(call: Outgoing, limit: usize) -> (Vec<u8>, StreamCall) {
-    let stream = StreamCall {
-        upstream: call.upstream,
-        target: String::from_utf8_lossy(&call.target).into(),
-        host: call.host.into(),
-        headers: fields(&call.headers),
-        passes: call.passes,
-        limit,
-    };
-    (call.body, stream)
-}
-
-/// Sends a message, and returns the one of the response.
-async fn unary(mut stream: Box<dyn MessageStream>, message: Vec<u8>) -> Result<Vec<u8>, String> {
-    let reason = |error: StreamError| error.reason;
-    poll_fn(|task| stream.poll_sent(task)).await.map_err(reason)?;
-    stream.send(&message);
-    stream.finish();
-    let answer = poll_fn(|task| stream.poll_message(task)).await.map_err(reason)?;
-    let answer = answer.ok_or_else(|| "the response has no message".to_owned())?;
-    // The status follows the message.
-    match poll_fn(|task| stream.poll_message(task)).await.map_err(reason)? {
-        None => Ok(answer),
-        Some(_) => Err("the response has several messages".to_owned()),
-    }
-}
-
-fn call_answer(answer: Answer) -> CallAnswer {
-    let lowered = |headers: &Headers| -> Pairs {
-        headers.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.to_vec())).collect()
-    };
-    let mut headers = vec![(b":status".to_vec(), answer.status.to_string().into_bytes())];
-    headers.extend(lowered(&answer.headers));
-    CallAnswer { headers, trailers: lowered(&answer.trailers), body: answer.body }
 }
 
 /// The task of an instance: ticks and notices of queues. It ends when the instance is broken, or has no user.

@@ -16,7 +16,7 @@ use crate::instance::{Instance, attend};
 use crate::vm::{Started, Vm, start};
 
 /// The time after which an instance that did not start is started again.
-const RETRY: Duration = Duration::from_secs(1);
+pub(crate) const RETRY: Duration = Duration::from_secs(1);
 
 /// The instances of one worker, by the ids of their modules; a part of the worker.
 #[derive(Default)]

@@ -1,4 +1,4 @@
-//! WebAssembly modules of users as plugins, with the ABI of proxy-wasm. Without the feature `engine`, the crate only
+//! WebAssembly modules of users as plugins, with the ABI of proxy-wasm or of http-wasm. Without the feature `engine`, the crate only
 //! describes the plugin: the engine takes minutes to compile.
 //!
 //! | module | subject |
@@ -10,10 +10,13 @@
 //! | `code`, `outline` | reading, checking and compiling modules |
 //! | `vm`, `vm_data` | a module with a configuration, and the start of its instances |
 //! | `instances`, `instance` | the instances of a worker |
+//! | `calling` | calls to services under way |
 //! | `stream`, `current` | an exchange in its instance |
+//! | `tcp` | the bytes of sessions on their way through a module |
 //! | `request`, `response`, `filter` | heads and bodies on their way through a module |
 //! | `state`, `host` | functions of the host, and the data that they use |
 //! | `shared_data`, `metrics` | data, queues and metrics of all workers |
+//! | `handler` | modules with the ABI of http-wasm |
 //! | `events` | counted events |
 
 #![cfg_attr(not(feature = "engine"), allow(dead_code, reason = "the engine reads the settings"))]
@@ -25,6 +28,8 @@ mod settings;
 #[cfg(feature = "engine")]
 mod apisix;
 #[cfg(feature = "engine")]
+mod calling;
+#[cfg(feature = "engine")]
 mod code;
 #[cfg(feature = "engine")]
 mod current;
@@ -34,6 +39,8 @@ mod engine;
 mod events;
 #[cfg(feature = "engine")]
 mod filter;
+#[cfg(feature = "engine")]
+mod handler;
 #[cfg(feature = "engine")]
 mod host;
 #[cfg(feature = "engine")]
@@ -58,6 +65,8 @@ mod shared_data;
 mod state;
 #[cfg(feature = "engine")]
 mod stream;
+#[cfg(feature = "engine")]
+mod tcp;
 #[cfg(all(test, feature = "tests"))]
 #[path = "../../plugins/testing.rs"]
 mod testing;

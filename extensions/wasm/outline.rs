@@ -27,6 +27,8 @@ pub(crate) enum Abi {
     V020,
     /// proxy-wasm 0.2.1
     V021,
+    /// The handler ABI of http-wasm
+    HttpHandler,
 }
 
 impl Outline {
@@ -58,7 +60,9 @@ impl Outline {
     pub(crate) fn abi(&self) -> Option<Abi> {
         let versions = [("0_2_1", Abi::V021), ("0_2_0", Abi::V020), ("0_1_0", Abi::V010)];
         let declared = |version: &str| self.exports(&format!("proxy_abi_version_{version}"));
-        versions.into_iter().find(|(version, _)| declared(version)).map(|(_, abi)| abi)
+        let declared = versions.into_iter().find(|(version, _)| declared(version)).map(|(_, abi)| abi);
+        let is_handler = || self.exports("handle_request") && self.exports("handle_response");
+        declared.or_else(|| is_handler().then_some(Abi::HttpHandler))
     }
 }
 

@@ -7,10 +7,12 @@ use sigma_plugin::{BodyFilter, Build, Context, Env, Plugin, ResponseStep, Slot, 
 use sigma_plugin_kit::tallies::counted;
 
 use crate::config::{Config, RequestPhase};
+use crate::handler::exchange::Exchange;
+use crate::outline::Abi;
 use crate::stream::Stream;
 use crate::usage::{Shared, Wanted, services, vm_use};
 use crate::vm_data::VmParts;
-use crate::{request, response};
+use crate::{handler, request, response};
 
 /// An instance of a plugin.
 pub(crate) struct WasmPlugin {
@@ -47,7 +49,20 @@ pub(crate) fn build(build: &Build<'_>) -> Result<Arc<dyn Plugin>, String> {
 
 impl WasmPlugin {
     fn begin(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
-        request::begin(&self.shared, Slot::from(self), ctx, env)
+        match self.is_handler() {
+            true => handler::request::begin(&self.shared, Slot::from(self), ctx, env),
+            false => request::begin(&self.shared, Slot::from(self), ctx, env),
+        }
+    }
+
+    fn is_handler(&self) -> bool {
+        self.shared.vm_use.vm.code.abi == Abi::HttpHandler
+    }
+
+    /// Returns the exchange of a module with the handler ABI, if its request has gone on.
+    fn handled(&self, ctx: &mut Context) -> Option<Rc<Exchange>> {
+        let exchange: &mut Rc<Exchange> = ctx.kept(self)?;
+        Some(Rc::clone(exchange))
     }
 
     /// Returns the exchange, if the module runs for it.
@@ -72,6 +87,10 @@ impl Plugin for WasmPlugin {
     }
 
     fn header_filter(&self, ctx: &mut Context, _: &Env<'_>) -> ResponseStep {
+        if self.is_handler() {
+            let exchange = self.handled(ctx);
+            return exchange.map_or(ResponseStep::Next, |exchange| handler::response::head(&exchange, ctx));
+        }
         match self.stream(ctx) {
             Some(stream) => response::head(&stream, ctx),
             None => ResponseStep::Next,
@@ -79,11 +98,17 @@ impl Plugin for WasmPlugin {
     }
 
     fn body_filter(&self, ctx: &mut Context, _: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
+        if self.is_handler() {
+            return handler::response::filter(&self.handled(ctx)?, ctx);
+        }
         let stream = self.stream(ctx)?;
         response::filter(&stream, ctx)
     }
 
     fn log(&self, ctx: &mut Context, _: &Env<'_>) {
+        if let Some(exchange) = self.handled(ctx) {
+            exchange.end(ctx);
+        }
         if let Some(stream) = self.stream(ctx) {
             stream.end(ctx);
         }

@@ -19,7 +19,7 @@ use crate::usage::Shared;
 const NEEDS_BODY: &[u8] = b"wasm_process_req_body";
 
 /// Returns true if the request has a body.
-fn has_body(ctx: &Context) -> bool {
+pub(crate) fn has_body(ctx: &Context) -> bool {
     ctx.body.as_ref().map_or(ctx.has_request_body, |body| !body.is_empty())
 }
 
@@ -46,7 +46,9 @@ pub(crate) fn begin(plugin: &Arc<Shared>, slot: Slot, ctx: &mut Context, env: &E
 
 /// Runs the callback of the head.
 fn head(instance: &Rc<Instance>, plugin: &Arc<Shared>, slot: Slot, ctx: &mut Context) -> Step {
-    let Ok(stream) = Stream::open(instance, plugin, ctx) else { return failed_in(instance, plugin) };
+    let Ok(stream) = Stream::open(instance, plugin, Hook::RequestHead, ctx) else {
+        return failed_in(instance, plugin);
+    };
     ctx.keep(slot, Rc::clone(&stream));
     let Some(on_headers) = &instance.exports.request_headers else { return after_head(&stream, ctx) };
     let is_end = !has_body(ctx);
@@ -135,7 +137,7 @@ fn read_body(stream: &Rc<Stream>) -> Step {
 }
 
 /// Replaces the body. The gateway sets its length.
-fn set_body(body: Vec<u8>, ctx: &mut Context) {
+pub(crate) fn set_body(body: Vec<u8>, ctx: &mut Context) {
     if body.is_empty() {
         ctx.request.headers.remove(sigma_http::HeaderId::ContentLength);
     }

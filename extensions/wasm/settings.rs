@@ -25,6 +25,10 @@ pub(crate) struct Settings {
     /// The most instances of the process. Each worker has one for each configuration of a module.
     #[schemars(range(min = 1, max = 10_000))]
     pub(crate) instances: u32,
+    /// The most exchanges that a module of http-wasm handles at the same time in one worker, for each configuration: each
+    /// has an instance of its own. More exchanges wait.
+    #[schemars(range(min = 1, max = 10_000))]
+    pub(crate) exchanges: usize,
     /// The longest run of a callback, in milliseconds of processor time. The callback is aborted then.
     #[schemars(range(min = 1, max = 60_000))]
     pub(crate) call_ms: u64,
@@ -73,6 +77,7 @@ impl Default for Settings {
             module_bytes: 64 << 20,
             memory_mib: 128,
             instances: 256,
+            exchanges: 64,
             call_ms: 100,
             start_ms: 10_000,
             start_wait_ms: 60_000,

@@ -6,10 +6,12 @@ use std::task::Waker;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::AbortHandle;
 use wasmtime::{Memory, StoreLimits, StoreLimitsBuilder, TypedFunc};
 
 use crate::engine::CLOCK;
+use crate::handler::state::Handling;
 use crate::metrics::Metric;
 use crate::shared_data::Listener;
 use crate::vm_data::VmData;
@@ -42,8 +44,10 @@ pub(crate) struct State {
     pub(crate) answer: Option<CallAnswer>,
     /// The message of a call by gRPC, during its callback.
     pub(crate) message: Option<Vec<u8>>,
+    /// The metadata of a stream by gRPC, during its callback: initial, or trailing.
+    pub(crate) metadata: [Option<Pairs>; 2],
     /// The status of the last call by gRPC.
-    pub(crate) grpc_status: u32,
+    pub(crate) grpc_end: GrpcEnd,
     /// The period of ticks; zero: none.
     pub(crate) tick: Duration,
     pub(crate) budget: Budget,
@@ -58,6 +62,8 @@ pub(crate) struct State {
     /// Contexts that have ended later than their exchanges.
     pub(crate) done: Vec<u32>,
     ending: usize,
+    /// The data of a module with the handler ABI.
+    pub(crate) handling: Handling,
 }
 
 /// Calls to services.
@@ -66,6 +72,25 @@ pub(crate) struct Calls {
     pub(crate) last: u32,
     /// Calls that the callback has begun.
     pub(crate) begun: Vec<Outgoing>,
+    /// Calls by gRPC under way, by their ids.
+    pub(crate) open: HashMap<u32, OpenCall>,
+}
+
+/// A call by gRPC under way. It ends when this is dropped.
+pub(crate) struct OpenCall {
+    pub(crate) context: u32,
+    /// The sender of a stream; None for a single message, and after the end of this side.
+    pub(crate) messages: Option<mpsc::Sender<Vec<u8>>>,
+    /// Its task; None until the callback that has begun it ends.
+    pub(crate) task: Option<AbortHandle>,
+}
+
+impl Drop for OpenCall {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.take() {
+            task.abort();
+        }
+    }
 }
 
 /// A call to a service.
@@ -84,6 +109,8 @@ pub(crate) struct Outgoing {
     pub(crate) body: Vec<u8>,
     pub(crate) passes: Vec<u8>,
     pub(crate) timeout_ms: u64,
+    /// The messages of a stream; None for another call.
+    pub(crate) messages: Option<mpsc::Receiver<Vec<u8>>>,
 }
 
 /// The response to a call; empty after a failure.
@@ -94,12 +121,30 @@ pub(crate) struct CallAnswer {
     pub(crate) trailers: Pairs,
 }
 
-/// The response to a call of either protocol.
+/// The response to a call of either protocol, or a part of it.
 #[derive(Debug)]
 pub(crate) enum Arrived {
     Http(CallAnswer),
-    /// The message, or the status
-    Grpc(Result<Vec<u8>, u32>),
+    /// The message of a call by gRPC, or its status
+    Grpc(Result<Vec<u8>, GrpcEnd>),
+    /// A part of a stream. The next one is read once the module has got it
+    Stream(Part, #[expect(dead_code, reason = "its end is the notice")] OwnedSemaphorePermit),
+}
+
+/// A part of a stream by gRPC.
+#[derive(Debug)]
+pub(crate) enum Part {
+    Initial(Pairs),
+    Message(Vec<u8>),
+    /// The trailers, if there are some, and the status
+    End(Option<Pairs>, GrpcEnd),
+}
+
+/// The status of a call by gRPC.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct GrpcEnd {
+    pub(crate) code: u32,
+    pub(crate) message: Vec<u8>,
 }
 
 /// A response by the module.
@@ -172,7 +217,8 @@ impl State {
             calls: Calls::default(),
             answer: None,
             message: None,
-            grpc_status: 0,
+            metadata: [None, None],
+            grpc_end: GrpcEnd::default(),
             tick: Duration::ZERO,
             budget: Budget::default(),
             metrics: Vec::new(),
@@ -181,6 +227,7 @@ impl State {
             output: Vec::new(),
             done: Vec::new(),
             ending: 0,
+            handling: Handling::default(),
         }
     }
 
@@ -213,6 +260,22 @@ impl State {
         stream.is_ending = false;
         self.ending -= 1;
         self.done.push(id);
+        true
+    }
+
+    /// Removes the context of an exchange, with its calls.
+    pub(crate) fn remove_stream(&mut self, id: u32) {
+        self.streams.remove(&id);
+        self.calls.open.retain(|_, call| call.context != id);
+    }
+
+    /// Ends a call by gRPC. Returns false if there is none with this id.
+    pub(crate) fn end_call(&mut self, id: u32) -> bool {
+        let Some(call) = self.calls.open.remove(&id) else { return false };
+        self.calls.begun.retain(|begun| begun.id != id);
+        if let Some(waiting) = self.waiting_calls(call.context) {
+            *waiting = waiting.saturating_sub(1);
+        }
         true
     }
 

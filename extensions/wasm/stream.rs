@@ -47,6 +47,7 @@ pub(crate) struct Stream {
     pub(crate) instance: Rc<Instance>,
     pub(crate) plugin: Arc<Shared>,
     id: u32,
+    is_tcp: bool,
     /// A callback was aborted. With `fail_open`, the exchange goes on without the module.
     is_aborted: Cell<bool>,
     has_ended: Cell<bool>,
@@ -64,6 +65,7 @@ impl Stream {
     pub(crate) fn open(
         instance: &Rc<Instance>,
         plugin: &Arc<Shared>,
+        hook: Hook,
         ctx: &mut Context,
     ) -> Result<Rc<Stream>, Aborted> {
         let id = instance.state(State::add_stream).ok_or(Aborted)?;
@@ -71,13 +73,14 @@ impl Stream {
             instance: Rc::clone(instance),
             plugin: Arc::clone(plugin),
             id,
+            is_tcp: hook.is_tcp(),
             is_aborted: Cell::new(false),
             has_ended: Cell::new(false),
             has_read_body: Cell::new(false),
             holds_response_head: Cell::new(false),
         });
-        let mut parts = Parts::open();
-        stream.run("proxy_on_context_create", Hook::RequestHead, ctx, &mut parts, |store, exports| {
+        let mut parts = if hook.is_tcp() { Parts::default() } else { Parts::open() };
+        stream.run("proxy_on_context_create", hook, ctx, &mut parts, |store, exports| {
             match &exports.create {
                 Some(create) => create.call(store, (id, ROOT)),
                 None => Ok(()),
@@ -125,8 +128,11 @@ impl Stream {
     ) -> Result<Effect, Aborted> {
         self.instance.state(|state| {
             if let Some(stream) = state.streams.get_mut(&self.id) {
-                stream.is_request_resumed = false;
-                stream.is_response_resumed = false;
+                // The other direction may be paused, and continued already.
+                match hook.has_response() {
+                    true => stream.is_response_resumed = false,
+                    false => stream.is_request_resumed = false,
+                }
                 stream.is_waiting = false;
             }
         });
@@ -237,19 +243,34 @@ impl Stream {
         self.is_aborted.set(true);
     }
 
+    /// Runs the callbacks at the end of both connections of a session, each with the peer that has ended it.
+    pub(crate) fn close(&self, ctx: &mut Context, client: u32, node: u32) {
+        let mut parts = Parts::default();
+        let hook = Hook::Close;
+        let _ = self
+            .run("proxy_on_downstream_connection_close", hook, ctx, &mut parts, |store, exports| {
+                exports.downstream_close.as_ref().map_or(Ok(()), |close| close.call(store, (self.id, client)))
+            })
+            .and_then(|()| {
+                self.run("proxy_on_upstream_connection_close", hook, ctx, &mut parts, |store, exports| {
+                    exports.upstream_close.as_ref().map_or(Ok(()), |close| close.call(store, (self.id, node)))
+                })
+            });
+    }
+
     /// Runs the callbacks at the end of the exchange.
     pub(crate) fn end(&self, ctx: &mut Context) {
         if self.has_ended.replace(true) || self.is_aborted.get() {
             return;
         }
         let mut parts = Parts::default();
-        let done =
-            self.run("proxy_on_done", Hook::Log, ctx, &mut parts, |store, exports| match &exports.done {
-                Some(done) => done.call(store, self.id),
-                None => Ok(1),
-            });
+        let hook = if self.is_tcp { Hook::Close } else { Hook::Log };
+        let done = self.run("proxy_on_done", hook, ctx, &mut parts, |store, exports| match &exports.done {
+            Some(done) => done.call(store, self.id),
+            None => Ok(1),
+        });
         let logged = done.and_then(|done| {
-            self.run("proxy_on_log", Hook::Log, ctx, &mut parts, |store, exports| match &exports.log {
+            self.run("proxy_on_log", hook, ctx, &mut parts, |store, exports| match &exports.log {
                 Some(log) => log.call(store, self.id).map(|()| done),
                 None => Ok(done),
             })
@@ -271,7 +292,7 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         if self.is_aborted.get() {
-            self.instance.state(|state| state.streams.remove(&self.id));
+            self.instance.state(|state| state.remove_stream(self.id));
         } else if !self.has_ended.replace(true) {
             // The exchange has no log phase.
             let done = self.instance.call("proxy_on_done", self.id, |store, exports| match &exports.done {

@@ -88,7 +88,7 @@ impl OnHeaders {
     }
 }
 
-/// A callback about a body.
+/// A callback about a body, or the bytes of a session.
 pub(crate) type OnBody = TypedFunc<(u32, u32, u32), u32>;
 
 /// A callback about trailers.
@@ -103,8 +103,15 @@ pub(crate) struct Exports {
     pub(crate) response_headers: Option<OnHeaders>,
     pub(crate) response_body: Option<OnBody>,
     pub(crate) response_trailers: Option<OnTrailers>,
+    pub(crate) new_connection: Option<TypedFunc<u32, u32>>,
+    pub(crate) downstream_data: Option<OnBody>,
+    pub(crate) downstream_close: Option<TypedFunc<(u32, u32), ()>>,
+    pub(crate) upstream_data: Option<OnBody>,
+    pub(crate) upstream_close: Option<TypedFunc<(u32, u32), ()>>,
     pub(crate) call_response: Option<TypedFunc<(u32, u32, u32, u32, u32), ()>>,
+    pub(crate) grpc_initial: Option<TypedFunc<(u32, u32, u32), ()>>,
     pub(crate) grpc_receive: Option<TypedFunc<(u32, u32, u32), ()>>,
+    pub(crate) grpc_trailing: Option<TypedFunc<(u32, u32, u32), ()>>,
     pub(crate) grpc_close: Option<TypedFunc<(u32, u32, u32), ()>>,
     pub(crate) tick: Option<TypedFunc<u32, ()>>,
     pub(crate) queue_ready: Option<TypedFunc<(u32, u32), ()>>,
@@ -114,7 +121,7 @@ pub(crate) struct Exports {
 }
 
 /// Finds a callback.
-fn find<P: WasmParams, R: WasmResults>(
+pub(crate) fn find<P: WasmParams, R: WasmResults>(
     instance: &Instance,
     store: &mut Store<State>,
     name: &str,
@@ -147,8 +154,15 @@ impl Exports {
             response_headers: find_headers(instance, store, "proxy_on_response_headers")?,
             response_body: find(instance, store, "proxy_on_response_body")?,
             response_trailers: find(instance, store, "proxy_on_response_trailers")?,
+            new_connection: find(instance, store, "proxy_on_new_connection")?,
+            downstream_data: find(instance, store, "proxy_on_downstream_data")?,
+            downstream_close: find(instance, store, "proxy_on_downstream_connection_close")?,
+            upstream_data: find(instance, store, "proxy_on_upstream_data")?,
+            upstream_close: find(instance, store, "proxy_on_upstream_connection_close")?,
             call_response: find(instance, store, "proxy_on_http_call_response")?,
+            grpc_initial: find(instance, store, "proxy_on_grpc_receive_initial_metadata")?,
             grpc_receive: find(instance, store, "proxy_on_grpc_receive")?,
+            grpc_trailing: find(instance, store, "proxy_on_grpc_receive_trailing_metadata")?,
             grpc_close: find(instance, store, "proxy_on_grpc_close")?,
             tick: find(instance, store, "proxy_on_tick")?,
             queue_ready: find(instance, store, "proxy_on_queue_ready")?,
@@ -170,6 +184,17 @@ pub(crate) struct Started {
 /// # Errors
 /// Returns the reason if the module does not start, or refuses its configuration.
 pub(crate) fn start(vm: &Arc<Vm>, pre: &InstancePre<State>) -> Result<Started, String> {
+    let (mut store, instance) = prepare(vm, pre)?;
+    let exports = Exports::new(&instance, &mut store)?;
+    configure(vm, &instance, &exports, &mut store)?;
+    Ok(Started { store, exports })
+}
+
+/// Makes an instance, and runs the initialisation of its language.
+///
+/// # Errors
+/// Returns the reason if that fails.
+pub(crate) fn prepare(vm: &Arc<Vm>, pre: &InstancePre<State>) -> Result<(Store<State>, Instance), String> {
     let mut store = Store::new(&vm.runtime.engine, State::new(&vm.data));
     store.limiter(|state| &mut state.limits);
     store.epoch_deadline_callback(|mut context| {
@@ -192,9 +217,7 @@ pub(crate) fn start(vm: &Arc<Vm>, pre: &InstancePre<State>) -> Result<Started, S
     };
     store.data_mut().allocate = allocate;
     initialize(&instance, &mut store)?;
-    let exports = Exports::new(&instance, &mut store)?;
-    configure(vm, &instance, &exports, &mut store)?;
-    Ok(Started { store, exports })
+    Ok((store, instance))
 }
 
 /// Runs the initialisation of the module's language.

@@ -1,4 +1,4 @@
-//! Buffers: bodies, responses to calls, configurations.
+//! Buffers: bodies, bytes of sessions, responses to calls, configurations.
 
 use wasmtime::Linker;
 
@@ -12,6 +12,8 @@ use crate::state::State;
 enum Buffer {
     RequestBody,
     ResponseBody,
+    Downstream,
+    Upstream,
     CallBody,
     GrpcMessage,
     VmConfiguration,
@@ -23,11 +25,13 @@ impl Buffer {
         Ok(match number {
             0 => Buffer::RequestBody,
             1 => Buffer::ResponseBody,
+            2 => Buffer::Downstream,
+            3 => Buffer::Upstream,
             4 => Buffer::CallBody,
             5 => Buffer::GrpcMessage,
             6 => Buffer::VmConfiguration,
             7 => Buffer::PluginConfiguration,
-            // Buffers of TCP and foreign functions.
+            // Arguments of foreign functions of modules, which the host does not call.
             _ => return Err(Status::NotFound),
         })
     }
@@ -36,7 +40,7 @@ impl Buffer {
 /// Uses the bytes of a buffer.
 fn with<R>(buffer: Buffer, state: &State, run: impl FnOnce(&[u8]) -> R) -> Result<R, Status> {
     match buffer {
-        Buffer::RequestBody | Buffer::ResponseBody => {
+        Buffer::RequestBody | Buffer::ResponseBody | Buffer::Downstream | Buffer::Upstream => {
             let used = current::with(state.effective, |current| {
                 is_current(buffer, current.hook).then(|| run(&current.body))
             });
@@ -53,7 +57,10 @@ fn with<R>(buffer: Buffer, state: &State, run: impl FnOnce(&[u8]) -> R) -> Resul
 fn is_current(buffer: Buffer, hook: Hook) -> bool {
     matches!(
         (buffer, hook),
-        (Buffer::RequestBody, Hook::RequestBody) | (Buffer::ResponseBody, Hook::ResponseBody)
+        (Buffer::RequestBody, Hook::RequestBody)
+            | (Buffer::ResponseBody, Hook::ResponseBody)
+            | (Buffer::Downstream, Hook::DownstreamData)
+            | (Buffer::Upstream, Hook::UpstreamData)
     )
 }
 
@@ -75,7 +82,8 @@ fn give(guest: &mut Guest<'_>, buffer: u32, part: Span, place: Place) -> Outcome
 /// Replaces a part of a body, puts bytes before it, or behind it.
 fn set(guest: &mut Guest<'_>, buffer: u32, part: Span, data: Span) -> Outcome {
     let buffer = Buffer::of(buffer)?;
-    if !matches!(buffer, Buffer::RequestBody | Buffer::ResponseBody) {
+    use Buffer::{Downstream, RequestBody, ResponseBody, Upstream};
+    if !matches!(buffer, RequestBody | ResponseBody | Downstream | Upstream) {
         return Err(Status::BadArgument.into());
     }
     let data = guest.read(data)?;

@@ -2,12 +2,13 @@
 
 use sigma_http::is_authority;
 use sigma_plugin_kit::fields::frames;
+use tokio::sync::mpsc;
 use wasmtime::Linker;
 
 use super::guest::{Place, Span};
 use super::{Guest, Outcome, Status, function, is_sound, pairs};
 use crate::current;
-use crate::state::{Outgoing, Pairs, State};
+use crate::state::{OpenCall, Outgoing, Pairs, State};
 
 /// A call as the module describes it.
 struct Wanted {
@@ -19,7 +20,8 @@ struct Wanted {
 
 /// Begins a call; returns its id.
 fn begin(state: &mut State, wanted: Wanted) -> Result<u32, Status> {
-    let upstream = state.vm.service(&wanted.upstream, false).ok_or(Status::BadArgument)?.upstream.clone();
+    let service = state.vm.service(&wanted.upstream, false).ok_or(Status::BadArgument)?;
+    let (upstream, own_host) = (service.upstream.clone(), service.host.clone());
     let mut headers = wanted.headers;
     let mut pseudo = |name: &[u8]| {
         let at = headers.iter().position(|(known, _)| known.eq_ignore_ascii_case(name))?;
@@ -28,6 +30,8 @@ fn begin(state: &mut State, wanted: Wanted) -> Result<u32, Status> {
     let (method, path, authority) = (pseudo(b":method"), pseudo(b":path"), pseudo(b":authority"));
     let method = method.filter(|method| is_token(method)).ok_or(Status::BadArgument)?;
     let target = path.filter(|path| is_target(path)).ok_or(Status::BadArgument)?;
+    // An empty one is the name of the service.
+    let authority = authority.map(|host| if host.is_empty() { own_host.as_bytes().to_vec() } else { host });
     let host = authority.filter(|host| is_authority(host)).and_then(|host| String::from_utf8(host).ok());
     let host = host.ok_or(Status::BadArgument)?;
     headers.retain(|(name, _)| !name.starts_with(b":") && !is_framing(name));
@@ -106,20 +110,25 @@ struct GrpcCall {
     name: Span,
     method: Span,
     metadata: Span,
-    message: Span,
+    /// The message; None for a stream.
+    message: Option<Span>,
     timeout_ms: u32,
 }
 
-/// Begins a call by gRPC with one message, and one in the response.
+/// Messages of a stream that wait for the service.
+const MESSAGES_MAX: usize = 16;
+
+/// Begins a call by gRPC with one message and one in the response, or a stream.
 fn grpc(guest: &mut Guest<'_>, call: &GrpcCall, out: u32) -> Outcome {
-    if call.message.length as usize > guest.state().vm.settings.body_bytes {
+    let length = call.message.map_or(0, |message| message.length as usize);
+    if length > guest.state().vm.settings.body_bytes {
         return Err(Status::BadArgument.into());
     }
     let service = guest.read(call.service)?;
     let (name, method) = (guest.read(call.name)?, guest.read(call.method)?);
     let target = [&b"/"[..], &name, b"/", &method].concat();
     let headers = guest.with(call.metadata, pairs::decode)?.ok_or(Status::BadArgument)?;
-    let body = guest.read(call.message)?;
+    let body = call.message.map_or(Ok(Vec::new()), |message| guest.read(message))?;
     // A pointer that is not valid begins no call.
     guest.write_u32(out, 0)?;
     let state = guest.state();
@@ -133,10 +142,50 @@ fn grpc(guest: &mut Guest<'_>, call: &GrpcCall, out: u32) -> Outcome {
     if !is_target(&target) || !headers.iter().all(is_field) {
         return Err(Status::BadArgument.into());
     }
+    let (sender, messages) = match call.message {
+        Some(_) => (None, None),
+        None => {
+            let (sender, messages) = mpsc::channel(MESSAGES_MAX);
+            (Some(sender), Some(messages))
+        }
+    };
     let timeout_ms = call.timeout_ms.into();
-    let id =
-        add(state, Outgoing { upstream, target, host, headers, body, timeout_ms, ..Outgoing::default() })?;
+    let made =
+        Outgoing { upstream, target, host, headers, body, timeout_ms, messages, ..Outgoing::default() };
+    let id = add(state, made)?;
+    let open = OpenCall { context: state.effective, messages: sender, task: None };
+    state.calls.open.insert(id, open);
     guest.write_u32(out, id)
+}
+
+/// Sends a message of a stream; the last one ends this side.
+fn send(guest: &mut Guest<'_>, id: u32, message: Span, is_end: bool) -> Outcome {
+    if message.length as usize > guest.state().vm.settings.body_bytes {
+        return Err(Status::BadArgument.into());
+    }
+    let message = guest.read(message)?;
+    let open = guest.state().calls.open.get_mut(&id).ok_or(Status::NotFound)?;
+    let sender = open.messages.as_ref().ok_or(Status::BadArgument)?;
+    // The service does not read its messages, or has ended the call.
+    sender.try_send(message).map_err(|_| Status::InternalFailure)?;
+    if is_end {
+        open.messages = None;
+    }
+    Ok(())
+}
+
+/// Cancels a call.
+fn cancel(state: &mut State, id: u32) -> Outcome {
+    if state.end_call(id) { Ok(()) } else { Err(Status::NotFound.into()) }
+}
+
+/// Ends this side of a stream, or cancels a call with one message.
+fn close(state: &mut State, id: u32) -> Outcome {
+    let open = state.calls.open.get_mut(&id).ok_or(Status::NotFound)?;
+    match open.messages.take() {
+        Some(_) => Ok(()),
+        None => cancel(state, id),
+    }
 }
 
 /// Returns the name of the cluster in a serialised `GrpcService`: field 1 of its field 1.
@@ -188,37 +237,46 @@ pub(super) fn register(linker: &mut Linker<State>) -> wasmtime::Result<()> {
             name: Span { at: name, length: s },
             method: Span { at: method, length: m },
             metadata: Span { at: pairs, length: p },
-            message: Span { at: message, length: b },
+            message: Some(Span { at: message, length: b }),
             timeout_ms: ms,
         };
         grpc(guest, &call, out)
     });
-    function!(linker, "proxy_grpc_stream", |_guest,
-                                            _a: u32,
-                                            _b: u32,
-                                            _c: u32,
-                                            _d: u32,
-                                            _e: u32,
-                                            _f: u32,
-                                            _g: u32,
-                                            _h: u32,
-                                            _i: u32| {
-        Err(Status::Unimplemented.into())
+    streams(linker)?;
+    Ok(())
+}
+
+/// Registers functions of streams by gRPC.
+fn streams(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+    function!(linker, "proxy_grpc_stream", |guest,
+                                            at: u32,
+                                            n: u32,
+                                            name: u32,
+                                            s: u32,
+                                            method: u32,
+                                            m: u32,
+                                            pairs: u32,
+                                            p: u32,
+                                            out: u32| {
+        let call = GrpcCall {
+            service: Span { at, length: n },
+            name: Span { at: name, length: s },
+            method: Span { at: method, length: m },
+            metadata: Span { at: pairs, length: p },
+            message: None,
+            timeout_ms: 0,
+        };
+        grpc(guest, &call, out)
     });
-    function!(linker, "proxy_grpc_send", |_guest, _id: u32, _at: u32, _n: u32, _end: u32| {
-        Err(Status::Unimplemented.into())
+    function!(linker, "proxy_grpc_send", |guest, id: u32, at: u32, length: u32, end: u32| {
+        send(guest, id, Span { at, length }, end != 0)
     });
-    function!(linker, "proxy_grpc_cancel", |_guest, _id: u32| Err(Status::Unimplemented.into()));
-    function!(linker, "proxy_grpc_close", |_guest, _id: u32| Err(Status::Unimplemented.into()));
+    function!(linker, "proxy_grpc_cancel", |guest, id: u32| cancel(guest.state(), id));
+    function!(linker, "proxy_grpc_close", |guest, id: u32| close(guest.state(), id));
     function!(linker, "proxy_get_status", |guest, code: u32, data: u32, size: u32| {
-        let status = guest.state().grpc_status;
-        guest.write_u32(code, status)?;
-        guest.give(b"", Place { data, size })
+        let end = guest.state().grpc_end.clone();
+        guest.write_u32(code, end.code)?;
+        guest.give(&end.message, Place { data, size })
     });
-    function!(
-        linker,
-        "proxy_call_foreign_function",
-        |_guest, _name: u32, _n: u32, _at: u32, _m: u32, _data: u32, _size: u32| Err(Status::NotFound.into())
-    );
     Ok(())
 }

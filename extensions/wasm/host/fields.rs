@@ -21,11 +21,13 @@ const CONNECTION_FIELDS: [&str; 6] =
 
 /// A list of fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Map {
+pub(crate) enum Map {
     Request,
     RequestTrailers,
     Response,
     ResponseTrailers,
+    GrpcInitial,
+    GrpcTrailing,
     CallHeaders,
     CallTrailers,
 }
@@ -37,6 +39,8 @@ impl Map {
             1 => Map::RequestTrailers,
             2 => Map::Response,
             3 => Map::ResponseTrailers,
+            4 => Map::GrpcInitial,
+            5 => Map::GrpcTrailing,
             6 => Map::CallHeaders,
             7 => Map::CallTrailers,
             _ => return Err(Status::BadArgument),
@@ -45,7 +49,7 @@ impl Map {
 }
 
 /// A change of a field.
-enum Change<'v> {
+pub(crate) enum Change<'v> {
     Add(&'v [u8]),
     Replace(&'v [u8]),
     Remove,
@@ -57,9 +61,11 @@ fn all(map: Map, state: &State) -> Result<Pairs, Status> {
         state.answer.as_ref().map(|answer| pick(answer).clone()).ok_or(Status::BadArgument)
     };
     match map {
+        Map::GrpcInitial => state.metadata[0].clone().ok_or(Status::BadArgument),
+        Map::GrpcTrailing => state.metadata[1].clone().ok_or(Status::BadArgument),
         Map::CallHeaders => answered(|answer| &answer.headers),
         Map::CallTrailers => answered(|answer| &answer.trailers),
-        _ => current::with(state.effective, |current| of_message(map, current))
+        _ => current::with_http(state.effective, |current| of_message(map, current))
             .flatten()
             .ok_or(Status::BadArgument),
     }
@@ -107,7 +113,7 @@ fn pseudo(ctx: &Context) -> [(&'static str, &[u8]); 4] {
 fn value(map: Map, name: &[u8], state: &State) -> Result<Option<Vec<u8>>, Status> {
     let is_plain = !name.starts_with(b":") && !name.eq_ignore_ascii_case(b"host");
     if is_plain && matches!(map, Map::Request | Map::Response) {
-        let found = current::with(state.effective, |current| match map {
+        let found = current::with_http(state.effective, |current| match map {
             Map::Request => Some(current.ctx.request.headers.find(name).map(<[u8]>::to_vec)),
             _ if current.hook.has_response() => {
                 Some(current.ctx.response.headers.find(name).map(<[u8]>::to_vec))
@@ -126,7 +132,7 @@ pub(crate) fn is_sound(name: &str, value: &[u8]) -> bool {
 }
 
 /// Changes a field. A change that is not permitted has no effect and is counted: SDKs abort at an error.
-fn change(map: Map, name: &[u8], change: &Change<'_>, state: &mut State) -> Result<(), Status> {
+pub(crate) fn change(map: Map, name: &[u8], change: &Change<'_>, state: &mut State) -> Result<(), Status> {
     let name = String::from_utf8(name.to_ascii_lowercase()).map_err(|_| Status::BadArgument)?;
     let value = match change {
         Change::Add(value) | Change::Replace(value) => value,
@@ -138,7 +144,7 @@ fn change(map: Map, name: &[u8], change: &Change<'_>, state: &mut State) -> Resu
     let effective = state.effective;
     let Some(stream) = state.streams.get_mut(&effective) else { return Err(Status::BadArgument) };
     let mut claims = std::mem::take(&mut stream.claims);
-    let changed = current::with(effective, |current| match map {
+    let changed = current::with_http(effective, |current| match map {
         Map::Request => request(&name, change, current, &mut claims),
         Map::Response if current.hook.has_response() => response(&name, change, current),
         Map::RequestTrailers if current.hook == Hook::RequestTrailers => trailers(&name, change, current),
@@ -153,7 +159,7 @@ fn change(map: Map, name: &[u8], change: &Change<'_>, state: &mut State) -> Resu
 }
 
 /// Returns true if a field is neither a part of the framing nor of the connection.
-fn may_change(name: &str) -> bool {
+pub(crate) fn may_change(name: &str) -> bool {
     is_name(name) && !frames(name) && !CONNECTION_FIELDS.contains(&name)
 }
 
@@ -209,7 +215,7 @@ fn response(name: &str, change: &Change<'_>, current: &mut Current) -> Result<bo
     Ok(true)
 }
 
-fn trailers(name: &str, change: &Change<'_>, current: &mut Current) -> Result<bool, Status> {
+pub(crate) fn trailers(name: &str, change: &Change<'_>, current: &mut Current) -> Result<bool, Status> {
     if !may_change(name) {
         return Ok(false);
     }
@@ -218,7 +224,7 @@ fn trailers(name: &str, change: &Change<'_>, current: &mut Current) -> Result<bo
     Ok(true)
 }
 
-fn apply(name: &str, change: &Change<'_>, headers: &mut Headers) -> Result<(), Status> {
+pub(crate) fn apply(name: &str, change: &Change<'_>, headers: &mut Headers) -> Result<(), Status> {
     if !matches!(change, Change::Remove) && (headers.len() >= FIELDS_MAX || headers.memory() >= FIELDS_BYTES)
     {
         return Err(Status::BadArgument);
@@ -234,7 +240,7 @@ fn apply(name: &str, change: &Change<'_>, headers: &mut Headers) -> Result<(), S
     Ok(())
 }
 
-fn set_pseudo(name: &str, value: &[u8], ctx: &mut Context) -> Result<bool, Status> {
+pub(crate) fn set_pseudo(name: &str, value: &[u8], ctx: &mut Context) -> Result<bool, Status> {
     match name {
         ":path" => {
             let is_target =
@@ -269,7 +275,7 @@ fn set_pseudo(name: &str, value: &[u8], ctx: &mut Context) -> Result<bool, Statu
 }
 
 /// Sets the status. One with a body cannot become one without, nor the reverse.
-fn set_status(value: &[u8], ctx: &mut Context) -> Result<bool, Status> {
+pub(crate) fn set_status(value: &[u8], ctx: &mut Context) -> Result<bool, Status> {
     let status = std::str::from_utf8(value).ok().and_then(|text| text.parse::<u16>().ok());
     let status = status.filter(|status| (200..=599).contains(status)).ok_or(Status::BadArgument)?;
     let is_empty = |status: u16| matches!(status, 204 | 205 | 304);

@@ -27,7 +27,7 @@ pub(crate) struct Span {
 }
 
 impl<'c> Guest<'c> {
-    pub(super) fn new(caller: Caller<'c, State>) -> Guest<'c> {
+    pub(crate) fn new(caller: Caller<'c, State>) -> Guest<'c> {
         Guest(caller)
     }
 

@@ -1,4 +1,4 @@
-//! The functions that the host gives to modules.
+//! The functions that the host gives to modules. Those of the handler ABI are in `handler`.
 //!
 //! | module | functions |
 //! |---|---|
@@ -6,7 +6,8 @@
 //! | `fields` | `proxy_…_header_map_…` |
 //! | `buffers` | `proxy_…_buffer_…`, the configurations |
 //! | `streams` | continuing, closing, responding, contexts |
-//! | `calls` | `proxy_http_call` |
+//! | `calls` | `proxy_http_call`, `proxy_grpc_…` |
+//! | `foreign` | functions of Envoy by name |
 //! | `shared` | shared data and queues |
 //! | `metrics` | metrics |
 //! | `properties` | properties |
@@ -15,18 +16,20 @@
 
 mod buffers;
 mod calls;
-mod fields;
+pub(crate) mod fields;
+mod foreign;
 pub(crate) mod guest;
 mod metrics;
 mod pairs;
 mod properties;
 mod shared;
 mod streams;
-mod system;
+pub(crate) mod system;
 mod wasi;
 
 use wasmtime::{Caller, Engine, Linker, Module};
 
+use crate::handler::functions;
 use crate::outline::Abi;
 use crate::shared_data::Refusal;
 use crate::state::State;
@@ -40,6 +43,7 @@ pub(crate) use pairs::encode;
 pub(crate) enum Status {
     NotFound = 1,
     BadArgument = 2,
+    SerializationFailure = 3,
     InvalidMemoryAccess = 6,
     Empty = 7,
     CasMismatch = 8,
@@ -154,10 +158,11 @@ const FUNCTIONS: &[&str] = &[
     "proxy_call_foreign_function",
 ];
 
-/// Returns true if the host has a function that a module imports.
-pub(crate) fn provides(module: &str, name: &str) -> bool {
+/// Returns true if the host has a function that a module of this ABI imports.
+pub(crate) fn provides(abi: Abi, module: &str, name: &str) -> bool {
     match module {
-        "env" => FUNCTIONS.contains(&name),
+        "env" => abi != Abi::HttpHandler && FUNCTIONS.contains(&name),
+        functions::MODULE => abi == Abi::HttpHandler && functions::FUNCTIONS.contains(&name),
         // Functions without an effect are stubs.
         "wasi_snapshot_preview1" | "wasi_unstable" => true,
         _ => false,
@@ -170,14 +175,19 @@ pub(crate) fn provides(module: &str, name: &str) -> bool {
 /// Returns an error if the module imports something that is not a function.
 pub(crate) fn linker(engine: &Engine, module: &Module, abi: Abi) -> wasmtime::Result<Linker<State>> {
     let mut linker = Linker::new(engine);
+    wasi::register(&mut linker, module)?;
+    if abi == Abi::HttpHandler {
+        functions::register(&mut linker)?;
+        return Ok(linker);
+    }
     system::register(&mut linker)?;
     fields::register(&mut linker, abi)?;
     buffers::register(&mut linker)?;
     streams::register(&mut linker)?;
     calls::register(&mut linker)?;
+    foreign::register(&mut linker)?;
     shared::register(&mut linker)?;
     metrics::register(&mut linker)?;
     properties::register(&mut linker)?;
-    wasi::register(&mut linker, module)?;
     Ok(linker)
 }

@@ -46,6 +46,7 @@ fn property(segments: &[&[u8]], state: &State) -> Option<Vec<u8>> {
 
 fn of_exchange(segments: &[&[u8]], current: &Current) -> Option<Vec<u8>> {
     match segments {
+        [b"request" | b"response", ..] if current.hook.is_tcp() => None,
         [b"request", rest @ ..] => of_request(rest, current),
         [b"response", rest @ ..] if current.hook.has_response() => of_response(rest, current),
         [b"source" | b"destination" | b"connection", ..] => of_connection(segments, current),

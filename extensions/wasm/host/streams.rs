@@ -20,10 +20,10 @@ fn stream<'s>(guest: &'s mut Guest<'_>) -> Result<&'s mut Stream, Status> {
 fn resume(guest: &mut Guest<'_>, kind: u32) -> Outcome {
     let stream = stream(guest)?;
     match kind {
-        0 => stream.is_request_resumed = true,
-        1 => stream.is_response_resumed = true,
-        // Those of TCP.
-        _ => return Err(Status::Unimplemented.into()),
+        // 2 and 3 are the directions of a session over TCP.
+        0 | 2 => stream.is_request_resumed = true,
+        1 | 3 => stream.is_response_resumed = true,
+        _ => return Err(Status::BadArgument.into()),
     }
     stream.wake();
     Ok(())
@@ -63,8 +63,8 @@ pub(super) fn register(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     function!(linker, "proxy_continue_request", |guest| resume(guest, 0));
     function!(linker, "proxy_continue_response", |guest| resume(guest, 1));
     function!(linker, "proxy_close_stream", |guest, kind: u32| {
-        if kind > 1 {
-            return Err(Status::Unimplemented.into());
+        if kind > 3 {
+            return Err(Status::BadArgument.into());
         }
         let stream = stream(guest)?;
         stream.is_closed = true;

@@ -10,10 +10,10 @@ use crate::state::State;
 
 /// The most lines that one callback logs, and the longest line: a module in a loop must not fill the log.
 const LINES_MAX: usize = 100;
-pub(super) const LINE_BYTES: usize = 16 << 10;
+pub(crate) const LINE_BYTES: usize = 16 << 10;
 
 /// Writes a line to the error log.
-pub(super) fn log(state: &mut State, level: u32, line: &[u8]) {
+pub(crate) fn log(state: &mut State, level: u32, line: &[u8]) {
     state.lines += 1;
     if state.lines > LINES_MAX {
         if state.lines == LINES_MAX + 1 {
@@ -33,7 +33,7 @@ pub(super) fn log(state: &mut State, level: u32, line: &[u8]) {
 }
 
 /// The level of the error log, as the ABI numbers it.
-fn log_level() -> u32 {
+pub(crate) fn log_level() -> u32 {
     use tracing::level_filters::LevelFilter;
     let level = LevelFilter::current();
     let levels = [LevelFilter::TRACE, LevelFilter::DEBUG, LevelFilter::INFO, LevelFilter::WARN];

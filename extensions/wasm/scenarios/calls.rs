@@ -10,7 +10,7 @@ use sigma_plugin_kit::tallies::Families;
 use super::{World, sent, status, text_at};
 
 /// The fields of a call: `:method` GET, `:path` /check, `:authority` auth.
-fn call_fields() -> (String, usize) {
+pub(super) fn call_fields() -> (String, usize) {
     let pairs = [(":method", "GET"), (":path", "/check"), (":authority", "auth")];
     let bytes = crate::host::encode(pairs.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())));
     (text_at(2048, std::str::from_utf8(&bytes).unwrap()), bytes.len())
@@ -189,4 +189,114 @@ fn a_request_waits_for_a_call_by_grpc() {
     assert_eq!(streams, ["/pack.Svc/Check ping"]);
     // There is no response: the status is 14.
     assert_eq!(run(), (514, None));
+}
+
+/// The service `auth`, method `/pack.Svc/Check`, in the memory.
+const SERVICE: &str = r#"
+    (data (i32.const 1024) "authpack.SvcCheckabx-headx-trailx-userx-byegrpc-status")
+    (global $stream (mut i32) (i32.const 0))
+    (func $open (result i32)
+        (call $grpc_stream (i32.const 1024) (i32.const 4) (i32.const 1028) (i32.const 8) (i32.const 1036) (i32.const 5)
+            (i32.const 0) (i32.const 0) (i32.const 16)))
+"#;
+
+#[test]
+fn streams_by_grpc_carry_messages_both_ways() {
+    let world = World::new(&json!({}));
+    world.services.0.echoes.set(true);
+    // Sends `a`, and `b` when `a` has come back.
+    let module = format!(
+        r#"{SERVICE}
+        (func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32)
+            (global.set $stream (local.get 0))
+            (if (call $open) (then unreachable))
+            (if (call $grpc_send (i32.load (i32.const 16)) (i32.const 1041) (i32.const 1) (i32.const 0)) (then unreachable))
+            (i32.const 1))
+        (func $copy (param $map i32) (param $name i32) (param $n i32)
+            (if (call $get_field (local.get $map) (local.get $name) (local.get $n) (i32.const 8) (i32.const 12))
+                (then unreachable))
+            (drop (call $set_field (i32.const 0) (local.get $name) (local.get $n) (call $value) (call $length))))
+        (func (export "proxy_on_grpc_receive_initial_metadata") (param i32 i32 i32)
+            (call $copy (i32.const 4) (i32.const 1043) (i32.const 6)))
+        (func (export "proxy_on_grpc_receive") (param i32 i32 i32)
+            (drop (call $get_buffer (i32.const 5) (i32.const 0) (i32.const 9) (i32.const 8) (i32.const 12)))
+            (drop (call $add_field (i32.const 0) (i32.const 1056) (i32.const 6) (call $value) (call $length)))
+            (if (i32.eq (i32.load8_u (call $value)) (i32.const 97)) (then
+                (if (call $grpc_send (local.get 1) (i32.const 1042) (i32.const 1) (i32.const 1)) (then unreachable))
+                ;; This side has ended.
+                (if (i32.ne (call $grpc_send (local.get 1) (i32.const 1042) (i32.const 1) (i32.const 1)) (i32.const 2))
+                    (then unreachable)))))
+        (func (export "proxy_on_grpc_receive_trailing_metadata") (param i32 i32 i32)
+            (call $copy (i32.const 5) (i32.const 1049) (i32.const 7)))
+        (func (export "proxy_on_grpc_close") (param i32 i32 i32)
+            (if (i32.ne (local.get 2) (i32.const 7)) (then unreachable))
+            (drop (call $get_status (i32.const 20) (i32.const 8) (i32.const 12)))
+            (drop (call $set_field (i32.const 0) (i32.const 1062) (i32.const 5) (call $value) (call $length)))
+            (drop (call $continue (i32.const 0))))"#
+    );
+    let target = json!({"uri": "http://127.0.0.1:1", "grpc": true});
+    let entry = world.plugin(&module, json!({"upstreams": {"auth": target}}));
+    for _ in 0..3 {
+        let mut ctx = world.request("GET / HTTP/1.1\nHost: x");
+        assert_eq!(status(world.access(&entry, &mut ctx, b"").as_ref()), 0);
+        let fields = ["x-head", "x-user", "x-trail", "x-bye"].map(|name| sent(&ctx, name));
+        assert_eq!(fields, ["1", "a", "1", "bye"].map(|value| Some(value.to_owned())));
+        world.log(&entry, &mut ctx);
+    }
+    assert_eq!(world.services.0.streams.borrow().len(), 6);
+    assert_eq!(world.events("aborted"), 0);
+}
+
+#[test]
+fn streams_by_grpc_end_with_their_exchange() {
+    let world = World::new(&json!({}));
+    world.services.0.echoes.set(true);
+    // A cancelled stream is gone; without an end there are as many as allowed, and no more.
+    let module = format!(
+        r#"{SERVICE}
+        (func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32)
+            (if (call $open) (then unreachable))
+            (if (call $grpc_cancel (i32.load (i32.const 16))) (then unreachable))
+            (if (i32.ne (call $grpc_cancel (i32.load (i32.const 16))) (i32.const 1)) (then unreachable))
+            (if (i32.ne (call $grpc_close (i32.load (i32.const 16))) (i32.const 1)) (then unreachable))
+            (if (call $open) (then unreachable))
+            (if (call $open) (then unreachable))
+            (if (i32.ne (call $open) (i32.const 10)) (then unreachable))
+            (if (i32.ne (call $grpc_send (i32.const -1) (i32.const 0) (i32.const 1) (i32.const 0)) (i32.const 1))
+                (then unreachable))
+            (i32.const 0))"#
+    );
+    let target = json!({"uri": "http://127.0.0.1:1", "grpc": true});
+    let entry = world.plugin(&module, json!({"upstreams": {"auth": target}}));
+    for _ in 0..5 {
+        let mut ctx = world.request("GET / HTTP/1.1\nHost: x");
+        assert_eq!(status(world.access(&entry, &mut ctx, b"").as_ref()), 0);
+        world.log(&entry, &mut ctx);
+    }
+    assert_eq!(world.events("aborted"), 0);
+}
+
+#[test]
+fn foreign_functions_compress() {
+    let world = World::new(&json!({"body_bytes": 4096}));
+    let module = r#"
+        (data (i32.const 1024) "compressuncompressothera")
+        (func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32)
+            ;; 4000 zeros become few bytes, and 4000 zeros again.
+            (if (call $foreign (i32.const 1024) (i32.const 8) (i32.const 2048) (i32.const 4000) (i32.const 8) (i32.const 12))
+                (then unreachable))
+            (if (i32.gt_u (call $length) (i32.const 100)) (then unreachable))
+            (if (call $foreign (i32.const 1032) (i32.const 10) (call $value) (call $length) (i32.const 8) (i32.const 12))
+                (then unreachable))
+            (if (i32.ne (call $length) (i32.const 4000)) (then unreachable))
+            (if (i32.ne (call $foreign (i32.const 1032) (i32.const 10) (i32.const 1024) (i32.const 9) (i32.const 8)
+                    (i32.const 12)) (i32.const 3)) (then unreachable))
+            (if (i32.ne (call $foreign (i32.const 1042) (i32.const 5) (i32.const 0) (i32.const 0) (i32.const 8)
+                    (i32.const 12)) (i32.const 1)) (then unreachable))
+            (if (i32.ne (call $foreign (i32.const 1024) (i32.const 8) (i32.const 0) (i32.const 5000) (i32.const 8)
+                    (i32.const 12)) (i32.const 2)) (then unreachable))
+            (i32.const 0))"#;
+    let entry = world.plugin(module, json!({}));
+    let mut ctx = world.request("GET / HTTP/1.1\nHost: x");
+    assert_eq!(status(world.access(&entry, &mut ctx, b"").as_ref()), 0);
 }

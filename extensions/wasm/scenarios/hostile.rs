@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde_json::json;
 
-use super::{World, sent, status};
+use super::{Body, World, sent, status};
 
 /// Traps in the callback that the request's field `x-trap` names by its first letter: `l` loops, `u` traps, `r` recurses.
 const TRAPS: &str = r#"
@@ -245,4 +245,149 @@ fn fields_and_properties_are_bounded() {
         let entry = world.plugin(&module, json!({}));
         assert_eq!(run(&world, &entry, "").0, 0, "{call}");
     }
+}
+
+#[test]
+fn a_trap_in_each_callback_of_a_body() {
+    let callbacks = [
+        ("proxy_on_request_body", 3),
+        ("proxy_on_response_body", 3),
+        ("proxy_on_request_trailers", 2),
+        ("proxy_on_response_trailers", 2),
+    ];
+    for (callback, arguments) in callbacks {
+        let world = World::new(&json!({}));
+        let parameters = "i32 ".repeat(arguments);
+        let module = format!(r#"(func (export "{callback}") (param {parameters}) (result i32) unreachable)"#);
+        for (conf, expected) in
+            [(json!({}), Body::Cut(503)), (json!({"fail_open": true}), Body::Whole("ab".to_owned()))]
+        {
+            let entry = world.plugin(&module, conf);
+            let mut ctx = world.request("POST / HTTP/1.1\nHost: x\nContent-Length: 2");
+            assert_eq!(status(world.access(&entry, &mut ctx, b"").as_ref()), 0);
+            let filter = match callback.contains("request") {
+                true => world.request_filter(&entry, &mut ctx),
+                false => {
+                    world.respond(&entry, &mut ctx, 200, &[]);
+                    world.body_filter(&entry, &mut ctx)
+                }
+            };
+            let got = world.filtered(&mut *filter.unwrap(), &mut ctx, &["ab"], &[("x-a", "1")]).0;
+            assert_eq!(got, expected, "{callback}");
+            world.log(&entry, &mut ctx);
+        }
+        assert_eq!(world.events("aborted"), 2, "{callback}");
+    }
+}
+
+#[test]
+fn a_trap_in_each_callback_in_the_background() {
+    let (fields, length) = super::calls::call_fields();
+    let callbacks = [
+        ("proxy_on_tick", "i32", "(drop (call $set_tick (i32.const 1)))".to_owned(), 0),
+        (
+            "proxy_on_http_call_response",
+            "i32 i32 i32 i32 i32",
+            format!(
+                "(drop (call $call (i32.const 1024) (i32.const 1) (i32.const 2048) (i32.const {length}) (i32.const 0) \
+                 (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 500) (i32.const 16))) (return (i32.const 1))"
+            ),
+            503,
+        ),
+        (
+            "proxy_on_queue_ready",
+            "i32 i32",
+            "(drop (call $register (i32.const 1024) (i32.const 1) (i32.const 16))) \
+             (drop (call $enqueue (i32.load (i32.const 16)) (i32.const 0) (i32.const 1)))"
+                .to_owned(),
+            0,
+        ),
+    ];
+    for (callback, parameters, begin, expected) in callbacks {
+        let world = World::new(&json!({}));
+        let module = format!(
+            r#"{fields} (data (i32.const 1024) "s")
+            (func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32) {begin} (i32.const 0))
+            (func (export "{callback}") (param {parameters}) unreachable)"#
+        );
+        let entry = world.plugin(&module, json!({"upstreams": {"s": {"uri": "http://127.0.0.1:1"}}}));
+        // Each instance is aborted in its background, and requests are served by new ones.
+        for round in 1..4 {
+            assert_eq!(run(&world, &entry, "").0, expected, "{callback}");
+            world.wait_until(callback, || world.events("aborted") >= round);
+        }
+    }
+}
+
+#[test]
+fn callbacks_at_the_end_may_call_the_host() {
+    let (fields, length) = super::calls::call_fields();
+    let calls = format!(
+        "(drop (call $call (i32.const 1024) (i32.const 1) (i32.const 2048) (i32.const {length}) (i32.const 0) \
+         (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 500) (i32.const 16)))
+         (drop (call $continue (i32.const 0))) (drop (call $continue (i32.const 1))) (drop (call $done))
+         (drop (call $respond (i32.const 200) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0) \
+         (i32.const 0) (i32.const -1)))
+         (drop (call $set_field (i32.const 0) (i32.const 1024) (i32.const 1) (i32.const 1024) (i32.const 1)))
+         (drop (call $set_property (i32.const 1024) (i32.const 1) (i32.const 1024) (i32.const 1)))
+         (drop (call $effective (i32.const 1))) (drop (call $set_tick (i32.const 1))) (drop (call $done))"
+    );
+    for callback in ["proxy_on_done", "proxy_on_log", "proxy_on_delete"] {
+        let world = World::new(&json!({}));
+        let (kind, result) =
+            if callback == "proxy_on_done" { ("(result i32)", "(i32.const 1)") } else { ("", "") };
+        let module = format!(
+            r#"{fields} (data (i32.const 1024) "s")
+            (func (export "{callback}") (param i32) {kind} {calls} {result})"#
+        );
+        let entry = world.plugin(&module, json!({"upstreams": {"s": {"uri": "http://127.0.0.1:1"}}}));
+        for _ in 0..5 {
+            assert_eq!(run(&world, &entry, "").0, 0, "{callback}");
+        }
+        assert_eq!(world.events("aborted"), 0, "{callback}");
+        // The instance ends with its configuration, and its last callbacks do the same.
+        drop(entry);
+        let instances = world.local.part(crate::instances::Instances::default);
+        world.wait_until(callback, || instances.len() == 0);
+    }
+}
+
+#[test]
+fn lists_of_fields_are_bounded() {
+    let world = World::new(&json!({"call_ms": 5000, "memory_mib": 4}));
+    // Lists of `count` pairs with names `a` and no values. The status of the host is added to 200.
+    let check = |count: u32, written: u32, expected: u16| {
+        let module = format!(
+            r#"(func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32)
+                (local $at i32) (local $left i32)
+                (drop (memory.grow (i32.const 16)))
+                (i32.store (i32.const 131072) (i32.const {count}))
+                (local.set $at (i32.const 131076))
+                (local.set $left (i32.const {written}))
+                (loop $lengths
+                    (i32.store (local.get $at) (i32.const 1))
+                    (local.set $at (i32.add (local.get $at) (i32.const 8)))
+                    (local.set $left (i32.sub (local.get $left) (i32.const 1)))
+                    (br_if $lengths (local.get $left)))
+                (local.set $left (i32.const {written}))
+                (loop $texts
+                    (i32.store (local.get $at) (i32.const 97))
+                    (local.set $at (i32.add (local.get $at) (i32.const 3)))
+                    (local.set $left (i32.sub (local.get $left) (i32.const 1)))
+                    (br_if $texts (local.get $left)))
+                (drop (call $respond
+                    (i32.add (i32.const 200) (call $set_fields (i32.const 0) (i32.const 131072)
+                        (i32.sub (local.get $at) (i32.const 131072))))
+                    (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const -1)))
+                (i32.const 1))"#
+        );
+        let entry = world.plugin(&module, json!({}));
+        assert_eq!(run(&world, &entry, "").0, expected, "{count} {written}");
+    };
+    check(2, 2, 200);
+    check(999, 999, 200);
+    check(1001, 1001, 202);
+    check(1025, 1025, 202);
+    check(u32::MAX, 1, 202);
+    check(3, 2, 202);
 }

@@ -2,12 +2,13 @@
 
 mod bodies;
 mod calls;
+mod handlers;
 mod heads;
 mod hostile;
 mod loading;
 mod real;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use std::task::{self, Poll};
 use serde_json::{Value, json};
 use sigma_http::{Chunk, Fault, Frame, Headers};
 use sigma_plugin::outbound::{
-    Answer, Call, CallError, Calling, MessageStream, Outbound, StreamCall, StreamError,
+    Answer, Call, CallError, Calling, MessageStream, Metadata, Outbound, StreamCall, StreamError,
 };
 use sigma_plugin::{BodyFilter, Consumers, Context, Entry, Env, Local, Node, Reply, ResponseStep};
 use tokio::runtime::Runtime;
@@ -48,6 +49,17 @@ const PRELUDE: &str = r#"
         (func $call (param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32) (result i32)))
     (import "env" "proxy_grpc_call"
         (func $grpc (param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32) (result i32)))
+    (import "env" "proxy_register_shared_queue" (func $register (param i32 i32 i32) (result i32)))
+    (import "env" "proxy_enqueue_shared_queue" (func $enqueue (param i32 i32 i32) (result i32)))
+    (import "env" "proxy_done" (func $done (result i32)))
+    (import "env" "proxy_grpc_stream"
+        (func $grpc_stream (param i32 i32 i32 i32 i32 i32 i32 i32 i32) (result i32)))
+    (import "env" "proxy_grpc_send" (func $grpc_send (param i32 i32 i32 i32) (result i32)))
+    (import "env" "proxy_grpc_cancel" (func $grpc_cancel (param i32) (result i32)))
+    (import "env" "proxy_grpc_close" (func $grpc_close (param i32) (result i32)))
+    (import "env" "proxy_get_status" (func $get_status (param i32 i32 i32) (result i32)))
+    (import "env" "proxy_call_foreign_function"
+        (func $foreign (param i32 i32 i32 i32 i32 i32) (result i32)))
     (import "env" "proxy_send_local_response"
         (func $respond (param i32 i32 i32 i32 i32 i32 i32 i32) (result i32)))
     (memory (export "memory") 2)
@@ -85,6 +97,8 @@ struct Listed {
     messages: RefCell<VecDeque<Vec<u8>>>,
     /// Methods and messages of calls by gRPC.
     streams: RefCell<Vec<String>>,
+    /// Services with gRPC return each message, with metadata before and after them.
+    echoes: Cell<bool>,
 }
 
 /// A call by gRPC.
@@ -92,6 +106,9 @@ struct Stream {
     services: Services,
     method: String,
     has_answered: bool,
+    /// Messages that are returned, of a service that does so.
+    echoed: VecDeque<Vec<u8>>,
+    is_finished: bool,
 }
 
 impl MessageStream for Stream {
@@ -102,11 +119,36 @@ impl MessageStream for Stream {
     fn send(&mut self, message: &[u8]) {
         let called = format!("{} {}", self.method, message.escape_ascii());
         self.services.0.streams.borrow_mut().push(called);
+        self.echoed.push_back(message.to_vec());
     }
 
-    fn finish(&mut self) {}
+    fn finish(&mut self) {
+        self.is_finished = true;
+    }
+
+    fn metadata(&self) -> Metadata {
+        let fields = |name: &str| {
+            let mut headers = Headers::default();
+            headers.append(name, b"1");
+            headers.append("grpc-status", b"7");
+            headers.append("grpc-message", b"bye");
+            Some(headers)
+        };
+        let echoes = self.services.0.echoes.get();
+        Metadata {
+            initial: fields("X-Head").filter(|_| echoes),
+            trailing: fields("X-Trail").filter(|_| echoes && self.is_finished && self.echoed.is_empty()),
+        }
+    }
 
     fn poll_message(&mut self, _: &mut task::Context<'_>) -> Poll<Result<Option<Vec<u8>>, StreamError>> {
+        if self.services.0.echoes.get() {
+            return match self.echoed.pop_front() {
+                Some(message) => Poll::Ready(Ok(Some(message))),
+                None if self.is_finished => Poll::Ready(Ok(None)),
+                None => Poll::Pending,
+            };
+        }
         if std::mem::replace(&mut self.has_answered, true) {
             return Poll::Ready(Ok(None));
         }
@@ -126,7 +168,13 @@ impl Outbound for Services {
     }
 
     fn open_stream(&self, call: StreamCall) -> Box<dyn MessageStream> {
-        Box::new(Stream { services: self.clone(), method: call.target.into(), has_answered: false })
+        Box::new(Stream {
+            services: self.clone(),
+            method: call.target.into(),
+            has_answered: false,
+            echoed: VecDeque::new(),
+            is_finished: false,
+        })
     }
 
     fn kept(&self) -> Rc<dyn Outbound> {

@@ -1,4 +1,4 @@
-//! Modules that SDKs have built, and the filter of the tests of the whole program.
+//! Modules that SDKs have built, and the filters of the tests of the whole program.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,14 +12,17 @@ fn repository() -> PathBuf {
 }
 
 #[test]
-fn the_filter_of_the_program_is_current() {
+fn the_filters_of_the_program_are_current() {
     let folder = repository().join("crates/sigma/tests/servers/wasm");
-    let made = wat::parse_str(std::fs::read_to_string(folder.join("filter.wat")).unwrap()).unwrap();
-    let path = folder.join("filter.wasm");
-    if std::env::var_os("SIGMA_BLESS").is_some() {
-        std::fs::write(&path, &made).unwrap();
+    for name in ["filter", "tcp", "refuses"] {
+        let text = std::fs::read_to_string(folder.join(name).with_extension("wat")).unwrap();
+        let made = wat::parse_str(text).unwrap();
+        let path = folder.join(name).with_extension("wasm");
+        if std::env::var_os("SIGMA_BLESS").is_some() {
+            std::fs::write(&path, &made).unwrap();
+        }
+        assert!(std::fs::read(&path).is_ok_and(|bytes| bytes == made), "run this test with SIGMA_BLESS=1");
     }
-    assert!(std::fs::read(&path).is_ok_and(|bytes| bytes == made), "run this test with SIGMA_BLESS=1");
 }
 
 /// Builds a module with Go.
@@ -39,7 +42,7 @@ fn the_example_in_go_runs() {
     let shown = page.split("```go\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     assert!(source.contains(shown), "docs/wasm.md shows another filter than examples/wasm-go");
     let settings = json!({"memory_mib": 64, "start_ms": 60_000, "call_ms": 5000, "body_bytes": 1 << 20,
-        "pause_ms": 60_000});
+        "pause_ms": 60_000, "start_wait_ms": 600_000});
     let world = World::new(&settings);
     let module = build(&repository().join("examples/wasm-go"), &world.folder.path().join("go.wasm"));
     let entry = world.entry(&module, json!({"conf": {"greeting": "hello"}})).unwrap();

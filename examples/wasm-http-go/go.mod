@@ -1,0 +1,3 @@
+module example/handler
+
+go 1.24

@@ -1,0 +1,148 @@
+//! The call for a response.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::task::{self, Poll, ready};
+
+use sigma_buffer::held::{self, Held};
+use sigma_http::{BodyLength, Chunk, Fault, Frame};
+use sigma_plugin::{BodyFilter, Context, Frames, Reply, ResponseStep};
+use sigma_plugin_kit::fields::frames;
+
+use super::exchange::Exchange;
+use crate::current::{Hook, Parts};
+use crate::events::Event;
+use crate::filter::CUT;
+
+/// Handles the head. A response that the module has enabled for itself waits: its body follows, or is empty.
+pub(crate) fn head(exchange: &Rc<Exchange>, ctx: &mut Context) -> ResponseStep {
+    exchange.add_fields(ctx);
+    if !exchange.holds_response || ctx.has_response_body || exchange.is_over() {
+        return ResponseStep::Next;
+    }
+    match exchange.respond(Hook::ResponseBody, ctx, &mut Parts::open()) {
+        Ok(Some(body)) if !body.is_empty() => ResponseStep::Replace(Box::new(with_body(body, ctx))),
+        Ok(_) => ResponseStep::Next,
+        Err(_) if exchange.plugin.fail_open => {
+            exchange.count(Event::FailedOpen);
+            ResponseStep::Next
+        }
+        Err(_) => ResponseStep::Replace(Box::new(exchange.plugin.failure())),
+    }
+}
+
+/// Returns the response with a body, which it had not.
+fn with_body(body: Vec<u8>, ctx: &Context) -> Reply {
+    let mut reply = Reply::new(ctx.response.status).text(body);
+    reply.is_passed_on = true;
+    for (name, value) in ctx.response.headers.iter() {
+        if let Ok(name) = std::str::from_utf8(name)
+            && !frames(&name.to_ascii_lowercase())
+        {
+            reply = reply.header(name.to_owned(), value);
+        }
+    }
+    reply
+}
+
+/// Returns the filter of the body, if the response waits for the module.
+pub(crate) fn filter(exchange: &Rc<Exchange>, ctx: &Context) -> Option<Box<dyn BodyFilter>> {
+    if !exchange.holds_response || !ctx.has_response_body || exchange.is_over() {
+        return None;
+    }
+    Some(Box::new(Filter {
+        exchange: Rc::clone(exchange),
+        body: Vec::new(),
+        held: Held::default(),
+        out: VecDeque::new(),
+    }))
+}
+
+/// Reads the whole body, runs the module, and passes the body on.
+struct Filter {
+    exchange: Rc<Exchange>,
+    body: Vec<u8>,
+    held: Held,
+    /// The frames after the call.
+    out: VecDeque<Frame>,
+}
+
+impl Filter {
+    /// Keeps a part of the body.
+    fn keep(&mut self, data: &[u8], ctx: &mut Context) -> Result<(), Fault> {
+        let limit = self.exchange.plugin.vm_use.vm.settings.body_bytes;
+        if self.body.len() + data.len() > limit {
+            self.exchange.count(Event::TooLarge);
+            return Err(refuse(Reply::new(500).because("the module holds too large a body"), ctx));
+        }
+        if data.len() > held::body_room() {
+            return Err(refuse(Reply::new(503).because("the memory for bodies is full"), ctx));
+        }
+        self.body.extend_from_slice(data);
+        self.held.set(self.body.capacity());
+        Ok(())
+    }
+
+    /// Runs the module at the end of the body.
+    fn run(&mut self, end: Frame, ctx: &mut Context) -> Result<(), Fault> {
+        let mut trailers = match end {
+            Frame::Trailers(trailers) => Some(trailers),
+            _ => None,
+        };
+        if self.exchange.has_trailers {
+            trailers.get_or_insert_default();
+        }
+        let body = std::mem::take(&mut self.body);
+        let mut parts = Parts { body, trailers, ..Parts::open() };
+        let body = match self.exchange.respond(Hook::ResponseBody, ctx, &mut parts) {
+            Ok(written) => written.unwrap_or(parts.body),
+            Err(_) if self.exchange.plugin.fail_open => {
+                self.exchange.count(Event::FailedOpen);
+                parts.body
+            }
+            Err(_) => return Err(refuse(self.exchange.plugin.failure(), ctx)),
+        };
+        let mut taken = 0;
+        while let Some(piece) = Chunk::next_of(&body, &mut taken) {
+            self.out.push_back(Frame::Data(piece));
+        }
+        self.held.set(0);
+        let trailers = parts.trailers.filter(|trailers| !trailers.is_empty());
+        self.out.push_back(trailers.map_or(Frame::End, Frame::Trailers));
+        Ok(())
+    }
+}
+
+/// Makes `reply` the response; the fault cuts the body.
+fn refuse(reply: Reply, ctx: &mut Context) -> Fault {
+    let reply = if reply.body.is_none() { reply.text(Vec::new()) } else { reply };
+    ctx.instead = Some(Box::new(reply));
+    CUT
+}
+
+impl BodyFilter for Filter {
+    fn length(&self, _: BodyLength) -> BodyLength {
+        BodyLength::Streamed
+    }
+
+    fn holds_head(&self) -> bool {
+        true
+    }
+
+    fn poll_frame(
+        &mut self,
+        input: &mut dyn Frames,
+        ctx: &mut Context,
+        task: &mut task::Context<'_>,
+    ) -> Poll<Result<Frame, Fault>> {
+        loop {
+            if let Some(frame) = self.out.pop_front() {
+                return Poll::Ready(Ok(frame));
+            }
+            match ready!(input.poll_frame(ctx, task))? {
+                Frame::Data(data) => self.keep(&data, ctx)?,
+                end => self.run(end, ctx)?,
+            }
+        }
+    }
+}
