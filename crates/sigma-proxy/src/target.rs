@@ -9,7 +9,7 @@ use sigma_net::Peer;
 use sigma_net::tls::is_server_name;
 use sigma_plugin::address::NodeAddr;
 use sigma_plugin::variables::host_name;
-use sigma_upstream::dial::{Dial, DialTls, Protocol};
+use sigma_upstream::dial::{Dial, DialTls, Owner, Protocol};
 use sigma_upstream::endpoint::{Address, Endpoint};
 use sigma_upstream::pool::{PoolLimits, Target};
 use sigma_wire::h2::SharedLimits;
@@ -30,10 +30,8 @@ pub(crate) struct Demands {
     pub(crate) protocol: Protocol,
     /// The name that the node is asked for over TLS; empty in cleartext.
     pub(crate) name: Box<str>,
-    /// The PROXY header in front; empty for none.
-    pub(crate) introduction: Box<[u8]>,
-    /// The client connection whose requests alone the connection serves; None for those of all.
-    pub(crate) owner: Option<u64>,
+    /// The client whose requests alone the connection serves.
+    pub(crate) owner: Owner<Box<[u8]>>,
 }
 
 impl Demands {
@@ -46,21 +44,25 @@ impl Demands {
             upgrade: false,
             protocol: upstream.config.scheme.into(),
             name,
-            introduction: introduction(upstream, origin),
-            owner: None,
+            owner: owner(upstream, origin, None),
         }
     }
 
-    /// The demands of a request to `upstream` that has its Host already.
-    pub(crate) fn of(request: &RequestHead, upstream: &Upstream, origin: Origin) -> Demands {
+    /// The demands of a request to `upstream` that has its Host already; `number` is that of a client connection that
+    /// needs connections of its own.
+    pub(crate) fn of(
+        request: &RequestHead,
+        upstream: &Upstream,
+        origin: Origin,
+        number: Option<u64>,
+    ) -> Demands {
         let mut demands = Demands {
             connect_ms: 0,
             link_ms: None,
             upgrade: false,
             protocol: upstream.config.scheme.into(),
             name: Box::default(),
-            introduction: introduction(upstream, origin),
-            owner: None,
+            owner: owner(upstream, origin, number),
         };
         if upstream.over_tls().is_some() {
             let host = request.headers.get(sigma_http::HeaderId::Host).unwrap_or_default();
@@ -78,13 +80,15 @@ pub(crate) fn node_addr(address: &Address) -> NodeAddr {
     }
 }
 
-/// Returns the PROXY header that nodes of `upstream` get for a client; empty for none.
-fn introduction(upstream: &Upstream, origin: Origin) -> Box<[u8]> {
+/// Returns the owner of connections to `upstream`: a PROXY header names the client to nodes.
+fn owner(upstream: &Upstream, origin: Origin, number: Option<u64>) -> Owner<Box<[u8]>> {
     let mut header = Vec::new();
-    if let Some(version) = upstream.config.proxy_protocol {
-        introduce(version, origin, &mut header);
+    match (upstream.config.proxy_protocol, number) {
+        (Some(version), _) => introduce(version, origin, &mut header),
+        (None, Some(number)) => return Owner::Numbered(number),
+        (None, None) => {}
     }
-    header.into()
+    Owner::Introduced(header.into())
 }
 
 /// Returns the connection to `endpoint` of `upstream` that fits `demands`.
@@ -118,8 +122,7 @@ pub(crate) fn target<'t>(
         link_ms: demands.link_ms,
         shared,
         tls,
-        introduction: &demands.introduction,
-        owner: demands.owner,
+        owner: demands.owner.as_ref(),
         linked: None,
     };
     let burst_ms = u64::from(snapshot.settings.timeouts.upstream_burst_ms);

@@ -52,12 +52,44 @@ pub struct Dial<'d> {
     pub shared: SharedLimits,
     /// The TLS settings of an encrypted connection.
     pub tls: Option<DialTls<'d>>,
-    /// Bytes before all others, such as a PROXY header; empty for none.
-    pub introduction: &'d [u8],
-    /// The client whose requests alone the connection serves; None for those of all.
-    pub owner: Option<u64>,
+    /// The client whose requests alone the connection serves.
+    pub owner: Owner<&'d [u8]>,
     /// Called when the transport is established, before TLS.
     pub linked: Option<Notice<'d>>,
+}
+
+/// The client that a connection belongs to. `B` are bytes, borrowed or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner<B> {
+    /// The client that these first bytes of the connection name, such as a PROXY header. Without bytes, all clients.
+    Introduced(B),
+    /// The client connection with this number, which logs in its connections to nodes.
+    Numbered(u64),
+}
+
+impl Owner<&'static [u8]> {
+    /// All clients.
+    pub const ALL: Owner<&'static [u8]> = Owner::Introduced(b"");
+}
+
+impl Owner<Box<[u8]>> {
+    /// Returns the same owner with borrowed bytes.
+    pub fn as_ref(&self) -> Owner<&[u8]> {
+        match self {
+            Owner::Introduced(bytes) => Owner::Introduced(bytes),
+            Owner::Numbered(number) => Owner::Numbered(*number),
+        }
+    }
+}
+
+impl Owner<&[u8]> {
+    /// Returns the same owner with bytes of its own.
+    pub(crate) fn to_owned(self) -> Owner<Box<[u8]>> {
+        match self {
+            Owner::Introduced(bytes) => Owner::Introduced(bytes.into()),
+            Owner::Numbered(number) => Owner::Numbered(number),
+        }
+    }
 }
 
 /// A one-time callback.
@@ -82,12 +114,12 @@ pub struct DialTls<'d> {
 impl Dial<'_> {
     /// Returns the settings alone, without the parts for one client.
     pub(crate) fn in_general(&self) -> Dial<'static> {
-        Dial { tls: None, introduction: b"", owner: None, linked: None, ..*self }
+        Dial { tls: None, owner: Owner::ALL, linked: None, ..*self }
     }
 
     /// Returns true if the connection belongs to one client.
     pub(crate) fn is_private(&self) -> bool {
-        self.owner.is_some() || !self.introduction.is_empty()
+        self.owner != Owner::ALL
     }
 
     /// Returns true if the node may choose a shared connection.
@@ -143,8 +175,10 @@ pub async fn reach(addr: &Address, dial: &Dial<'_>, deadline: &Deadline) -> Resu
             Address::Unix(path) => Stream::dial_unix(path).await,
         };
         let mut stream = connected.map_err(|error| refused(addr, &error))?;
-        if !dial.introduction.is_empty() {
-            stream.write_all(dial.introduction).await.map_err(|error| refused(addr, &error))?;
+        if let Owner::Introduced(bytes) = dial.owner
+            && !bytes.is_empty()
+        {
+            stream.write_all(bytes).await.map_err(|error| refused(addr, &error))?;
         }
         Ok(stream)
     };

@@ -12,7 +12,7 @@ use sigma_config::checks::Checks;
 use sigma_config::resources::{Balance, Node, Scheme};
 use sigma_http::h1::{HeadLimits, Tolerance};
 use sigma_upstream::balance::{Balancer, InFlight, Outcome, PickContext, Tried};
-use sigma_upstream::dial::{Dial, Protocol};
+use sigma_upstream::dial::{Dial, Owner, Protocol};
 use sigma_upstream::dns::Resolver;
 use sigma_upstream::endpoint::UpstreamCell;
 use sigma_upstream::feed::{Feed, NextNodes};
@@ -102,8 +102,7 @@ impl Worker {
                 link_ms: None,
                 shared,
                 tls: None,
-                introduction: b"",
-                owner: None,
+                owner: Owner::ALL,
                 linked: None,
             },
             limits: PoolLimits { size: 4, idle_timeout_ms: u64::MAX, burst_ms: 0, requests: 1000 },

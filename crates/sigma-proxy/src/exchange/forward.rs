@@ -367,12 +367,12 @@ impl Exchange<'_, '_> {
     /// Returns the demands of the current request on a connection.
     pub(super) fn demands(&self, plan: &Plan<'_>, node: &Endpoint, connect_ms: u64) -> Demands {
         let ctx = &self.scratch.ctx;
+        let number = self.down.owner(&ctx.request.headers);
         let demands = Demands {
             connect_ms,
             link_ms: plan.attempts.link_ms(node),
             upgrade: !self.scratch.upgrade.is_empty(),
-            owner: self.down.owner(&ctx.request.headers),
-            ..Demands::of(&ctx.request, plan.upstream(), *self.down.origin())
+            ..Demands::of(&ctx.request, plan.upstream(), *self.down.origin(), number)
         };
         if ctx.dubbo.is_some() { Demands { protocol: Protocol::Dubbo, ..demands } } else { demands }
     }

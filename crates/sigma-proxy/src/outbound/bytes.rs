@@ -8,6 +8,7 @@ use sigma_http::{Fault, FaultKind, Method};
 use sigma_net::{Deadline, deadline};
 use sigma_plugin::outbound::{BytesAnswer, BytesCall, BytesError, Missing};
 use sigma_upstream::balance::Outcome;
+use sigma_upstream::dial::Owner;
 use sigma_upstream::endpoint::Endpoint;
 use sigma_wire::Connection;
 
@@ -69,8 +70,7 @@ impl OutboundBytesCall<'_> {
             upgrade: false,
             protocol: upstream.config.scheme.into(),
             name: node.host.as_str().into(),
-            introduction: Box::default(),
-            owner: None,
+            owner: Owner::Introduced(Box::default()),
         };
         let target = target::target(&self.view.snapshot, upstream, node, &demands);
         let exchange = async |connection: &mut Connection| self.exchange(connection, upstream).await;

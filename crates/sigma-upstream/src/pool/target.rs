@@ -2,7 +2,7 @@
 
 use sigma_net::tls::ClientTls;
 
-use crate::dial::{Dial, DialTls, Protocol};
+use crate::dial::{Dial, DialTls, Owner, Protocol};
 use crate::endpoint::{Address, Endpoint};
 
 /// The limits of kept connections.
@@ -44,8 +44,7 @@ pub(super) struct Made {
     addr: Address,
     protocol: Protocol,
     tls: Option<(ClientTls, Box<str>)>,
-    introduction: Box<[u8]>,
-    owner: Option<u64>,
+    owner: Owner<Box<[u8]>>,
 }
 
 impl Made {
@@ -55,8 +54,7 @@ impl Made {
             addr: target.endpoint.addr.clone(),
             protocol: target.dial.protocol,
             tls,
-            introduction: target.dial.introduction.into(),
-            owner: target.dial.owner,
+            owner: target.dial.owner.to_owned(),
         }
     }
 
@@ -68,19 +66,18 @@ impl Made {
         };
         same_tls
             && self.protocol == target.dial.protocol
-            && *self.introduction == *target.dial.introduction
-            && self.owner == target.dial.owner
+            && self.owner.as_ref() == target.dial.owner
             && self.addr == target.endpoint.addr
     }
 
     /// Returns true if it belongs to one client.
     pub(super) fn is_private(&self) -> bool {
-        self.owner.is_some() || !self.introduction.is_empty()
+        self.owner.as_ref() != Owner::ALL
     }
 
     /// Returns the address and the dial settings, with the general part of `dial`.
     pub(super) fn redial<'m>(&'m self, dial: &Dial<'static>) -> (&'m Address, Dial<'m>) {
         let tls = self.tls.as_ref().map(|(client, name)| DialTls { client, name });
-        (&self.addr, Dial { tls, introduction: &self.introduction, owner: self.owner, ..*dial })
+        (&self.addr, Dial { tls, owner: self.owner.as_ref(), ..*dial })
     }
 }

@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 
 use super::*;
-use crate::dial::{Dial, Protocol};
+use crate::dial::{Dial, Owner, Protocol};
 use crate::endpoint::Address;
 use crate::health::Health;
 use crate::identity::EndpointIds;
@@ -54,8 +54,7 @@ fn target(endpoint: &Endpoint) -> Target<'_> {
         link_ms: None,
         shared,
         tls: None,
-        introduction: b"",
-        owner: None,
+        owner: Owner::ALL,
         linked: None,
     };
     Target { endpoint, dial, limits: LIMITS }
