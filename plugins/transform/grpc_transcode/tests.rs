@@ -275,6 +275,8 @@ fn invalid_requests_are_refused() {
     };
     let post = "POST / HTTP/1.1\nHost: h";
     check(json!({}), post, r#"{"color": "GREEN"}"#, "400");
+    check(json!({}), post, "{", "400");
+    check(json!({}), post, r#" {"name": "x"} y"#, "400");
     check(json!({"method": "None"}), post, "{}", "503");
     check(json!({"service": "p.T"}), post, "{}", "503");
     check(json!({"max_req_body_size": 1}), post, "{}", "413");

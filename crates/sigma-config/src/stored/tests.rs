@@ -20,8 +20,15 @@ use sigma_schema::validation::Unread;
 pub(crate) struct TestPlugins;
 
 /// The plugins of requests.
-const OF_REQUESTS: [&str; 6] =
-    ["cors", "key-auth", "limit-count", "consumer-restriction", "grpc-transcode", "traffic-split"];
+const OF_REQUESTS: [&str; 7] = [
+    "cors",
+    "key-auth",
+    "limit-count",
+    "consumer-restriction",
+    "grpc-transcode",
+    "traffic-split",
+    "redirect",
+];
 
 impl PluginSchemas for TestPlugins {
     fn names(&self) -> Vec<&str> {
