@@ -121,6 +121,7 @@ impl Translation<'_, '_> {
                 }
                 "tcp-request" if line.word(1) == "content" => self.rule(line, 2, scope),
                 "http-request" => self.rule(line, 1, scope),
+                "filter" if line.word(1) == "spoe" => self.agent(line, scope),
                 _ => {}
             }
         }
@@ -135,7 +136,7 @@ impl Translation<'_, '_> {
     }
 
     /// A redirect: the words after `redirect`.
-    pub(super) fn redirect(&mut self, line: &Line, words: Vec<String>, scope: &Scope) {
+    pub(super) fn redirect(&mut self, line: &Line, words: Vec<String>, scope: &mut Scope) {
         let (action, condition) = action::parts(&words);
         let expr = scope.acls.condition(condition, &scope.variables, self.input.access);
         match (expr, action::redirect(action, &scope.variables)) {
@@ -146,8 +147,17 @@ impl Translation<'_, '_> {
                 }
                 self.decide(line, scope, expr, target);
             }
+            // A temporary redirect may lead to a login.
+            (Err(reason), _) if !words.iter().any(|word| matches!(word.as_str(), "301" | "308")) => {
+                self.close(line, scope, &reason);
+            }
             (Err(reason), _) | (_, Err(reason)) => self.tell(line, Outcome::Missing, reason),
         }
+    }
+
+    /// Closes the routes that an agent of SPOE sees: many of them guard, as firewalls do.
+    pub(super) fn agent(&mut self, line: &Line, scope: &mut Scope) {
+        self.close(line, scope, "Agents of SPOE have no counterpart, and may guard.");
     }
 
     fn use_backend(&mut self, line: &Line, scope: &Scope) {

@@ -53,11 +53,11 @@ impl Translation<'_, '_> {
             | "set-priority-class"
             | "set-priority-offset"
             | "early-hint"
-            | "send-spoe-group"
             | "unset-var"
             | "set-bandwidth-limit" => {
                 self.tell(line, Outcome::Nothing, "It is without effect here.");
             }
+            "send-spoe-group" => self.agent(line, scope),
             "wait-for-body" => {
                 scope.effects.plugins.insert("proxy-control".to_owned(), json!({"request_buffering": true}));
                 self.tell(line, Outcome::Done, "");
@@ -177,7 +177,7 @@ impl Translation<'_, '_> {
         }
     }
 
-    fn close(&mut self, line: &Line, scope: &mut Scope, reason: &str) {
+    pub(super) fn close(&mut self, line: &Line, scope: &mut Scope, reason: &str) {
         self.tell(line, Outcome::Guard, format!("{reason} Later routes are closed."));
         scope.effects.closed.get_or_insert_with(|| reason.to_owned());
     }

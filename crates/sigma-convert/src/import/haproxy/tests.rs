@@ -63,6 +63,29 @@ fn unknown_guards_close_later_routes() {
 }
 
 #[test]
+fn agents_and_logins_without_a_counterpart_close_later_routes() {
+    for line in [
+        "filter spoe engine modsecurity config /etc/spoe.conf",
+        "http-request send-spoe-group e g",
+        "http-request redirect location /login if { lua.unknown }",
+        "redirect location /login unless { lua.session }",
+        "http-request set-var(txn.bad) lua.check\n http-request deny if { var(txn.bad) -m bool }",
+    ] {
+        let import = converted(&format!(
+            "frontend f\n mode http\n bind :80\n {line}\n default_backend b\nbackend b\n mode http\n server s 10.0.0.1:80\n"
+        ));
+        assert!(import.report.has_open_guards(), "{line}");
+        let desc = routes(&import)[0]["desc"].clone();
+        assert!(desc.as_str().is_some_and(|text| text.starts_with("closed: ")), "{line}");
+    }
+    let moved = "http-request redirect location /new code 301 if { lua.unknown }";
+    let import = converted(&format!(
+        "frontend f\n mode http\n bind :80\n {moved}\n default_backend b\nbackend b\n mode http\n server s 10.0.0.1:80\n"
+    ));
+    assert!(!import.report.has_open_guards());
+}
+
+#[test]
 fn users_become_basic_auth() {
     let import = converted(
         "userlist u\n user jo insecure-password password\nfrontend f\n mode http\n bind :80\n acl ok http_auth(u)\n \

@@ -10,6 +10,7 @@ use super::converter::Converter;
 use super::level::Level;
 use super::parse::Directive;
 use super::state::State;
+use super::{table, texts};
 
 /// Directives that guard access.
 pub(super) const GUARDS: &[&str] = &[
@@ -54,7 +55,39 @@ const CLOSED: &[&str] = &[
     "auth_spnego",
     "js_access",
     "perl_access",
+    "modsecurity",
 ];
+
+/// Parts of the names of directives of unknown modules that guard access.
+const GUARDING: &[&str] = &[
+    "auth",
+    "access",
+    "jwt",
+    "oidc",
+    "openid",
+    "saml",
+    "waf",
+    "naxsi",
+    "secrules",
+    "testcookie",
+    "captcha",
+    "deny",
+    "acl",
+    "firewall",
+    "protect",
+];
+
+/// Ends of the names of directives that only configure a guard.
+const CONFIGURING: &[&str] =
+    &["_file", "_zone", "_log", "_path", "_timeout", "_size", "_level", "_delay", "_cache"];
+
+/// Returns true if a directive without a conversion guards access, by its name.
+fn guards_by_name(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    !table::is_known(name)
+        && GUARDING.iter().any(|part| lower.contains(part))
+        && !CONFIGURING.iter().any(|end| lower.ends_with(end))
+}
 
 /// The guards of a location, or the reason for which it is closed.
 #[derive(Default)]
@@ -79,6 +112,14 @@ impl<'a> Converter<'a> {
                 continue;
             };
             self.guard(directive, Verdict::NotPossible, "it has no counterpart; its routes are closed");
+            guarded.closed = Some(directive.source());
+        }
+        for directive in level.all_names().into_iter().filter(|name| guards_by_name(name)) {
+            let Some(directive) = level.last(directive).filter(|directive| directive.arg(0) != "off") else {
+                continue;
+            };
+            let text = "this directive is unknown and may guard access; its routes are closed";
+            self.guard(directive, Verdict::NotPossible, text);
             guarded.closed = Some(directive.source());
         }
         let addresses = self.addresses(level, &mut guarded);
@@ -345,6 +386,7 @@ impl<'a> Converter<'a> {
             .ok_or("its rate cannot be read")?;
         let burst: u64 =
             option(limit, "burst").unwrap_or("0").parse().map_err(|_| "its burst is not a number")?;
+        self.check_key(definition, state, level)?;
         let status: u16 = level.text("limit_req_status").unwrap_or("503").parse().unwrap_or(503);
         let mut plugin = json!({"rate": per_second, "burst": burst, "rejected_code": status, "zone": zone});
         self.keyed(definition, state, level, &mut plugin);
@@ -362,6 +404,19 @@ impl<'a> Converter<'a> {
             plugin["dry_run"] = true.into();
         }
         Ok(plugin)
+    }
+
+    /// Checks that the key of a zone is known: nobody is limited by an empty one.
+    fn check_key(
+        &mut self,
+        definition: &Directive,
+        state: &State<'a>,
+        level: &Rc<Level<'a>>,
+    ) -> Result<(), String> {
+        match texts::doubtful(&mut self.variables, definition.arg(0), state, level) {
+            Some(name) => Err(format!("the variable ${name} of its zone has no counterpart")),
+            None => Ok(()),
+        }
     }
 
     /// The key of a zone; requests with an empty key are not counted.
@@ -407,6 +462,11 @@ impl<'a> Converter<'a> {
             guarded.closed = Some(limit.source());
             return;
         };
+        if let Err(reason) = self.check_key(definition, state, level) {
+            self.guard(limit, Verdict::NotPossible, format!("{reason}; the routes are closed"));
+            guarded.closed = Some(limit.source());
+            return;
+        }
         let status: u16 = level.text("limit_conn_status").unwrap_or("503").parse().unwrap_or(503);
         let mut plugin = json!({
             "conn": number, "burst": 0, "default_conn_delay": 0.1, "rejected_code": status, "zone": limit.arg(0),

@@ -43,6 +43,15 @@ impl<'a> Level<'a> {
         found.into_iter().map(|(_, directive)| directive).collect()
     }
 
+    /// Returns the names of the directives in this block and around it, sorted.
+    pub(super) fn all_names(&self) -> Vec<&'a str> {
+        let mut names: Vec<&str> = self.by_name.keys().copied().collect();
+        names.extend(self.parent.iter().flat_map(|parent| parent.all_names()));
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
     /// Returns the directive of the nearest level that has one.
     pub(super) fn last(&self, name: &str) -> Option<&'a Directive> {
         self.own(name).or_else(|| self.parent.as_ref().and_then(|parent| parent.last(name)))

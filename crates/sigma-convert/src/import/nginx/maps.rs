@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::report::Verdict;
 use super::converter::Converter;
+use super::level::Level;
 use super::parse::Directive;
 use super::pattern::Pattern;
 use super::texts::{self, Piece, matched, pieces};
@@ -71,6 +72,40 @@ impl<'a> Converter<'a> {
         text
     }
 
+    /// Remembers the variables that depend on others without a counterpart, through any number of maps.
+    pub(super) fn spread_doubt(&mut self, http: &Level<'a>) {
+        let blocks = http.own_all(&["map", "geo"]);
+        loop {
+            let before = self.variables.doubtful.len();
+            for block in &blocks {
+                let name = block.args.last().map_or("", |name| name.trim_start_matches('$'));
+                self.doubt(name, block);
+            }
+            if self.variables.doubtful.len() == before {
+                return;
+            }
+        }
+    }
+
+    fn doubt(&mut self, name: &str, block: &Directive) {
+        // The last argument is the variable itself.
+        let sources = block.args.iter().rev().skip(1);
+        let has_groups = |entry: &&Directive| entry.name.contains("?<") || entry.name.contains("?P<");
+        let values = block.children().iter().filter(|entry| !has_groups(entry)).flat_map(|entry| &entry.args);
+        let named = |piece| if let Piece::Variable(name) = piece { Some(name) } else { None };
+        let mut read = sources.chain(values).flat_map(|word| pieces(word).into_iter().filter_map(named));
+        let is_known = |name: &str| {
+            !texts::is_doubtful(&self.variables, name)
+                && (texts::global(&self.variables, name).is_some()
+                    // Groups of an expression, and variables that `set` writes.
+                    || name.bytes().all(|byte| byte.is_ascii_digit())
+                    || self.variables.written.iter().any(|written| written == name))
+        };
+        if read.any(|name| !is_known(name)) {
+            self.variables.doubtful.insert(name.to_owned());
+        }
+    }
+
     /// `map`.
     pub(super) fn map(&mut self, block: &'a Directive) {
         let name = block.arg(1).trim_start_matches('$').to_owned();
@@ -99,6 +134,7 @@ impl<'a> Converter<'a> {
                         value
                     }
                     Err(reason) => {
+                        self.variables.doubtful.insert(name.clone());
                         self.remark(entry, Verdict::NotPossible, format!("{reason}; the entry is left out"));
                         continue;
                     }
@@ -173,6 +209,7 @@ impl<'a> Converter<'a> {
             match entry.name.as_str() {
                 "default" => default.clone_from(&value),
                 "ranges" | "delete" | "proxy" | "proxy_recursive" | "include" => {
+                    self.variables.doubtful.insert(name.clone());
                     self.remark(entry, Verdict::NotPossible, "write the networks one by one");
                     continue;
                 }
@@ -181,6 +218,7 @@ impl<'a> Converter<'a> {
                     None => {
                         let text = "networks in a variable are possible with lengths of 8, 16, 24 and 32 alone: use \
                                     `vars` with `ipmatch` on the routes";
+                        self.variables.doubtful.insert(name.clone());
                         self.remark(entry, Verdict::NotPossible, text);
                         continue;
                     }

@@ -109,6 +109,7 @@ impl<'a> Converter<'a> {
                     _ => {}
                 }
             }
+            self.spread_doubt(&http);
             self.http_settings(&http);
             self.servers(&http);
             probes.extend(probes::probes(&http));

@@ -7,12 +7,13 @@ use serde_json::{Value, json};
 
 use super::super::decision::{Path, Target};
 use super::super::report::Verdict;
+use super::access::GUARDS;
 use super::converter::Converter;
 use super::level::Level;
 use super::parse::Directive;
 use super::pattern::{Known, Pattern, known_match};
 use super::state::{Captures, State};
-use super::texts::{Piece, pieces};
+use super::texts::{self, Piece, pieces};
 
 /// Directives of the rewrite module.
 pub(super) const REWRITES: &[&str] = &["set", "if", "rewrite", "return", "break"];
@@ -95,7 +96,12 @@ impl<'a> Converter<'a> {
 
     fn set(&mut self, directive: &'a Directive, level: &Rc<Level<'a>>, state: &mut State<'a>) {
         let text = self.text(directive, directive.arg(1), state, level);
-        state.sets.insert(directive.arg(0).trim_start_matches('$').to_owned(), text);
+        let name = directive.arg(0).trim_start_matches('$').to_owned();
+        match texts::doubtful(&mut self.variables, directive.arg(1), state, level) {
+            Some(_) => _ = state.doubtful.insert(name.clone()),
+            None => _ = state.doubtful.remove(&name),
+        }
+        state.sets.insert(name, text);
     }
 
     /// Handles a `rewrite`: the match is followed at once, the rest goes on.
@@ -341,9 +347,13 @@ impl<'a> Converter<'a> {
         state: &mut State<'a>,
     ) {
         let refuses = directive.children().iter().any(|child| {
-            matches!(child.name.as_str(), "deny" | "auth_basic")
-                || child.name == "return" && child.arg(0).starts_with('4')
+            // A temporary redirect may lead to a login.
+            let is_refusal =
+                child.arg(0).starts_with(['4', '5']) || matches!(child.arg(0), "302" | "303" | "307");
+            GUARDS.contains(&child.name.as_str()) || child.name == "return" && is_refusal
         });
+        let sets = directive.children().iter().filter(|child| child.name == "set");
+        state.doubtful.extend(sets.map(|set| set.arg(0).trim_start_matches('$').to_owned()));
         if refuses {
             let text = format!("{reason}; the routes behind it are closed");
             self.guard(directive, Verdict::NotPossible, text);
@@ -417,6 +427,18 @@ impl<'a> Converter<'a> {
     fn condition(&mut self, directive: &'a Directive, level: &Rc<Level<'a>>, state: &State<'a>) -> Condition {
         let words = words(directive);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        // A pattern may have `$` at its end.
+        let read: Vec<&str> = match words.as_slice() {
+            [variable, operator, _] if operator.contains('~') => vec![*variable],
+            [variable, _, value] => vec![*variable, *value],
+            [variable] => vec![*variable],
+            _ => Vec::new(),
+        };
+        let mut doubtful =
+            read.iter().filter_map(|word| texts::doubtful(&mut self.variables, word, state, level));
+        if let Some(name) = doubtful.next() {
+            return Condition::Unknown(format!("the variable ${name} has no counterpart"));
+        }
         match words.as_slice() {
             [variable] if variable.starts_with('$') => {
                 let text = self.text(directive, variable, state, level);

@@ -1,6 +1,6 @@
 //! Blocks `server`: addresses, names, certificates, and their order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use serde_json::{Map, Value, json};
@@ -245,6 +245,7 @@ impl<'a> Converter<'a> {
             args: None,
             is_moved: false,
             sets,
+            doubtful: BTreeSet::new(),
             captures: Captures::None,
             named: BTreeMap::new(),
             searches: 0,

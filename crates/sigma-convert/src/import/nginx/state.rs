@@ -1,6 +1,6 @@
 //! The state of a request while its rewrite directives are read: its URI, its variables and its conditions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use serde_json::Value;
@@ -56,6 +56,8 @@ pub(super) struct State<'a> {
     pub(super) is_moved: bool,
     /// Variables that `set` has set.
     pub(super) sets: BTreeMap<String, String>,
+    /// Variables whose value is not known here: a guard must not depend on them.
+    pub(super) doubtful: BTreeSet<String>,
     pub(super) captures: Captures,
     /// Named groups.
     pub(super) named: BTreeMap<String, String>,

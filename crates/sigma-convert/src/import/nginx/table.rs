@@ -366,6 +366,16 @@ pub(super) fn is_stock(path: &str) -> bool {
         || path.contains("/usr/share/nginx/modules/")
 }
 
+/// Returns true if a directive has a conversion, or a remark of its own.
+pub(super) fn is_known(name: &str) -> bool {
+    matches!(
+        name,
+        "include" | "mail" | "quic" | "http3" | "server" | "sticky" | "queue" | "split_clients" | "alias"
+    ) || [DONE, NO_EFFECT, GUARDS, HANDLERS].iter().any(|names| names.contains(&name))
+        || name.contains("_by_lua")
+        || ["brotli", "more_", "mirror"].iter().any(|start| name.starts_with(start))
+}
+
 impl Converter<'_> {
     /// Adds the remark of each directive that no other part has one for.
     pub(super) fn remarks(&mut self, directives: &[Directive]) {

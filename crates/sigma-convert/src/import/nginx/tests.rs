@@ -21,6 +21,73 @@ fn a_proxy() {
     assert_eq!(document["routes"][1]["uri"], "/a/*");
 }
 
+/// Returns whether the requests of a location are closed, at least those that a condition refuses.
+fn is_closed(http: &str, location: &str) -> bool {
+    let text = format!(
+        "http {{ {http} server {{ listen 80; location / {{ {location} proxy_pass http://127.0.0.1:9000; }} }} }}"
+    );
+    let document = document(&text);
+    let routes = document["routes"].as_array().expect("routes");
+    routes.iter().any(|route| route["desc"].as_str().is_some_and(|desc| desc.starts_with("closed: ")))
+}
+
+#[test]
+fn guards_without_a_counterpart_close_their_routes() {
+    for location in [
+        "modsecurity on;",
+        "auth_oidc on;",
+        "auth_jwt_require $valid;",
+        "auth_kerberos on;",
+        "access_by_njs check;",
+        "naxsi on;",
+        "SecRulesEnabled;",
+        "testcookie on;",
+        // Conditions on variables that are not known.
+        "if ($unknown = 1) { return 403; }",
+        "if ($unknown) { return 302 /login; }",
+        "if ($http_a = $unknown) { return 403; }",
+        "set_by_lua_block $x { return 1 } if ($x = 1) { return 403; }",
+        "set $x $unknown; if ($x = 1) { return 403; }",
+        "if ($unknown) { set $x 1; } if ($x = 1) { return 403; }",
+        "if ($ssl_client_v_remain = 0) { return 403; }",
+        "if ($geoip_country_code = CN) { return 403; }",
+        "if ($unknown) { deny all; }",
+    ] {
+        assert!(is_closed("", location), "{location}");
+    }
+    for http in [
+        "map $unknown $x { default 0; 1 1; }",
+        "map $http_a $x { default 0; b $unknown; }",
+        "map $http_a $x { default 0; ~(?=b)b 1; }",
+        "map $geoip_country_code $x { default 0; CN 1; }",
+        "map $y $x { default 0; 1 1; } map $unknown $y { default 0; 1 1; }",
+        "geo $x { default 0; 10.1.16.0/20 1; }",
+        "geo $x { default 0; ranges; 10.0.0.0-10.0.0.9 1; }",
+    ] {
+        assert!(is_closed(http, "if ($x) { return 403; }"), "{http}");
+        assert!(is_closed(http, "set $deny $x; if ($deny = 1) { return 403; }"), "{http}");
+    }
+    assert!(is_closed("limit_req_zone $unknown zone=z:1m rate=1r/s;", "limit_req zone=z;"));
+    assert!(is_closed("limit_conn_zone $unknown zone=z:1m;", "limit_conn z 1;"));
+}
+
+#[test]
+fn known_guards_and_other_unknown_directives_close_no_route() {
+    for (http, location) in [
+        ("", "unknown_module on;"),
+        ("auth_basic_user_file /users;", "access_log off;"),
+        ("", "modsecurity off;"),
+        ("", "if ($unknown) { return 301 /new; }"),
+        ("", "if ($http_a = b) { return 403; }"),
+        ("", "set $x 0; if ($http_a = b) { set $x 1; } if ($x = 1) { return 403; }"),
+        ("map $http_a $x { default 0; ~^(?<group>.)b $group; }", "if ($x) { return 403; }"),
+        ("geo $x { default 0; 10.0.0.0/8 1; }", "if ($x) { return 403; }"),
+        ("limit_req_zone $binary_remote_addr zone=z:1m rate=1r/s;", "limit_req zone=z;"),
+    ] {
+        assert!(!is_closed(http, location), "{http} {location}");
+    }
+}
+
 #[test]
 fn the_corpus_of_files() {
     testing::corpus(Format::Nginx, "nginx", "conf");

@@ -1,6 +1,6 @@
 //! Texts with variables, and the variables themselves.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
@@ -123,6 +123,8 @@ pub(super) struct Variables {
     pub(super) read_globally: Vec<String>,
     /// Names that some `set` writes.
     pub(super) written: Vec<String>,
+    /// Names whose definition is not converted as a whole: a guard must not depend on them.
+    pub(super) doubtful: BTreeSet<String>,
 }
 
 impl Variables {
@@ -244,6 +246,26 @@ pub(super) fn text(
         }
     }
     (made, unknown)
+}
+
+/// Returns the first variable of a text whose value is not known here: it has no counterpart, or was made of one without.
+pub(super) fn doubtful(
+    variables: &mut Variables,
+    source: &str,
+    state: &State<'_>,
+    level: &Level<'_>,
+) -> Option<String> {
+    let named = |piece| if let Piece::Variable(name) = piece { Some(name) } else { None };
+    pieces(source).into_iter().filter_map(named).find_map(|name| {
+        let is_unknown = !state.sets.contains_key(name)
+            && (is_doubtful(variables, name) || variable(variables, name, state, level).is_none());
+        (is_unknown || state.doubtful.contains(name)).then(|| name.to_owned())
+    })
+}
+
+/// Returns true if a variable of the whole configuration has another value here, or none without further settings.
+pub(super) fn is_doubtful(variables: &Variables, name: &str) -> bool {
+    variables.doubtful.contains(name) || EMPTY.contains(&name) || name.starts_with("geoip")
 }
 
 fn variable(variables: &mut Variables, name: &str, state: &State<'_>, level: &Level<'_>) -> Option<String> {
