@@ -20,6 +20,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sigma_http::Method;
+use sigma_plugin::credentials::Credential;
 use sigma_plugin::descriptor::InlineUpstream;
 use sigma_plugin::outbound::Service;
 use sigma_plugin::{
@@ -41,6 +42,7 @@ pub(crate) static OAUTH2_LOGIN: Descriptor = Descriptor {
     name: NAME,
     priority: 2415,
     example: EXAMPLE,
+    credentials: Some(|_| vec![Credential::argument("code")]),
     identifies: true,
     guards: true,
     phases: PhaseSet::of(&[Phase::Rewrite]),

@@ -34,6 +34,15 @@ fn configurations() {
     assert_eq!(warned("oauth2-login", PluginScope::Http, &open), ["token_url", "ssl_verify"]);
 }
 
+/// The code of a login, which its browser brings back in the query, is no matter of logs.
+#[test]
+fn codes_are_credentials() {
+    let made = entry("oauth2-login", conf(&json!({}))).unwrap();
+    let all = [std::sync::Arc::new(made.credentials.clone())];
+    let shown = sigma_plugin::credentials::Masks::new(&all).target(b"/back?code=secret&state=1").into_owned();
+    assert_eq!(shown, b"/back?code=***&state=1");
+}
+
 #[test]
 fn browsers_without_a_session_are_sent_to_the_provider() {
     let check = |provider: &str, start: &str, parts: &[&str], end: &str| {
