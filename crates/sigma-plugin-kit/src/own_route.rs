@@ -1,7 +1,7 @@
 //! Responses from another route of this gateway, for error pages and fallbacks.
 
 use sigma_http::{HeaderId, Headers, Method};
-use sigma_plugin::outbound::{Answer, Call, GATEWAY_INTERNAL};
+use sigma_plugin::outbound::{Answer, Call, GATEWAY, GATEWAY_INTERNAL};
 use sigma_plugin::{Context, Reply};
 
 use crate::fields::frames;
@@ -35,8 +35,10 @@ pub fn request(ctx: &Context, target: Vec<u8>) -> Call {
 }
 
 fn call(ctx: &Context, target: Vec<u8>, method: Method, headers: Headers, body: Option<Vec<u8>>) -> Call {
+    // A value of the client's in the target must not lead out of the folder in front of it to an internal route.
+    let upstream = if has_dot_segment(&target) { GATEWAY } else { GATEWAY_INTERNAL };
     Call {
-        upstream: GATEWAY_INTERNAL.into(),
+        upstream: upstream.into(),
         method,
         target,
         host: String::from_utf8_lossy(ctx.request.authority()).into(),
@@ -46,6 +48,16 @@ fn call(ctx: &Context, target: Vec<u8>, method: Method, headers: Headers, body: 
         timeout_ms: TIMEOUT_MS,
         limit: MOST_BODY_BYTES,
     }
+}
+
+/// Returns true if a path leads to another folder than its text says.
+fn has_dot_segment(target: &[u8]) -> bool {
+    let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
+    path.split(|byte| matches!(byte, b'/' | b'\\')).any(|segment| {
+        let plain = segment.to_ascii_lowercase();
+        let plain = String::from_utf8_lossy(&plain).replace("%2e", ".");
+        matches!(plain.split(';').next(), Some("." | ".."))
+    })
 }
 
 /// The fields of the request, without those that frame it. The response is not encoded, as its plugins come later.
@@ -83,4 +95,23 @@ pub fn reply(answer: Answer, status: u16) -> Reply {
         }
     }
     reply
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn internal_routes_are_out_of_reach_of_dot_segments() {
+        for target in
+            ["/a/../b", "/a/%2e%2E/b", "/a/.%2e/b", "/a/./b", "/a/..;x/b", "/a/..", "/a\\..\\b", "/.."]
+        {
+            let call = page(&Context::default(), target.as_bytes().to_vec());
+            assert_eq!(&*call.upstream, GATEWAY, "{target}");
+        }
+        for target in ["/a/b", "/a/..b", "/a?x=/../b", "/", "/a/b.../c"] {
+            let call = request(&Context::default(), target.as_bytes().to_vec());
+            assert_eq!(&*call.upstream, GATEWAY_INTERNAL, "{target}");
+        }
+    }
 }
