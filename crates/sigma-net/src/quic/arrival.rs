@@ -183,6 +183,7 @@ impl HalfOpenGuard {
             Ok((handle, machine)) => {
                 let shared = core.add(driver, handle, machine);
                 drop(core);
+                shared.inner.borrow_mut().unread.begin(endpoint.limits.window_bytes.into());
                 Ok(HalfOpenGuard { endpoint: endpoint.clone(), shared, is_kept: false })
             }
             Err(error) => {

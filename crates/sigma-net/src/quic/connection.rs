@@ -208,6 +208,16 @@ impl Connection {
         self.shared().inner.borrow_mut().account = account;
     }
 
+    /// Counts the bytes of the client that were not read in an account.
+    pub fn count_unread_in(&self, account: Account) {
+        self.shared().inner.borrow_mut().unread.count_in(account);
+    }
+
+    /// Returns true if the account of unread bytes was revoked.
+    pub fn is_unread_revoked(&self) -> bool {
+        self.shared().inner.borrow().unread.is_revoked()
+    }
+
     /// Returns the bytes for the peer that no window takes yet.
     pub fn held_bytes(&self) -> usize {
         self.shared().inner.borrow().held

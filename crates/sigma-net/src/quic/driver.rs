@@ -256,6 +256,8 @@ impl Core {
                         path.received(from, length, inner.path_responses());
                     }
                     inner.machine.handle_event(event);
+                    let frames = inner.machine.stats().frame_rx.stream;
+                    inner.unread.arrived(length, frames);
                     drop(inner);
                     shared.touch();
                 }

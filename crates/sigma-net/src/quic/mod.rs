@@ -29,6 +29,7 @@ mod stream;
 mod succession;
 #[cfg(test)]
 mod tests;
+mod unread;
 
 pub use arrival::Arrival;
 pub use connection::{Connection, IncomingStream};

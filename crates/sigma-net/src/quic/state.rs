@@ -13,6 +13,7 @@ use quinn_proto::{ConnectionHandle, Dir, Event, StreamEvent, StreamId, WriteErro
 use sigma_buffer::held::Account;
 
 use super::path::Path;
+use super::unread::Unread;
 use super::{ConnectionLost, code};
 
 /// The driver, from the view of a connection.
@@ -82,6 +83,8 @@ pub(super) struct Inner {
     waiting: Vec<StreamId>,
     /// The account for bytes that the peer has not acknowledged.
     pub(super) account: Rc<Account>,
+    /// Bytes of the peer that were not read.
+    pub(super) unread: Unread,
     pub(super) lost: Option<ConnectionLost>,
     pub(super) is_established: bool,
     /// The handshake, while it counts as half-open.
@@ -154,6 +157,7 @@ impl Inner {
             held: 0,
             waiting: Vec::new(),
             account: Rc::default(),
+            unread: Unread::default(),
             lost: None,
             is_established: false,
             half_open,
@@ -266,7 +270,7 @@ impl Inner {
             }
             wakers.extend(stream.write.take());
             if stream.handles == 0 {
-                self.streams.remove(id);
+                self.forget(*id);
             }
             false
         });
@@ -322,6 +326,15 @@ impl Inner {
         if let Some(stream) = self.streams.get_mut(&id) {
             self.held -= stream.held.drain(..).map(|bytes| bytes.len()).sum::<usize>();
             stream.finishes = false;
+        }
+    }
+
+    /// Forgets a stream without handles.
+    pub(super) fn forget(&mut self, id: StreamId) {
+        self.streams.remove(&id);
+        // The streams of the connection itself last as long as it.
+        if self.streams.keys().all(|id| id.dir() == Dir::Uni) {
+            self.unread.clear();
         }
     }
 

@@ -238,7 +238,7 @@ fn release(shared: &Shared, id: StreamId) {
     if let Some(stream) = inner.streams.get_mut(&id) {
         stream.handles = stream.handles.saturating_sub(1);
         if stream.handles == 0 && stream.held.is_empty() {
-            inner.streams.remove(&id);
+            inner.forget(id);
         }
     }
 }
@@ -346,6 +346,7 @@ impl RecvStream {
         };
         let result = match read {
             Ok(Some(chunk)) => {
+                inner.unread.took(chunk.bytes.len());
                 drop(inner);
                 take(chunk.bytes);
                 Poll::Ready(Ok(()))

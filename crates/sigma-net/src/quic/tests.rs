@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rcgen::{CertificateParams, KeyPair};
 use sigma_buffer::Chunk;
+use sigma_buffer::held::{self, Account};
 use tokio::task::{LocalSet, spawn_local};
 
 use super::ids::IdGenerator;
@@ -133,6 +134,28 @@ async fn read_all(stream: &mut RecvStream) -> Result<Vec<u8>, RecvError> {
 
 fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|at| (at * 7 + at / 251) as u8).collect()
+}
+
+#[test]
+fn unread_bytes_of_a_client_are_counted() {
+    run(async {
+        let (near, far, _endpoints) = pair(QuicLimits::default()).await;
+        far.count_unread_in(Account::of_connection());
+        let sent = pattern(100_000);
+        let (mut stream, _) = open(&near).await;
+        send(&mut stream, &sent).await.unwrap();
+        stream.finish();
+        let mut got = incoming(&far, Dir::Bi).await;
+        // The first bytes may come before the others: wait for all of them.
+        while held::total() < 90_000 {
+            tokio::task::yield_now().await;
+        }
+        assert!(held::total() <= 100_000, "{}", held::total());
+        assert_eq!(read_all(&mut got.recv).await.unwrap(), sent);
+        assert!(held::total() < 5_000, "{}", held::total());
+        drop(got);
+        assert_eq!(held::total(), 0);
+    });
 }
 
 #[test]

@@ -78,6 +78,9 @@ impl Common {
             Role::Client => Account::default(),
         });
         connection.count_in(Rc::clone(&unacknowledged));
+        if config.role == Role::Server {
+            connection.count_unread_in(Account::of_exchange(&account));
+        }
         Rc::new(Common {
             codec: RefCell::new(codec),
             connection,
@@ -205,7 +208,8 @@ impl Common {
                 running.wake();
             }
         }
-        !(self.account.is_revoked() || self.unacknowledged.is_revoked())
+        let is_revoked = self.account.is_revoked() || self.unacknowledged.is_revoked();
+        !(is_revoked || self.connection.is_unread_revoked())
     }
 
     /// Ends the exchanges that a leaving peer does not process.
