@@ -230,7 +230,7 @@ fn runners_cannot_set_fields_of_other_plugins() {
     check("X-Userinfo", Some("root"), ("503", Some("jack")));
     check("x_userinfo", Some("root"), ("503", Some("jack")));
     check("X-Userinfo", None, ("passed", None));
-    // A later call may change what an earlier one has set.
+    // A later call may change a field of an earlier call.
     let scripted = rewriting(&Rewrite { headers: vec![entry("x-a", Some("1"))], ..Rewrite::default() });
     let mut case = Case::new("GET / HTTP/1.1\nHost: h");
     assert!(case.run(&pre_req(&scripted.socket()), Phase::Rewrite).is_none());

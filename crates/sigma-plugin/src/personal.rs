@@ -71,8 +71,8 @@ impl Context {
         self.personal.mark(provider, name);
     }
 
-    /// Records a digest of all fields that scripts have set for the node. A script may pass on the user of a cookie in
-    /// such a field, so caches separate responses by it.
+    /// Records a digest of all fields that scripts have set for the node. A script can put the user of a cookie
+    /// into such a field, so caches separate responses by it.
     pub fn mark_fields(&mut self, digest: [u8; 32]) {
         self.personal.fields = Some(digest);
     }

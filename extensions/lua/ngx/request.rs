@@ -114,8 +114,8 @@ fn set_header(host: &Host, arguments: &Arguments<'_>, replaces: bool) -> Results
     nothing()
 }
 
-/// Replaces the values of a field, or adds to them. Fields of the framing are the gateway's, and fields with a user's
-/// identity those of the plugin that has checked it.
+/// Replaces the values of a field, or adds to them. Scripts set neither fields of the framing nor fields that another
+/// plugin checks.
 fn store(ctx: &mut Context, name: &[u8], values: &[Vec<u8>], replaces: bool) -> Result<(), String> {
     if name.is_empty() || is_framing(name) {
         return Ok(());

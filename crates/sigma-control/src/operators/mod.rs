@@ -33,7 +33,6 @@ use std::sync::Arc;
 use sigma_config::crypt::Keyring;
 use sigma_config::settings::{Operators, Settings};
 use sigma_config::store::StoreKind;
-use sigma_config::stored::AllowedFiles;
 use sigma_net::listen::{Occupant, Transport};
 use sigma_plugin::Roster;
 use sigma_plugin::docs::reference;
@@ -143,10 +142,7 @@ pub(crate) async fn serve(
         state.explainer = Some(Arc::clone(&explainer));
         state.tapping = Some(Arc::clone(&tapping));
         ask(&mut state, running, roster);
-        state.unknown_fields = settings.compat.unknown_fields;
-        state.files = AllowedFiles::of(&settings.process);
-        state.router = settings.router.http;
-        state.trusts_proxies = !settings.trusted_addresses.is_empty();
+        state.check_by(settings);
         if store_settings.kind == StoreKind::Etcd {
             state.key_prefix = store_settings.prefix;
         }

@@ -61,7 +61,7 @@ use serde_json::{Value, json};
 use sigma_config::Surroundings;
 use sigma_config::crypt::Keyring;
 use sigma_config::kind::{Kind, ResourceKey};
-use sigma_config::settings::{Admin, AdminApiVersion, Operators, RouterKind, UnknownFields};
+use sigma_config::settings::{Admin, AdminApiVersion, Operators, RouterKind, Settings, UnknownFields};
 use sigma_config::stored::{self, AllowedFiles, AnyResource};
 use sigma_schema::Problem;
 use sigma_schema::plugins::PluginSchemas;
@@ -205,6 +205,14 @@ impl AdminState {
     pub fn behind(&mut self, operators: &Operators) {
         self.body_timeout = Duration::from_millis(operators.body_timeout_ms.into());
         self.trusted = Trusted::from(operators);
+    }
+
+    /// Applies the settings about resources.
+    pub fn check_by(&mut self, settings: &Settings) {
+        self.unknown_fields = settings.compat.unknown_fields;
+        self.files = AllowedFiles::of(&settings.process);
+        self.router = settings.router.http;
+        self.trusts_proxies = !settings.trusted_addresses.is_empty();
     }
 
     /// Whether a resource that has passed its check could be served.

@@ -406,7 +406,7 @@ impl<'a> Converter<'a> {
         Ok(plugin)
     }
 
-    /// Checks that the key of a zone is known: nobody is limited by an empty one.
+    /// Checks that the key of a zone is known: an empty key limits no client.
     fn check_key(
         &mut self,
         definition: &Directive,
