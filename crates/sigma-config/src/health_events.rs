@@ -123,7 +123,6 @@ impl Mail {
         };
         Ok((host, port.parse().map_err(|_| invalid())?))
     }
-
 }
 
 /// Returns the problems of mails: a password in cleartext, and a user without a password.

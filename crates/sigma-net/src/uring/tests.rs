@@ -304,7 +304,9 @@ fn connections(bound: BoundSocket) -> Listening {
 #[test]
 fn clients_are_accepted_with_their_addresses() {
     on_ring(SIZES, || async {
-        let bound = BoundSocket::tcp((Ipv4Addr::LOCALHOST, 0).into(), 8, Claim::First, &crate::TcpOptions::default()).expect("bind");
+        let bound =
+            BoundSocket::tcp((Ipv4Addr::LOCALHOST, 0).into(), 8, Claim::First, &crate::TcpOptions::default())
+                .expect("bind");
         let addr = bound.local_addr().expect("address");
         let listening = connections(bound);
         assert_eq!(listening.fixed_addr(), Some(addr));

@@ -318,8 +318,16 @@ fn configurations_in_the_documents_are_valid() {
         ("SIGMA_KEYRING", "0123456789abcdef"),
     ];
     variables.extend([("MQTT_CERT", issued.cert.as_str()), ("MQTT_KEY", issued.key.as_str())]);
-    let secrets =
-        ["ACME_KEY", "ACME_TSIG", "CLOUDFLARE_TOKEN", "CONSUL_TOKEN", "NACOS_PASSWORD", "NACOS_SECRET"];
+    let secrets = [
+        "ACME_KEY",
+        "ACME_TSIG",
+        "CLOUDFLARE_TOKEN",
+        "CONSUL_TOKEN",
+        "KEY_PASSPHRASE",
+        "MAIL_PASSWORD",
+        "NACOS_PASSWORD",
+        "NACOS_SECRET",
+    ];
     variables.extend(secrets.map(|name| (name, "hush")));
     let is_valid = |text: &str| {
         let text = text.replace("/etc/sigma/", &format!("{}/", dir.path().display()));

@@ -58,7 +58,8 @@ fn of_gateway(format: Format, files: &[SourceFile]) -> Result<Value, String> {
     });
     let has_includes = matches!(format, Format::Nginx | Format::Caddy);
     let named = if has_includes { &files[..1] } else { files };
-    let imported = import(format, &Input { files: named, access: &access }).map_err(|problems| told(&problems))?;
+    let imported =
+        import(format, &Input { files: named, access: &access }).map_err(|problems| told(&problems))?;
     let (resources, settings) = split(imported.document);
     let has_open_guards = imported.report.has_open_guards();
     let report = imported.report.json();

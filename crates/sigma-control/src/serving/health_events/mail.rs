@@ -253,10 +253,13 @@ mod tests {
             assert!(at("back upstreams/1 .a (10.0.0.1:80)").is_some(), "{received:?}");
             let authenticates = at("AUTH PLAIN AHUAcA==").is_some();
             assert_eq!(authenticates, security != MailSecurity::None, "{received:?}");
-            assert_eq!(received.iter().filter(|line| line.starts_with("EHLO [127.0.0.1]")).count(), match security {
-                MailSecurity::Starttls => 2,
-                _ => 1,
-            });
+            assert_eq!(
+                received.iter().filter(|line| line.starts_with("EHLO [127.0.0.1]")).count(),
+                match security {
+                    MailSecurity::Starttls => 2,
+                    _ => 1,
+                }
+            );
         }
     }
 

@@ -229,7 +229,7 @@ fn a_review_shows_warnings() {
     browser.await_true(
         "document.querySelector('dialog[open] .warnings li')?.textContent.includes('never matches')",
     );
-    browser.await_text("1 warning");
+    browser.await_text("2 warnings");
     browser.picture("warning");
     browser.press("Cancel");
     change_path(&browser, "/b");

@@ -49,7 +49,7 @@ fn the_overview_shows_the_way_of_a_request() {
     for text in ["/orders/*", "orders", "1 of 1 in use", &node, "inline, routes/other"] {
         browser.await_text(text);
     }
-    assert_eq!(browser.eval("return document.querySelectorAll('.overview .edge').length;"), json!(4));
+    assert_eq!(browser.eval("return document.querySelectorAll('.overview .edge').length;"), json!(5));
     browser.picture("overview");
     // The search keeps the items on the way of its hits.
     browser.write("//input[@type='search']", &node);
@@ -140,5 +140,35 @@ fn all_resources_are_replaced_after_a_review() {
     let uris: Vec<_> =
         left["list"].as_array().unwrap().iter().map(|one| one["value"]["uri"].clone()).collect();
     assert_eq!(uris, ["/kept", "/new"]);
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+/// The report has a line without a counterpart; the resources that were there stay.
+#[test]
+fn files_of_another_gateway_are_converted_and_added() {
+    const CHOOSE: &str = "
+        const files = new DataTransfer();
+        files.items.add(new File([TEXT], 'nginx.conf'));
+        document.getElementById('foreign').files = files.files;";
+    let gateway = start(EMBEDDED);
+    let operator = admin(&gateway);
+    let kept = json!({"uri": "/kept", "upstream": {"nodes": {"127.0.0.1:1": 1}}});
+    operator.put("routes/kept", &kept).unwrap();
+    let browser = Browser::start();
+    log_in(&browser, &gateway, KEY);
+    browser.await_text("Live traffic");
+    browser.go(&page(&gateway, "#/transfer"));
+    let text = "http { server { listen 80; location /shop/ { proxy_pass http://127.0.0.1:1; xslt_types text/xml; } } }";
+    browser.await_text("Files, with those that they include");
+    browser.eval(&CHOOSE.replace("TEXT", &json!(text).to_string()));
+    browser.press("Convert");
+    browser.await_text("xslt_types");
+    browser.picture("convert");
+    browser.press("Review and import");
+    browser.await_true("document.querySelector('dialog[open]')");
+    browser.press("Import");
+    browser.await_true("location.hash === '#/history'");
+    let left = operator.get("/apisix/admin/routes").unwrap().to_string();
+    assert!(left.contains("/kept") && left.contains("/shop/"), "{left}");
     assert_eq!(browser.complaints(), [""; 0]);
 }

@@ -2,7 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use sigma_testkit::Zone;
+use sigma_testkit::{Address, Peer, Zone};
 
 use super::*;
 
@@ -67,6 +67,30 @@ fn records_go_when_an_order_fails() {
     let gateway = Gateway::start(SIGMA, &config(&pebble, &origin, settings, json!({}), ssls)).unwrap();
     let order = await_state(&gateway, "1", "failed");
     assert!(order["last_error"].as_str().unwrap().contains("refuses the update"), "{order}");
+}
+
+/// The operator adds a record once. Its name and the account are in the error of the order before.
+#[test]
+fn a_record_that_stays_proves_a_wildcard() {
+    let (pebble, origin) = (Pebble::start(json!({})), Origin::echo("a").unwrap());
+    let ssls = json!({
+        "ssls": [{ "id": "1", "type": "acme", "sni": "*.a.test" }],
+        "listeners": [{ "address": "{listen}", "tls": {} }],
+    });
+    let settings = json!({ "challenge": "dns-persist-01" });
+    let gateway = Gateway::start(SIGMA, &config(&pebble, &origin, settings, json!({}), ssls)).unwrap();
+    let order = await_state(&gateway, "1", "failed");
+    let error = order["last_error"].as_str().unwrap();
+    assert!(error.contains("_validation-persist.a.test."), "{error}");
+    let account = error.split("accounturi=").nth(1).and_then(|rest| rest.split('`').next()).unwrap();
+    let value = format!("pebble.letsencrypt.org; accounturi={account}; policy=wildcard");
+    let body = json!({ "host": "_validation-persist.a.test.", "value": value }).to_string();
+    let names = Address::Tcp(([127, 0, 0, 1], pebble.names).into());
+    let request =
+        format!("POST /set-txt HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    assert_eq!(Peer::connect(&names).unwrap().ask(request).unwrap().status(), 200);
+    await_state(&gateway, "1", "valid");
+    assert!(until(PATIENCE, || ask_by(&gateway, &pebble, "b.a.test").is_ok()), "{}", gateway.stderr());
 }
 
 /// A program of the operator's does the same.
