@@ -107,7 +107,7 @@ function converted({ resources, settings, report }, signal, attempt) {
     table("Remarks", REMARKS, shownRemarks(report), { empty: "Every line has its counterpart." }),
     Object.keys(settings).length > 0 &&
       h("details", {}, h("summary", {}, "Settings for the configuration file"), note("Listeners and other settings are not resources. Put them into the file of the gateway."), h("pre", { tabindex: "0" }, JSON.stringify(settings, null, 2))),
-    many > 0 && button("Review and import", () => attempt(async () => apply(signal, merged(sections(await get("configs", signal)), resources))), { kind: "primary" }),
+    many > 0 && button("Review and add", () => attempt(async () => apply(signal, merged(sections(await get("configs", signal)), resources))), { kind: "primary" }),
   ];
 }
 

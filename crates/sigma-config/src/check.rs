@@ -48,10 +48,9 @@ pub(crate) fn check(document: &Document, options: &ParseOptions<'_>, found: &mut
     let unknown = unknown_fields(document);
     let mut rules = Rules { document, options, plugins, unknown, found, root, known: known(root) };
     rules.settings();
-    let listeners = crate::rules::listeners::of_document(root).into_iter();
     let acme = crate::rules::acme::of_document(root)
         .into_iter()
-        .chain(listeners)
+        .chain(crate::rules::listeners::of_document(root))
         .chain(crate::health_events::of_document(root))
         .map(|problem| document.located(problem));
     rules.found.errors.extend(acme);

@@ -112,7 +112,7 @@ impl Mail {
     /// Returns the host and port of the server.
     ///
     /// # Errors
-    /// Returns the reason if `server` has none.
+    /// Returns the reason if `server` has no host or port.
     pub fn address(&self) -> Result<(&str, u16), String> {
         let invalid = || format!("`server` is not host:port: {}", self.server);
         let (host, port) = self.server.rsplit_once(':').ok_or_else(invalid)?;

@@ -296,7 +296,7 @@ fn graphql(ctx: &Context) -> Option<Chosen> {
 const SHOWN_BODY_BYTES: usize = 524_288;
 
 /// The resolution of the accept time of a connection: the tick of workers' clocks.
-const TICK_MS: u64 = 50;
+pub const TICK_MS: u64 = 50;
 
 /// Returns a time in ticks, a small form for connections; it wraps around after six years.
 pub fn tick(unix_ms: u64) -> u32 {

@@ -9,7 +9,7 @@ use std::future::{Future, poll_fn};
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sigma_config::settings::{DEFAULT_CONNECTIONS_PER_ADDRESS, Limits, ListenPlace};
 use sigma_http::{Chunk, EarlyRefusal, Fault, FaultKind};
@@ -29,7 +29,7 @@ use crate::flow;
 use crate::refusals;
 use crate::snapshot::edge::{ConnectionLimits, ListenerOptions};
 use crate::worker::{Entered, View, Worker};
-use loads::{Loads, Reached};
+use loads::{Load, Loads, Reached};
 use streams::multiplexed_over_tcp;
 
 /// Pause after a failed accept: the usual reason, no free file descriptor, needs time to pass.
@@ -69,8 +69,8 @@ pub(crate) async fn accept_loop(
     let fixed_addr = listening.fixed_addr();
     let open = Open::default();
     let mut crowded = false;
-    let [mut address_line, mut full_line, mut descriptor_line, mut load_line] =
-        [(); 4].map(|()| LastLine::default());
+    let [mut address_line, mut full_line, mut descriptor_line] = [(); 3].map(|()| LastLine::default());
+    let mut waiting = Waiting::default();
     // The traffic that its sessions are counted in, from the first one on.
     let mut traffic: Option<Arc<Traffic>> = None;
     loop {
@@ -86,7 +86,7 @@ pub(crate) async fn accept_loop(
         match accepted {
             Ok((stream, peer)) => {
                 crowded = stream.is_last_for_clients();
-                let load = wait_for_load(&worker, &place, &stop, &mut load_line).await;
+                let load = wait_for_load(&worker, &place, &stop, &mut waiting).await;
                 let view = worker.view();
                 let options = view.snapshot.listener(&place).cloned();
                 let counted = match counted(&worker, &view, peer, options.as_deref()) {
@@ -101,8 +101,7 @@ pub(crate) async fn accept_loop(
                 let local = fixed_addr.or_else(|| stream.local_addr());
                 let entered = Entered(Rc::clone(&worker));
                 let origin = Origin::new(peer, local, worker.enter(), &worker.clock.borrow());
-                let origin =
-                    Origin { listener, ..origin }.aging(&view.snapshot.settings.timeouts, worker.random());
+                let origin = Origin { listener, ..origin };
                 let open = Rc::clone(&open.0);
                 match options {
                     None => {
@@ -180,24 +179,32 @@ impl Counts {
     }
 }
 
+/// The state of an accept loop for the limits of its listener.
+#[derive(Default)]
+struct Waiting {
+    /// Unset until the listener has limits.
+    load: Option<Arc<Load>>,
+    line: LastLine,
+}
+
 /// Waits until the listener may have another connection. Logs now and then that it waits.
 async fn wait_for_load(
     worker: &Worker,
     place: &ListenPlace,
     stop: &Notify,
-    line: &mut LastLine,
+    waiting: &mut Waiting,
 ) -> Option<loads::Open> {
     loop {
         let limits = worker.view().snapshot.listener(place)?.connections;
         if limits == ConnectionLimits::default() {
             return None;
         }
-        let load = worker.node.part(Loads::default).of(place);
-        let reached = match load.enter(&limits, Instant::now()) {
+        let load = waiting.load.get_or_insert_with(|| worker.node.part(Loads::default).of(place));
+        let reached = match load.enter(&limits, worker.clock.borrow().unix_ms()) {
             Ok(open) => return Some(open),
             Err(reached) => reached,
         };
-        if line.is_due() {
+        if waiting.line.is_due() {
             let (setting, limit) = match reached {
                 Reached::Most(limit) => ("max_connections", limit),
                 Reached::PerSecond(limit) => ("max_connections_per_second", limit),
@@ -386,7 +393,8 @@ async fn converse(mut http1: Box<Http1Connection>) {
         let Http1Connection { server, entered: Entered(worker), info, .. } = &mut *http1;
         // While the worker drains, the next response announces the end: no request is lost.
         let ends = |is_left| worker.is_closing() || is_left && !worker.is_draining();
-        if server.wait(info.origin.left_ms(), ends).await.is_err() {
+        server.set_left_ms(info.origin.left_in(worker));
+        if server.wait(ends).await.is_err() {
             break;
         }
         if server.may_be_preface() && Box::pin(server.is_preface()).await {

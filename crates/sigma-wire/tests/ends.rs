@@ -133,7 +133,7 @@ async fn one_exchange_at_a_time() {
     let mut server = Server::new(far, Chunk::empty(), limits, Rc::new(Cell::new(true)));
     let serve = async {
         let mut head = RequestHead::default();
-        server.wait(None, |_| false).await.expect("a request");
+        server.wait(|_| false).await.expect("a request");
         server.read_head(&mut head).await.expect("its head");
         answer(Downstream::H1(&mut server), &head).await;
         assert!(!server.continues(), "the answer began before the whole body was there");
@@ -158,7 +158,7 @@ fn served(half_close_ms: u64, listens: &Rc<Cell<bool>>) -> (Stream, Server) {
 }
 
 async fn reads_head(server: &mut Server) {
-    server.wait(None, |_| false).await.expect("a request");
+    server.wait(|_| false).await.expect("a request");
     server.read_head(&mut RequestHead::default()).await.expect("its head");
 }
 
@@ -231,7 +231,7 @@ async fn an_idle_connection_ends_with_its_listener_unless_it_is_new() {
         let mut down = Downstream::H1(&mut server);
         poll_fn(|cx| down.poll_flush(cx)).await.expect("the response leaves");
     }
-    assert!(timeout(NOT_LONG, server.wait(None, |is_left| is_left)).await.expect("at once").is_err());
+    assert!(timeout(NOT_LONG, server.wait(|is_left| is_left)).await.expect("at once").is_err());
 }
 
 #[tokio::test]

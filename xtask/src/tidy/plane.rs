@@ -75,6 +75,7 @@ const BANS: &[Ban] = &[
                 "crates/sigma-cache/src/zone.rs",
                 "taken when an answer is kept, and where many may ask for the same: one stripe of many, for one look at a table",
             ),
+            ("crates/sigma-proxy/src/listen/loads.rs", "once for each accept loop of a listener with limits"),
             (
                 "crates/sigma-net/src/allocations/mod.rs",
                 "tried and never waited for, for one allocation in many, while a profile is taken",
@@ -248,6 +249,10 @@ const BANS: &[Ban] = &[
             ("plugins/observe/metrics/prometheus/series.rs", "once for each name of a label that is refused"),
             ("crates/sigma-plugin-kit/src/log_throttle.rs", "only where a warning is due"),
             (
+                "crates/sigma-proxy/src/listen/loads.rs",
+                "once for each new connection of a listener with limits, which hold over all workers",
+            ),
+            (
                 "crates/sigma-proxy/src/addresses.rs",
                 "once for a connection, and only where connections of one address are limited over all workers",
             ),
@@ -380,6 +385,10 @@ const BANS: &[Ban] = &[
                 "in parallel with the control thread, while a profile is taken",
             ),
             ("crates/sigma-net/src/tls/connect.rs", "on the control thread, when authorities are read"),
+            (
+                "crates/sigma-net/src/tls/encrypted_key.rs",
+                "on the control thread, when a configuration is compiled",
+            ),
             ("crates/sigma-net/src/worker.rs", "this is the worker itself"),
             ("crates/sigma-observe/src/log_buffer.rs", "on the thread of the log"),
             ("crates/sigma-observe/src/log_output.rs", "on the thread of the log"),

@@ -141,7 +141,7 @@ fn resolver(root: &SourceValue<'_>, target: &mut Map<String, Value>, report: &mu
     let Some(resolver) = report.object(root, "addressResolverOptions") else { return };
     let mut dns = Map::new();
     let servers = report.texts(&resolver, "servers");
-    let servers: Vec<Value> = servers.into_iter().map(|(_, server)| server.into()).collect();
+    let servers: Vec<Value> = servers.into_iter().map(|(server, _)| server.into()).collect();
     if !servers.is_empty() {
         dns.insert("servers".into(), servers.into());
     }

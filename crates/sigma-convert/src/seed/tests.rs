@@ -86,10 +86,10 @@ fn published_examples_are_translated() {
 fn start_goes_to_the_background_with_a_log_file() {
     let text = include_str!("../../../../examples/sigma.json");
     let formats = Seeds { in_background: true, ..Seeds::default() };
-    let options = ParseOptions { formats: &formats, plugins: &Named, ..ParseOptions::default() };
-    let settings = parse(text, &options).unwrap_or_else(|problems| panic!("{problems:?}")).config.settings;
-    assert!(settings.process.daemon);
-    assert_eq!((&*settings.error_log.path, &*settings.error_log.level), ("log/sigma.log", "info"));
+    let (value, _) = formats.translate(&read(text)).expect("a translation");
+    assert_eq!(value["process"]["daemon"], true);
+    assert_eq!(value["error_log"], serde_json::json!({ "path": "log/sigma.log", "level": "info" }));
+    assert_eq!(value["plugin_attr"]["log-rotate"]["interval"], 86_400);
 }
 
 /// Event loops are workers, unless the command line has a number; the resolver's servers and times are `dns`.

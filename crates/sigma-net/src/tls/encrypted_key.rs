@@ -50,7 +50,7 @@ impl KeyPassphrases {
         KeyPassphrases(Arc::new(Source { texts: texts.into_iter().map(Zeroizing::new).collect(), files }))
     }
 
-    /// Returns true if there is none.
+    /// Returns true if no passphrase is known.
     fn is_empty(&self) -> bool {
         self.0.texts.is_empty() && self.0.files.is_empty()
     }

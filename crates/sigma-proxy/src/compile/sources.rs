@@ -127,7 +127,7 @@ pub struct Sources<'s> {
     pub geography: Option<Geography>,
     /// Ordered certificates; None without orders.
     pub ordered: Option<&'s dyn CertificateSource>,
-    /// Passphrases of private keys, for a trial. Compilers take those of the configuration.
+    /// Passphrases of private keys, for a trial. Compilers use the passphrases of the configuration.
     pub passphrases: KeyPassphrases,
 }
 

@@ -9,13 +9,15 @@ use std::rc::Rc;
 
 use sigma_config::settings::Timeouts;
 use sigma_net::tls::Facts;
-use sigma_net::{Peer, Stream, deadline};
+use sigma_net::{Peer, Stream};
 use sigma_observe::date::Clock;
 use sigma_plugin::context::Client;
-use sigma_plugin::variables::tick;
+use sigma_plugin::variables::{TICK_MS, tick};
 
 pub(crate) use limits::{answer_limits, h3_limits, server_limits, session_limits};
 pub(crate) use tls::TlsSession;
+
+use crate::worker::Worker;
 
 /// The source and destination addresses of a request; the same for all requests of a connection.
 #[derive(Debug, Clone, Copy)]
@@ -30,35 +32,40 @@ pub(crate) struct Origin {
     pub(crate) opened: u32,
     /// `peer` and `local` come from a PROXY header.
     pub(crate) is_proxied: bool,
-    /// The time at which it takes no further request, in milliseconds of the worker's wheel; [`u64::MAX`] for never.
-    pub(crate) ends_ms: u64,
 }
 
 impl Origin {
     /// Returns the origin of a new connection, in the worker of this clock.
     pub(crate) fn new(peer: Peer, local: Option<SocketAddr>, connection: u64, clock: &Clock) -> Origin {
         let opened = tick(clock.unix_ms());
-        Origin { peer, local, listener: 0, connection, opened, is_proxied: false, ends_ms: u64::MAX }
+        Origin { peer, local, listener: 0, connection, opened, is_proxied: false }
     }
 
-    /// Sets the end of its age, by the settings and a random number.
-    #[must_use]
-    pub(crate) fn aging(self, timeouts: &Timeouts, random: u64) -> Origin {
-        let ends_ms = match age_ms(timeouts, random) {
-            0 => u64::MAX,
-            age_ms => deadline::now_ms().saturating_add(age_ms),
-        };
-        Origin { ends_ms, ..self }
-    }
-
-    /// Returns the time that is left until the end of its age; None without one.
-    pub(crate) fn left_ms(&self) -> Option<u64> {
-        (self.ends_ms != u64::MAX).then(|| self.ends_ms.saturating_sub(deadline::now_ms()))
+    /// Returns the milliseconds until its greatest age; None without one. `now` is a time in ticks.
+    pub(crate) fn left_ms(&self, timeouts: &Timeouts, now: u32) -> Option<u32> {
+        // It spreads the ages of connections, so it need not be a secret.
+        let random =
+            (self.connection ^ u64::from(self.opened) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let age_ms = age_ms(timeouts, random);
+        // A clock that was set back can be before the start.
+        let open = now.wrapping_sub(self.opened).cast_signed().max(0).cast_unsigned();
+        let open_ms = u64::from(open) * TICK_MS;
+        (age_ms > 0).then(|| u32::try_from(age_ms.saturating_sub(open_ms)).unwrap_or(u32::MAX))
     }
 
     /// Returns true if it has reached its age.
-    pub(crate) fn is_old(&self) -> bool {
-        self.left_ms() == Some(0)
+    pub(crate) fn is_old(&self, worker: &Worker) -> bool {
+        self.left_in(worker) == Some(0)
+    }
+
+    /// Returns the same as [`Origin::left_ms`], by the settings and the clock of its worker.
+    pub(crate) fn left_in(&self, worker: &Worker) -> Option<u32> {
+        let view = worker.view();
+        let timeouts = &view.snapshot.settings.timeouts;
+        if timeouts.connection_age_ms == 0 {
+            return None;
+        }
+        self.left_ms(timeouts, tick(worker.clock.borrow().unix_ms()))
     }
 
     /// Returns the client for plugins and logs, unless a plugin trusts another address.
@@ -126,5 +133,21 @@ mod tests {
         assert_eq!([age(1_000, 0, 77), age(1_000, 10, 0), age(1_000, 10, 100)], [1_000, 1_000, 900]);
         assert_eq!([age(1_000, 10, 101), age(1_000, 100, 1_000), age(1, 100, 1)], [1_000, 1, 1]);
         assert_eq!(age(u32::MAX, 100, u64::MAX) >> 32, 0);
+    }
+
+    #[test]
+    fn the_time_that_is_left_ends_at_the_age() {
+        let timeouts = |connection_age_ms: u32| Timeouts {
+            connection_age_ms,
+            connection_age_spread_percent: 0,
+            ..Timeouts::default()
+        };
+        let origin = Origin::new(Peer::Unix, None, 7, &Clock::new(1_000_000));
+        let left = |age_ms: u32, after_ms: u64| origin.left_ms(&timeouts(age_ms), tick(1_000_000 + after_ms));
+        assert_eq!([left(0, 0), left(0, 9_000)], [None, None]);
+        assert_eq!([left(500, 0), left(500, 200)], [Some(500), Some(300)]);
+        assert_eq!([left(500, 500), left(500, 60_000)], [Some(0), Some(0)]);
+        // The clock was set back.
+        assert_eq!(origin.left_ms(&timeouts(500), tick(900_000)), Some(500));
     }
 }

@@ -450,7 +450,7 @@ impl Exchange<'_, '_> {
             Box::pin(tunnel::run(&mut transfer, ctx, self.worker, state.withdrawal())).await?;
             return Ok(Ended::Spent);
         }
-        if self.worker.is_draining() || transfer.down.origin().is_old() {
+        if self.worker.is_draining() || transfer.down.origin().is_old(self.worker) {
             transfer.down.close_after();
         }
         let repeatable = body.is_repeatable() && transfer.has_told_nothing();

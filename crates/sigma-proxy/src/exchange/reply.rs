@@ -211,7 +211,7 @@ impl Exchange<'_, '_> {
             return Ok(());
         }
         self.down.forgo_body();
-        if self.worker.is_draining() || self.down.origin().is_old() {
+        if self.worker.is_draining() || self.down.origin().is_old(self.worker) {
             self.down.close_after();
         }
         let view = Rc::clone(&self.view);

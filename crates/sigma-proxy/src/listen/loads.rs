@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
 
 use sigma_config::settings::ListenPlace;
 
 use crate::snapshot::edge::ConnectionLimits;
 
-const SECOND_NS: u64 = 1_000_000_000;
+/// A second, in the unit of rates: microseconds.
+const SECOND_US: u64 = 1_000_000;
 
 /// The loads of all listeners with limits; a load outlives changes of its listener.
 #[derive(Default)]
@@ -19,17 +19,16 @@ impl Loads {
     /// Returns the load of a listener.
     pub(super) fn of(&self, place: &ListenPlace) -> Arc<Load> {
         let mut loads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(loads.entry(place.clone()).or_insert_with(|| Arc::new(Load::new(Instant::now()))))
+        Arc::clone(loads.entry(place.clone()).or_default())
     }
 }
 
 /// The connections of one listener.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Load {
     open: AtomicU32,
-    /// The time, in nanoseconds since `start`, at which the rate has no arrears.
-    even_ns: AtomicU64,
-    start: Instant,
+    /// The time in Unix microseconds at which the rate has no arrears.
+    even_us: AtomicU64,
 }
 
 /// A limit of a listener that keeps a connection waiting.
@@ -42,12 +41,8 @@ pub(super) enum Reached {
 }
 
 impl Load {
-    fn new(start: Instant) -> Load {
-        Load { open: AtomicU32::new(0), even_ns: AtomicU64::new(0), start }
-    }
-
-    /// Counts a new connection, unless it has to wait.
-    pub(super) fn enter(self: &Arc<Self>, limits: &ConnectionLimits, now: Instant) -> Result<Open, Reached> {
+    /// Counts a new connection, unless it has to wait. `now_ms` is the time of the worker's clock.
+    pub(super) fn enter(self: &Arc<Self>, limits: &ConnectionLimits, now_ms: u64) -> Result<Open, Reached> {
         let most = limits.most.unwrap_or(u32::MAX);
         let entered = self
             .open
@@ -58,20 +53,23 @@ impl Load {
         // It counts as open until it is dropped, so also if the rate is reached.
         let open = Open(Arc::clone(self));
         match limits.per_second {
-            Some(rate) if !self.is_in_rate(rate, now) => Err(Reached::PerSecond(rate)),
+            Some(rate) if !self.is_in_rate(rate, now_ms) => Err(Reached::PerSecond(rate)),
             _ => Ok(open),
         }
     }
 
     /// Counts a connection in the rate, unless a second's worth of them has just come.
-    fn is_in_rate(&self, rate: u32, now: Instant) -> bool {
-        let now_ns = u64::try_from(now.saturating_duration_since(self.start).as_nanos()).unwrap_or(u64::MAX);
-        let each_ns = SECOND_NS / u64::from(rate.max(1));
-        let next = |even_ns: u64| {
-            let next = even_ns.max(now_ns).saturating_add(each_ns);
-            (next <= now_ns.saturating_add(SECOND_NS)).then_some(next)
+    fn is_in_rate(&self, rate: u32, now_ms: u64) -> bool {
+        let now_us = now_ms.saturating_mul(1_000);
+        let each_us = SECOND_US / u64::from(rate.max(1));
+        let next = |even_us: u64| {
+            // Arrears of more than two seconds are of a clock that was set back.
+            let is_of_clock = even_us > now_us.saturating_add(2 * SECOND_US);
+            let begins = if is_of_clock { now_us } else { even_us.max(now_us) };
+            let next = begins.saturating_add(each_us);
+            (next <= now_us.saturating_add(SECOND_US)).then_some(next)
         };
-        self.even_ns.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next).is_ok()
+        self.even_us.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next).is_ok()
     }
 }
 
@@ -87,33 +85,31 @@ impl Drop for Open {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
     fn open_connections_have_a_maximum() {
-        let now = Instant::now();
-        let load = Arc::new(Load::new(now));
+        let load = Arc::new(Load::default());
         let limits = ConnectionLimits { most: Some(2), per_second: None };
-        let first = load.enter(&limits, now).unwrap();
-        let _second = load.enter(&limits, now).unwrap();
-        assert_eq!(load.enter(&limits, now).unwrap_err(), Reached::Most(2));
+        let first = load.enter(&limits, 0).unwrap();
+        let _second = load.enter(&limits, 0).unwrap();
+        assert_eq!(load.enter(&limits, 0).unwrap_err(), Reached::Most(2));
         drop(first);
-        assert!(load.enter(&limits, now).is_ok());
+        assert!(load.enter(&limits, 0).is_ok());
     }
 
     #[test]
     fn new_connections_have_a_rate() {
-        let now = Instant::now();
-        let load = Arc::new(Load::new(now));
+        let load = Arc::new(Load::default());
         let limits = ConnectionLimits { most: None, per_second: Some(4) };
-        let came = |after_ms: u64| load.enter(&limits, now + Duration::from_millis(after_ms)).is_ok();
+        let came = |after_ms: u64| load.enter(&limits, 100_000 + after_ms).is_ok();
         assert_eq!([came(0), came(0), came(0), came(0), came(0)], [true, true, true, true, false]);
         assert_eq!([came(249), came(250), came(251)], [false, true, false]);
         // A pause saves at most a second's worth.
         let after: Vec<bool> = (0..6).map(|_| came(60_000)).collect();
         assert_eq!(after, [true, true, true, true, false, false]);
+        // The clock is set back.
+        assert!(load.enter(&limits, 1_000).is_ok());
         // A rejected connection is not open.
         assert_eq!(load.open.load(Ordering::SeqCst), 0);
     }

@@ -226,10 +226,9 @@ impl Newcomer {
         drop(view);
         let Some(shaken) = unless_closing(worker, shaking).await else { return };
         // Only now: a forged address is no connection.
-        let origin = |number| {
-            let timeouts = &worker.view().snapshot.settings.timeouts;
-            let new = Origin::new(peer, local, number, &worker.clock.borrow()).aging(timeouts, worker.random());
-            Origin { listener: self.number, ..new }
+        let origin = |number| Origin {
+            listener: self.number,
+            ..Origin::new(peer, local, number, &worker.clock.borrow())
         };
         let connection = match shaken {
             Ok(connection) => connection,

@@ -76,7 +76,7 @@ pub(super) async fn multiplexed(
     // It is counted out when the last of its exchanges is over.
     let connection = Rc::new((entered, info));
     let runners = worker.local.part(Runners::default);
-    let age = Age::of(&connection.1);
+    let age = Age::of(&connection.1, &worker);
     loop {
         let next = session.next(|| worker.is_draining() || !open.get() || age.is_over());
         let Some(incoming) = age.watch(next).await else { break };
@@ -93,13 +93,13 @@ struct Age {
 }
 
 impl Age {
-    fn of(info: &ConnectionInfo) -> Age {
-        let set = |left_ms: u64| {
+    fn of(info: &ConnectionInfo, worker: &Worker) -> Age {
+        let set = |left_ms: u32| {
             let deadline = Deadline::new();
-            deadline.set(left_ms);
+            deadline.set(left_ms.into());
             deadline
         };
-        Age { deadline: info.origin.left_ms().map(set), is_over: Cell::new(false) }
+        Age { deadline: info.origin.left_in(worker).map(set), is_over: Cell::new(false) }
     }
 
     fn is_over(&self) -> bool {

@@ -73,6 +73,8 @@ pub struct Server {
     /// The limit of the request body in bytes; 0 for no limit.
     body_limit: u64,
     requests: u32,
+    /// Milliseconds until the greatest age of the connection, at the last look; the maximum without one.
+    left_ms: u32,
     /// The version of the current request, which decides the form of the response.
     version: Version,
     /// The response has no body, whatever its head declares.
@@ -114,6 +116,7 @@ impl Server {
             buffers_held: 0,
             bodies_held: 0,
             requests: 0,
+            left_ms: u32::MAX,
             version: Version::Http11,
             bodiless: false,
             persists: true,
@@ -130,23 +133,23 @@ impl Server {
         }
     }
 
+    /// Sets the time until the greatest age of the connection, which ends the wait for a request; None without one.
+    pub fn set_left_ms(&mut self, left_ms: Option<u32>) {
+        self.left_ms = left_ms.unwrap_or(u32::MAX);
+    }
+
     /// Waits for the next request; holds no buffer until its first byte. `closing` decides whether an idle connection
-    /// ends; it gets true if the connection has served a request and its listener is gone. `left_ms` is the time until
-    /// its greatest age.
+    /// ends; it gets true if the connection has served a request and its listener is gone.
     ///
     /// # Errors
     /// Returns an error if there are no more requests.
-    pub async fn wait(
-        &mut self,
-        left_ms: Option<u64>,
-        closing: impl Fn(bool) -> bool,
-    ) -> Result<(), NoRequest> {
+    pub async fn wait(&mut self, closing: impl Fn(bool) -> bool) -> Result<(), NoRequest> {
         if !self.input.is_empty() {
             return Ok(());
         }
         let first = self.requests == 0;
         let idle_ms = if first { self.limits.head_ms } else { self.limits.idle_ms };
-        self.deadline.set(left_ms.map_or(idle_ms, |left_ms| left_ms.min(idle_ms)));
+        self.deadline.set(idle_ms.min(self.left_ms.into()));
         poll_fn(|cx| {
             match self.stream.poll_fill(cx, &mut self.input) {
                 Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(NoRequest::Closed)),

@@ -39,15 +39,15 @@ pub(super) async fn convert(format: &str, call: &Call) -> Outcome {
 
 /// Reads the files of a body.
 fn files(body: Option<&Value>) -> Result<Vec<SourceFile>, String> {
-    let listed = body.and_then(|body| body.get("files")?.as_array()).map(Vec::as_slice).unwrap_or_default();
-    if listed.is_empty() || listed.len() > FILES_MAX {
+    let items = body.and_then(|body| body.get("files")?.as_array()).map(Vec::as_slice).unwrap_or_default();
+    if items.is_empty() || items.len() > FILES_MAX {
         return Err(format!("`files` needs 1 to {FILES_MAX} files, each with `name` and `text`"));
     }
     let file = |file: &Value| {
         let text = |field: &str| file.get(field).and_then(Value::as_str).map(str::to_owned);
         Some(SourceFile { name: text("name")?, text: text("text")? })
     };
-    listed.iter().map(file).collect::<Option<_>>().ok_or_else(|| "a file needs `name` and `text`".to_owned())
+    items.iter().map(file).collect::<Option<_>>().ok_or_else(|| "a file needs `name` and `text`".to_owned())
 }
 
 /// Converts the files of a gateway. The first one is the main file of a format with includes.
@@ -59,7 +59,7 @@ fn of_gateway(format: Format, files: &[SourceFile]) -> Result<Value, String> {
     let has_includes = matches!(format, Format::Nginx | Format::Caddy);
     let named = if has_includes { &files[..1] } else { files };
     let imported =
-        import(format, &Input { files: named, access: &access }).map_err(|problems| told(&problems))?;
+        import(format, &Input { files: named, access: &access }).map_err(|problems| listed(&problems))?;
     let (resources, settings) = split(imported.document);
     let has_open_guards = imported.report.has_open_guards();
     let report = imported.report.json();
@@ -70,7 +70,7 @@ fn of_gateway(format: Format, files: &[SourceFile]) -> Result<Value, String> {
 
 /// Converts an OpenAPI document.
 fn of_openapi(file: &SourceFile) -> Result<Value, String> {
-    let read = Document::parse(&file.text, file.text.len()).map_err(|problems| told(&problems))?;
+    let read = Document::parse(&file.text, file.text.len()).map_err(|problems| listed(&problems))?;
     let document = OpenApi::of(read.value)?;
     let wish = ImportOptions { upstream: None, validate: None };
     let imported = openapi::configuration(&document, wish)?;
@@ -93,7 +93,7 @@ fn split(document: Value) -> (Map<String, Value>, Map<String, Value>) {
     members.into_iter().partition(|(name, value)| sections.contains(&name.as_str()) && value.is_array())
 }
 
-fn told(problems: &[Problem]) -> String {
+fn listed(problems: &[Problem]) -> String {
     problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn included_files_are_those_of_the_call() {
+    fn only_files_of_the_call_are_included() {
         let main = "http { include /etc/nginx/conf.d/*.conf; include /etc/passwd; }";
         let site = "server { listen 80; location /a/ { proxy_pass http://127.0.0.1:9000; } }";
         let made = of_gateway(Format::Nginx, &[file("nginx.conf", main), file("site.conf", site)]).unwrap();

@@ -230,8 +230,8 @@ routes:
             ("routes.0.plugins.writer.path", "/w/lines"),
             ("ssls.0.cert_file", "/live/a/fullchain.pem"),
             ("ssls.0.key_file", "/live/a/privkey.pem"),
+            ("tls.key_passphrase_files.0", "/t/pass"),
             ("tls.trusted_certificates", "/t/ca.pem"),
-            ("tls.key_passphrase_files[0]", "/t/pass"),
         ];
         let expected: Vec<(String, String)> =
             expected.iter().map(|(place, path)| ((*place).to_owned(), (*path).to_owned())).collect();

@@ -47,7 +47,7 @@ impl Mailer {
                 let mut connection = Connection::greet(stream).await?;
                 connection.introduce().await?;
                 let mut connection = connection.start_tls(&self.tls()?, host).await?;
-                // What the server said before TLS does not count.
+                // The server may have other capabilities over TLS.
                 connection.introduce().await?;
                 Ok(connection)
             }

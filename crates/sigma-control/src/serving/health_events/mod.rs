@@ -42,7 +42,7 @@ fn begin<S: Service>(delivery: Delivery, service: S) -> HealthEvents {
 
 /// A service that gets notifications.
 trait Service: Send + Sync + 'static {
-    /// The place of its settings.
+    /// The path of its settings.
     const PLACE: &'static str;
 
     /// The shortest time between two notifications.

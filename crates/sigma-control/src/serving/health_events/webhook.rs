@@ -11,7 +11,7 @@ use super::Service;
 /// Calls a service.
 pub(super) struct Caller {
     url: String,
-    /// The client, or the reason why there is none.
+    /// The client, or the reason why it cannot be built.
     client: Result<reqwest::Client, String>,
 }
 

@@ -220,7 +220,7 @@ fn references_are_chosen_from_a_list() {
 fn a_review_shows_warnings() {
     let gateway = start(EMBEDDED);
     let operator = admin(&gateway);
-    operator.put("routes/r", &json!({"uri": "/a", "plugins": {"key-auth": {}}})).unwrap();
+    operator.put("routes/r", &json!({"uri": "/a", "plugins": {"request-id": {}}})).unwrap();
     let browser = Browser::start();
     log_in(&browser, &gateway, KEY);
     browser.await_text("Live traffic");
@@ -229,7 +229,7 @@ fn a_review_shows_warnings() {
     browser.await_true(
         "document.querySelector('dialog[open] .warnings li')?.textContent.includes('never matches')",
     );
-    browser.await_text("2 warnings");
+    browser.await_text("1 warning");
     browser.picture("warning");
     browser.press("Cancel");
     change_path(&browser, "/b");

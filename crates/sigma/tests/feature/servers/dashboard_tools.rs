@@ -164,7 +164,7 @@ fn files_of_another_gateway_are_converted_and_added() {
     browser.press("Convert");
     browser.await_text("xslt_types");
     browser.picture("convert");
-    browser.press("Review and import");
+    browser.press("Review and add");
     browser.await_true("document.querySelector('dialog[open]')");
     browser.press("Import");
     browser.await_true("location.hash === '#/history'");
