@@ -30,16 +30,19 @@ pub(crate) struct Exchange {
     pub(crate) has_trailers: bool,
     /// Fields that the module has set in advance.
     fields: Headers,
+    /// Bytes that the module has written in advance: they come before the body of the response.
+    start: RefCell<Vec<u8>>,
 }
 
 impl Exchange {
     pub(crate) fn new(plugin: &Arc<Shared>, mut lease: Lease, stream: u32, token: u32) -> Rc<Exchange> {
         let begin = |handled: &mut Handled| {
             handled.is_after_next = true;
-            (handled.features, std::mem::take(&mut handled.fields))
+            let start = handled.response_written.take().unwrap_or_default();
+            (handled.features, std::mem::take(&mut handled.fields), start)
         };
         let begun = lease.state(|state| state.handling.exchange.as_mut().map(begin));
-        let (features, fields) = begun.flatten().unwrap_or_default();
+        let (features, fields, start) = begun.flatten().unwrap_or_default();
         Rc::new(Exchange {
             plugin: Arc::clone(plugin),
             tally: lease.tally.clone(),
@@ -49,6 +52,7 @@ impl Exchange {
             holds_response: features & BUFFER_RESPONSE != 0,
             has_trailers: features & TRAILERS != 0,
             fields,
+            start: RefCell::new(start),
         })
     }
 
@@ -59,6 +63,16 @@ impl Exchange {
 
     pub(crate) fn count(&self, event: Event) {
         self.tally.count(event);
+    }
+
+    /// Takes the bytes that the module has written in advance.
+    pub(crate) fn take_start(&self) -> Vec<u8> {
+        self.start.take()
+    }
+
+    /// Returns true if the module has written bytes in advance.
+    pub(crate) fn has_start(&self) -> bool {
+        !self.start.borrow().is_empty()
     }
 
     /// Adds the fields that the module has set in advance.

@@ -94,8 +94,6 @@ impl Pending {
                 false => RequestBody::Gone,
             };
             handled.request_read = 0;
-            // Only a response to the client has them.
-            (handled.response_written, handled.status) = (None, 0);
             written
         });
         ctx.keep(slot, Exchange::new(&plugin, lease, stream, token));

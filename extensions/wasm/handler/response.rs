@@ -17,18 +17,30 @@ use crate::filter::CUT;
 /// Handles the head. A response that the module has enabled for itself waits: its body follows, or is empty.
 pub(crate) fn head(exchange: &Rc<Exchange>, ctx: &mut Context) -> ResponseStep {
     exchange.add_fields(ctx);
-    if !exchange.holds_response || ctx.has_response_body || exchange.is_over() {
+    let is_waiting = exchange.holds_response && !exchange.is_over();
+    if ctx.has_response_body || !is_waiting && !exchange.has_start() {
         return ResponseStep::Next;
     }
-    match exchange.respond(Hook::ResponseBody, ctx, &mut Parts::open()) {
-        Ok(Some(body)) if !body.is_empty() => ResponseStep::Replace(Box::new(with_body(body, ctx))),
-        Ok(_) => ResponseStep::Next,
+    let mut parts = Parts { body: exchange.take_start(), ..Parts::open() };
+    let responded = match is_waiting {
+        true => exchange.respond(Hook::ResponseBody, ctx, &mut parts),
+        false => Ok(None),
+    };
+    match responded {
+        Ok(written) => match written.unwrap_or(parts.body) {
+            body if body.is_empty() || !may_have_body(ctx) => ResponseStep::Next,
+            body => ResponseStep::Replace(Box::new(with_body(body, ctx))),
+        },
         Err(_) if exchange.plugin.fail_open => {
             exchange.count(Event::FailedOpen);
             ResponseStep::Next
         }
         Err(_) => ResponseStep::Replace(Box::new(exchange.plugin.failure())),
     }
+}
+
+fn may_have_body(ctx: &Context) -> bool {
+    ctx.request.method_token() != b"HEAD" && !matches!(ctx.response.status, 204 | 205 | 304)
 }
 
 /// Returns the response with a body, which it had not.
@@ -45,17 +57,50 @@ fn with_body(body: Vec<u8>, ctx: &Context) -> Reply {
     reply
 }
 
-/// Returns the filter of the body, if the response waits for the module.
+/// Returns the filter of the body, if the response waits for the module, or has bytes before it.
 pub(crate) fn filter(exchange: &Rc<Exchange>, ctx: &Context) -> Option<Box<dyn BodyFilter>> {
-    if !exchange.holds_response || !ctx.has_response_body || exchange.is_over() {
+    let is_waiting = exchange.holds_response && !exchange.is_over();
+    if !ctx.has_response_body || !is_waiting && !exchange.has_start() {
         return None;
+    }
+    let start = exchange.take_start();
+    if !is_waiting {
+        return Some(Box::new(Start { pieces: pieces(&start) }));
     }
     Some(Box::new(Filter {
         exchange: Rc::clone(exchange),
-        body: Vec::new(),
+        body: start,
         held: Held::default(),
         out: VecDeque::new(),
     }))
+}
+
+/// Cuts bytes into frames.
+fn pieces(bytes: &[u8]) -> VecDeque<Frame> {
+    let (mut all, mut taken) = (VecDeque::new(), 0);
+    while let Some(piece) = Chunk::next_of(bytes, &mut taken) {
+        all.push_back(Frame::Data(piece));
+    }
+    all
+}
+
+/// Puts bytes before a body.
+struct Start {
+    pieces: VecDeque<Frame>,
+}
+
+impl BodyFilter for Start {
+    fn poll_frame(
+        &mut self,
+        input: &mut dyn Frames,
+        ctx: &mut Context,
+        task: &mut task::Context<'_>,
+    ) -> Poll<Result<Frame, Fault>> {
+        match self.pieces.pop_front() {
+            Some(piece) => Poll::Ready(Ok(piece)),
+            None => input.poll_frame(ctx, task),
+        }
+    }
 }
 
 /// Reads the whole body, runs the module, and passes the body on.
@@ -102,10 +147,7 @@ impl Filter {
             }
             Err(_) => return Err(refuse(self.exchange.plugin.failure(), ctx)),
         };
-        let mut taken = 0;
-        while let Some(piece) = Chunk::next_of(&body, &mut taken) {
-            self.out.push_back(Frame::Data(piece));
-        }
+        self.out = pieces(&body);
         self.held.set(0);
         let trailers = parts.trailers.filter(|trailers| !trailers.is_empty());
         self.out.push_back(trailers.map_or(Frame::End, Frame::Trailers));

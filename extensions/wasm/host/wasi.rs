@@ -20,6 +20,11 @@ const RANDOM_BYTES: u32 = 64 << 10;
 /// The most pieces of one write.
 const PIECES_MAX: u32 = 1024;
 
+/// The most events of one wait, and the sizes of a subscription and an event.
+const EVENTS_MAX: u32 = 64;
+const SUBSCRIPTION_BYTES: u32 = 48;
+const EVENT_BYTES: u32 = 32;
+
 /// Functions about descriptors: only the outputs exist. A library that looks for folders stops at `BADF`.
 const OF_DESCRIPTORS: &[&str] =
     &["fd_prestat_get", "fd_prestat_dir_name", "fd_close", "fd_seek", "fd_read", "fd_filestat_get"];
@@ -37,6 +42,7 @@ const KNOWN: &[&str] = &[
     "args_get",
     "proc_exit",
     "sched_yield",
+    "poll_oneoff",
 ];
 
 /// Registers the functions that a module imports.
@@ -129,7 +135,30 @@ fn known(linker: &mut Linker<State>, from: &str) -> wasmtime::Result<()> {
             guest.write(at, &bytes)
         })
     })?;
+    linker.func_wrap(from, "poll_oneoff", |caller: Call<'_>, from: u32, to: u32, count: u32, out: u32| {
+        run(caller, |guest| poll(guest, from, to, count, out))
+    })?;
     surroundings(linker, from)
+}
+
+/// Ends a wait at once: a callback does not sleep. The runtime of Go waits in its collector, and ends the module if it
+/// cannot.
+fn poll(guest: &mut Guest<'_>, from: u32, to: u32, count: u32, out: u32) -> Outcome {
+    if count == 0 || count > EVENTS_MAX {
+        return Err(Status::BadArgument.into());
+    }
+    let subscriptions = guest.read(Span { at: from, length: count * SUBSCRIPTION_BYTES })?;
+    let mut events = Vec::new();
+    for subscription in subscriptions.chunks_exact(SUBSCRIPTION_BYTES as usize) {
+        let mut event = [0; EVENT_BYTES as usize];
+        // The number of the caller, and the kind: 0 is a clock, others are descriptors.
+        event[..8].copy_from_slice(&subscription[..8]);
+        event[10] = subscription[8];
+        event[8] = if subscription[8] == 0 { 0 } else { BADF as u8 };
+        events.extend_from_slice(&event);
+    }
+    guest.write(to, &events)?;
+    guest.write_u32(out, count)
 }
 
 /// Registers the functions about arguments, the environment and the process.

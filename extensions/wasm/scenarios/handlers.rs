@@ -229,6 +229,32 @@ fn held_responses_are_changed() {
 }
 
 #[test]
+fn bytes_written_in_advance_come_before_the_body() {
+    let world = World::new(&json!({}));
+    for (features, expected) in [("0", "<abc"), ("2", "<abc!")] {
+        let module = format!(
+            r#"(data (i32.const 1024) "<!")
+            (start $begin)
+            (func $begin (drop (call $enable (i32.const {features}))))
+            (func (export "handle_request") (result i64)
+                (call $write_body (i32.const 1) (i32.const 1024) (i32.const 1)) (i64.const 1))
+            (func (export "handle_response") (param i32 i32)
+                (local $n i32)
+                (if (i32.eqz (i32.const {features})) (then (return)))
+                (local.set $n (i32.wrap_i64 (call $read_body (i32.const 1) (i32.const 4096) (i32.const 100))))
+                (call $write_body (i32.const 1) (i32.const 4096) (local.get $n))
+                (call $write_body (i32.const 1) (i32.const 1025) (i32.const 1)))"#
+        );
+        let entry = world.handler(&module, json!({}));
+        let mut ctx = world.request("GET / HTTP/1.1\nHost: x");
+        assert_eq!(status(world.access(&entry, &mut ctx, b"").as_ref()), 0);
+        assert_eq!(world.answered(&entry, &mut ctx, "abc", &[]).0, whole(expected));
+        world.log(&entry, &mut ctx);
+    }
+    assert_eq!(world.events("aborted"), 0);
+}
+
+#[test]
 fn responses_that_are_not_held_cannot_be_changed() {
     let world = World::new(&json!({}));
     let module = format!(

@@ -391,3 +391,27 @@ fn lists_of_fields_are_bounded() {
     check(u32::MAX, 1, 202);
     check(3, 2, 202);
 }
+
+#[test]
+fn waits_of_a_module_end_at_once() {
+    let world = World::new(&json!({}));
+    let import = r#"(import "wasi_snapshot_preview1" "poll_oneoff" (func $poll (param i32 i32 i32 i32) (result i32)))"#;
+    // A clock of an hour; the number of the subscription comes back.
+    let module = format!(
+        r#"(module {import} {} (func (export "proxy_abi_version_0_2_1"))
+        (func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32)
+            (i64.store (i32.const 2048) (i64.const 77))
+            (i64.store (i32.const 2072) (i64.const 3600000000000))
+            (if (call $poll (i32.const 2048) (i32.const 3072) (i32.const 1) (i32.const 4096)) (then unreachable))
+            (if (i32.ne (i32.load (i32.const 4096)) (i32.const 1)) (then unreachable))
+            (if (i64.ne (i64.load (i32.const 3072)) (i64.const 77)) (then unreachable))
+            (if (i32.load16_u (i32.const 3080)) (then unreachable))
+            (if (i32.eqz (call $poll (i32.const 2048) (i32.const 3072) (i32.const 0) (i32.const 4096))) (then unreachable))
+            (if (i32.eqz (call $poll (i32.const -1) (i32.const 3072) (i32.const 1) (i32.const 4096))) (then unreachable))
+            (if (i32.eqz (call $poll (i32.const 0) (i32.const 0) (i32.const -1) (i32.const 4096))) (then unreachable))
+            (i32.const 0)))"#,
+        super::PRELUDE
+    );
+    let entry = world.entry(&wat::parse_str(module).unwrap(), json!({})).unwrap();
+    assert_eq!(run(&world, &entry, "").0, 0);
+}
