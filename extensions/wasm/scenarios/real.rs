@@ -60,3 +60,24 @@ fn the_example_in_go_runs() {
     let mut ctx = world.request("GET / HTTP/1.1\nHost: x");
     assert_eq!(status(world.access(&entry, &mut ctx, b"").as_ref()), 503);
 }
+
+/// The example of `docs/wasm-http.md`, without an SDK.
+#[test]
+fn the_handler_in_go_runs() {
+    let source = std::fs::read_to_string(repository().join("examples/wasm-http-go/main.go")).unwrap();
+    let page = std::fs::read_to_string(repository().join("docs/wasm-http.md")).unwrap();
+    let shown = page.split("```go\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    assert!(source.contains(shown), "docs/wasm-http.md shows another handler than examples/wasm-http-go");
+    let settings = json!({"memory_mib": 64, "start_ms": 60_000, "call_ms": 5000, "start_wait_ms": 600_000});
+    let world = World::new(&settings);
+    let module = build(&repository().join("examples/wasm-http-go"), &world.folder.path().join("go.wasm"));
+    let entry = world.entry(&module, json!({})).unwrap();
+    for _ in 0..3 {
+        let mut ctx = world.request("GET / HTTP/1.1\nHost: x");
+        assert_eq!(status(world.access(&entry, &mut ctx, b"").as_ref()), 0);
+        assert!(world.respond(&entry, &mut ctx, 200, &[]).is_none());
+        assert_eq!(ctx.response.headers.find(b"x-greeting"), Some(&b"hello"[..]));
+        world.log(&entry, &mut ctx);
+    }
+    assert_eq!(world.events("aborted"), 0);
+}
