@@ -120,7 +120,10 @@ impl Plugin for Gzip {
         if self.which.is_not_modified(ctx) || !self.which.takes(ctx) {
             return ResponseStep::Next;
         }
-        self.which.add_vary(&mut ctx.response.headers);
+        // A part of a response depends on the field as the whole does; other statuses are never compressed.
+        if matches!(ctx.response.status, 200 | 206 | 403 | 404) {
+            self.which.add_vary(&mut ctx.response.headers);
+        }
         if let Some((token, weight)) = self.coding(&ctx.request.headers) {
             coding::offer(self, Offer { token, weight, may }, ctx);
         }
@@ -261,6 +264,20 @@ mod tests {
         assert_eq!(case.answered("ETag"), "W/\"e\"");
         assert_eq!(case.answered("Accept-Ranges"), "");
         assert_eq!(case.answered("Vary"), "Origin, Accept-Encoding");
+    }
+
+    #[test]
+    fn parts_vary_as_the_whole_does_and_errors_do_not() {
+        let head = "GET / HTTP/1.1\nHost: h\nAccept-Encoding: gzip";
+        let conf = json!({"vary": true, "min_length": 100});
+        let check = |status: u16, fields: &str, expected: &str| {
+            let (case, ..) = run(&conf, head, status, &format!("{HTML}\n{fields}"), &[b"x"]);
+            assert_eq!(case.answered("Vary"), expected, "{status} {fields}");
+        };
+        check(206, "Content-Range: bytes 0-6/200\nContent-Length: 7", "Accept-Encoding");
+        check(206, "Content-Range: bytes 0-6/50\nContent-Length: 7", "");
+        check(404, "", "Accept-Encoding");
+        check(500, "", "");
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub(super) struct Replacement {
     /// A regular expression instead of `from`; case is ignored.
     #[schemars(length(min = 1))]
     regex: Option<String>,
-    /// The replacement: with variables for `from`, with `$1` for groups of `regex`.
+    /// The replacement, a text with variables; with `regex`, `$1` is a group.
     to: String,
 }
 
@@ -67,7 +67,53 @@ enum SameSite {
 /// A compiled [`Replacement`].
 enum Rule {
     Text(String, Template),
-    Pattern(Substitution),
+    Pattern(Substitution, Vec<Template>),
+}
+
+/// Marks a variable in the replacement of an expression; no field of a response has this byte.
+const MARK: char = '\u{1}';
+
+/// Replaces the variables of a text by marks; groups such as `$1` stay.
+fn marked(text: &str) -> (String, Vec<Template>) {
+    let (mut made, mut variables, mut rest) = (String::new(), Vec::new(), text);
+    while let Some(at) = rest.find('$') {
+        let after = &rest[at + 1..];
+        let (name, length) = match after.strip_prefix('{').and_then(|inner| inner.split_once('}')) {
+            Some((name, _)) => (name, name.len() + 2),
+            None => {
+                let is_word = |char: char| char.is_ascii_alphanumeric() || char == '_';
+                let end = after.find(|char| !is_word(char)).unwrap_or(after.len());
+                (&after[..end], end)
+            }
+        };
+        let is_variable = name.starts_with(|first: char| first.is_ascii_alphabetic());
+        made.push_str(&rest[..at]);
+        if is_variable && !after.starts_with('$') {
+            made.push(MARK);
+            variables.push(Template::parse(&format!("${{{name}}}")));
+        } else {
+            made.push_str(&rest[at..at + 1 + length]);
+        }
+        rest = &after[length..];
+    }
+    made.push_str(rest);
+    (made, variables)
+}
+
+/// Replaces the marks by the values of their variables.
+fn unmarked(text: Vec<u8>, variables: &[Template], ctx: &Context) -> Vec<u8> {
+    if variables.is_empty() {
+        return text;
+    }
+    let mut variables = variables.iter();
+    let mut made = Vec::with_capacity(text.len());
+    for byte in text {
+        match char::from(byte) {
+            MARK => made.extend(variables.next().map(|value| value.rendered(ctx)).unwrap_or_default()),
+            _ => made.push(byte),
+        }
+    }
+    made
 }
 
 /// The replacements of one kind of text.
@@ -88,8 +134,9 @@ impl Rules {
             (Some(from), _) => Ok(Rule::Text(from, Template::parse(&to))),
             (None, regex) => {
                 let regex = regex.unwrap_or_default();
+                let (to, variables) = marked(&to);
                 let made = Substitution::new(&regex, &to, "joi");
-                made.map(Rule::Pattern)
+                made.map(|made| Rule::Pattern(made, variables))
                     .map_err(|reason| format!("{place}: regex \"{regex}\" validation failed: {reason}"))
             }
         };
@@ -99,7 +146,10 @@ impl Rules {
     /// Returns the replacement of `text`; None if it stays.
     fn replaced(&self, text: &[u8], find: Find, ctx: &Context) -> Option<Vec<u8>> {
         self.0.iter().find_map(|rule| match (rule, find) {
-            (Rule::Pattern(substitution), _) => substitution.first(text).map(|(replaced, _)| replaced),
+            (Rule::Pattern(substitution, variables), _) => {
+                let (replaced, _) = substitution.first(text)?;
+                Some(unmarked(replaced, variables, ctx))
+            }
             (Rule::Text(from, to), Find::Prefix) => {
                 let rest = text.strip_prefix(from.as_bytes())?;
                 Some([&to.rendered(ctx), rest].concat())
@@ -275,6 +325,8 @@ mod tests {
         check(&conf, "Location: http://node:8080/a?b", "Location", "https://shop.test/a?b");
         check(&conf, "Location: http://API.internal/a", "Location", "https://API.test/a");
         check(&conf, "Location: http://other/a", "Location", "http://other/a");
+        let mixed = json!({"location": [{"regex": "^http://([a-z]+):[0-9]+/(.*)$", "to": "https://$host/$1/${2}?to=$1"}]});
+        check(&mixed, "Location: http://api:80/x", "Location", "https://shop.test/api/x?to=api");
         check(&conf, "Location: /a", "Location", "/a");
         check(&conf, "Refresh: 5; URL=http://node:8080/a", "Refresh", "5; URL=https://shop.test/a");
         check(&conf, "X-Location: http://node:8080/", "X-Location", "http://node:8080/");

@@ -98,6 +98,11 @@ struct ProxyRewrite {
     /// Whether rewriting begins with the target as the client sent it and encodes nothing.
     #[schemars(extend("default" = false))]
     use_real_request_uri_unsafe: bool,
+    /// Whether the last group of a pattern of `regex_uri` stays as the client sent it, such as `%2F`, where it ends both
+    /// the path and the new path. Sigma's own.
+    #[serde(default)]
+    #[schemars(extend("default" = false, "own_default" = true))]
+    keep_escapes: bool,
     /// Changes of query arguments, of the client's and of the ones in `uri`. Sigma's own.
     args: Option<QueryRules>,
 }
@@ -217,7 +222,15 @@ impl ProxyRewrite {
                 };
                 refuse_dot_segments(&path)?;
                 let mut encoded = Vec::with_capacity(path.len() + 16);
-                percent_encode_path(&path, &mut encoded);
+                let kept = groups.last().filter(|_| self.keep_escapes).and_then(|rest| sent_end(ctx, rest));
+                let kept = kept.zip(groups.last().and_then(|rest| path.strip_suffix(rest.as_slice())));
+                match kept {
+                    Some((rest, lead)) => {
+                        percent_encode_path(lead, &mut encoded);
+                        encoded.extend_from_slice(rest);
+                    }
+                    None => percent_encode_path(&path, &mut encoded),
+                }
                 (encoded, query, groups)
             }
         };
@@ -249,6 +262,21 @@ impl ProxyRewrite {
             }
         }
     }
+}
+
+/// Returns the end of the path as the client sent it, for an end of the normalised path; None if they differ by more than
+/// escapes, so that no dot segment or doubled slash comes back.
+fn sent_end<'c>(ctx: &'c Context, end: &[u8]) -> Option<&'c [u8]> {
+    let sent = ctx.request.raw_path();
+    if end.is_empty() || !ctx.uri.ends_with(end) || percent_decoded(sent) != ctx.uri {
+        return None;
+    }
+    let (mut at, mut skipped) = (0, 0);
+    while skipped < ctx.uri.len() - end.len() {
+        at += if sent.get(at) == Some(&b'%') { 3 } else { 1 };
+        skipped += 1;
+    }
+    sent.get(at..)
 }
 
 fn append_queries(target: &mut Vec<u8>, queries: [Option<&[u8]>; 2]) {
@@ -375,6 +403,12 @@ mod tests {
         // A path that is not rewritten passes as it came.
         check(json!({"regex_uri": ["^/x", "/y"]}), "/a%c3%a9?q", "/a%c3%a9?q");
         check(json!({"headers": {"X-A": "1"}}), "/p/g%2Fn/f?q=%20", "/p/g%2Fn/f?q=%20");
+        let kept = json!({"regex_uri": ["^/p/(.*)$", "/n/$1"], "keep_escapes": true});
+        check(kept.clone(), "/p/g%2Fn/a%7eb?q=%20", "/n/g%2Fn/a%7eb?q=%20");
+        check(kept.clone(), "/%70/g%2Fn", "/n/g%2Fn");
+        check(kept.clone(), "/p//g%2Fn", "/n/g/n");
+        check(kept.clone(), "/p/x/../g%2Fn", "/n/g/n");
+        check(json!({"regex_uri": ["^/p/(.*)$", "/n/$1/e"], "keep_escapes": true}), "/p/g%2Fn", "/n/g/n/e");
         check(json!({"host": "other"}), "/p//a/./b", "/p//a/./b");
         check(json!({"args": {"set": {"x": "1"}}}), "/g%2Fn?q", "/g%2Fn?q&x=1");
         // The target of the client brings its path, and its query once.

@@ -103,6 +103,10 @@ struct Config {
     /// Replacements in the body, in this order.
     #[schemars(length(min = 1))]
     filters: Option<Vec<FilterConfig>>,
+    /// Media types of the bodies that filters see. Default: all. Sigma's own.
+    #[serde(default)]
+    #[schemars(extend("default" = [], "own_default" = true))]
+    filter_types: MediaTypes,
     /// Bytes of a body that filters see, encoded and decoded.
     // APISIX's number.
     #[schemars(range(min = 1), extend("default" = 64 << 20))]
@@ -133,6 +137,18 @@ struct FilterConfig {
     options: String,
 }
 
+/// Media types without their parameters; none: all.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+struct MediaTypes(#[schemars(inner(length(min = 1)))] Vec<String>);
+
+impl MediaTypes {
+    fn has(&self, headers: &Headers) -> bool {
+        let media_type = headers.find(b"Content-Type").unwrap_or_default();
+        let media_type = media_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+        self.0.is_empty() || self.0.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(media_type))
+    }
+}
+
 #[derive(Deserialize, JsonSchema)]
 #[serde(try_from = "Config")]
 #[schemars(with = "Config")]
@@ -150,12 +166,13 @@ impl Configuration for ResponseRewrite {}
 enum NewBody {
     Same,
     Replaced(Arc<[u8]>),
-    Filtered(Arc<Filters>),
+    Filtered(Arc<Filters>, MediaTypes),
 }
 
 /// State of the header filter for the body filter.
 struct Verdict {
     encoding: Encoding,
+    is_filtered: bool,
 }
 
 impl TryFrom<Config> for ResponseRewrite {
@@ -177,7 +194,7 @@ impl TryFrom<Config> for ResponseRewrite {
                 };
                 let all = filters.into_iter().map(compile).collect::<Result<_, String>>()?;
                 let (limit, unfiltered) = (config.max_resp_body_size, config.unfiltered);
-                NewBody::Filtered(Arc::new(Filters { all, limit, unfiltered }))
+                NewBody::Filtered(Arc::new(Filters { all, limit, unfiltered }), config.filter_types)
             }
             (None, None) => NewBody::Same,
         };
@@ -195,7 +212,7 @@ impl TryFrom<Config> for ResponseRewrite {
 impl Plugin for ResponseRewrite {
     fn rewrite(&self, ctx: &mut Context, _env: &Env<'_>) -> Step {
         match (&self.body, &self.vars) {
-            (NewBody::Filtered(_), _) => ask_for_readable(&mut ctx.request.headers),
+            (NewBody::Filtered(..), _) => ask_for_readable(&mut ctx.request.headers),
             (NewBody::Replaced(_), None) => ask_for_whole(&mut ctx.request.headers),
             // Most responses may stay as they are, parts among them.
             (NewBody::Replaced(_), Some(_)) | (NewBody::Same, _) => {}
@@ -214,22 +231,26 @@ impl Plugin for ResponseRewrite {
             ctx.response.status = status;
         }
         let encoding = Encoding::of(&ctx.response.headers);
-        if let NewBody::Filtered(filters) = &self.body {
-            match filters.reads(encoding) {
-                true => change_head(&mut ctx.response.headers),
-                false => complain_of_encoding(),
+        let is_filtered = match &self.body {
+            NewBody::Filtered(filters, types) if types.has(&ctx.response.headers) => {
+                match filters.reads(encoding) {
+                    true => change_head(&mut ctx.response.headers),
+                    false => complain_of_encoding(),
+                }
+                true
             }
-        }
+            _ => false,
+        };
         if let Some(locations) = &self.locations {
             locations.apply(ctx);
         }
         self.headers.apply(ctx, &[], |ctx| &mut ctx.response.headers);
-        ctx.keep(self, Verdict { encoding });
+        ctx.keep(self, Verdict { encoding, is_filtered });
         ResponseStep::Next
     }
 
     fn body_filter(&self, ctx: &mut Context, env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
-        let Verdict { encoding } = ctx.take_kept(self)?;
+        let Verdict { encoding, is_filtered } = ctx.take_kept(self)?;
         if ctx.request.client_method() == Method::Head {
             return None;
         }
@@ -239,8 +260,8 @@ impl Plugin for ResponseRewrite {
         match &self.body {
             NewBody::Same => None,
             NewBody::Replaced(body) => Some(NewPieces { body: Arc::clone(body) }.filter()),
-            NewBody::Filtered(filters) if !filters.reads(encoding) => None,
-            NewBody::Filtered(filters) => {
+            NewBody::Filtered(filters, _) if !is_filtered || !filters.reads(encoding) => None,
+            NewBody::Filtered(filters, _) => {
                 let share = self.budget.share(env.local.part(Held::default));
                 Some(Filtering::new(Arc::clone(filters), encoding, share).filter())
             }
@@ -331,6 +352,11 @@ mod tests {
         small["max_resp_body_size"] = 4.into();
         small["unfiltered"] = "pass".into();
         check(small, "", &[b"la", b"lalala", b"la"], "<a><a>lalala");
+        let mut typed = filter("once");
+        typed["filter_types"] = json!(["text/html"]);
+        check(typed.clone(), "Content-Type: Text/HTML; charset=utf-8", &[b"hello"], "he<l>o");
+        check(typed.clone(), "Content-Type: application/json", &[b"hello"], "hello");
+        check(typed, "", &[b"hello"], "hello");
         check(json!({"body": "new", "vars": [["status", "==", 404]]}), "", &[b"old"], "old");
         check(json!({"body": "new", "vars": [["status", "==", 200]]}), "", &[b"old"], "new");
     }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use serde::Deserialize;
 use sigma_plugin::Context;
 use sigma_plugin::variables::percent_encode_path;
 use sigma_schema::expr::{VarName, VarValue, Variables};
@@ -76,9 +77,17 @@ impl Variables for BeforeQuery<'_> {
 }
 
 /// A text that becomes a URI reference.
+#[derive(Deserialize)]
+#[serde(from = "String")]
 pub(super) struct UriTemplate {
     path: Template,
     query: Option<QueryTemplate>,
+}
+
+impl From<String> for UriTemplate {
+    fn from(text: String) -> UriTemplate {
+        UriTemplate::parse(&text)
+    }
 }
 
 impl UriTemplate {

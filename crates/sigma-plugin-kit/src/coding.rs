@@ -82,7 +82,12 @@ impl Which {
     }
 }
 
+/// Returns the length of the whole content, also in a response with a part of it.
 fn known_length(headers: &Headers) -> Option<u64> {
+    if let Some(range) = headers.find(b"Content-Range") {
+        let total = std::str::from_utf8(range).ok()?.rsplit('/').next()?;
+        return total.parse().ok();
+    }
     std::str::from_utf8(headers.get(HeaderId::ContentLength)?).ok()?.parse().ok()
 }
 

@@ -1,7 +1,7 @@
 //! Responses from another route of this gateway, for error pages and fallbacks.
 
 use sigma_http::{HeaderId, Headers, Method};
-use sigma_plugin::outbound::{Answer, Call, GATEWAY, GATEWAY_INTERNAL};
+use sigma_plugin::outbound::{Answer, Call, GATEWAY, GATEWAY_INTERNAL, named_internal};
 use sigma_plugin::{Context, Reply};
 
 use crate::fields::frames;
@@ -27,6 +27,21 @@ pub fn page(ctx: &Context, target: Vec<u8>) -> Call {
     }
     headers.remove_where(|_, name| name.len() >= 8 && name[..8].eq_ignore_ascii_case(b"content-"));
     call(ctx, target, Method::Get, headers, None)
+}
+
+/// Returns the same request with its own target for the internal routes with a name; None if its body is gone, unless
+/// `drops_body` says that it has none there.
+pub fn named(ctx: &Context, name: &str, drops_body: bool) -> Option<Call> {
+    if ctx.has_request_body && ctx.body.is_none() && !drops_body {
+        return None;
+    }
+    let mut headers = fields(ctx);
+    for name in CONDITIONS {
+        headers.remove_name(name.as_bytes());
+    }
+    let target = ctx.request.path_and_query().to_vec();
+    let call = call(ctx, target, ctx.request.method, headers, ctx.body.clone());
+    Some(Call { upstream: named_internal(name), ..call })
 }
 
 /// Returns the same request with another target.

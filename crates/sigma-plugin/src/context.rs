@@ -258,8 +258,8 @@ pub struct Context {
     pub login: Login,
     /// The number of exchanges around a subrequest; 0 for a request of a client. See [`crate::Step::Ask`].
     pub within: u8,
-    /// The gateway itself sent the request, for an error page or a fallback; it may reach internal routes.
-    pub is_internal: bool,
+    /// Set if the gateway itself sent the request, for an error page or a fallback.
+    pub internal: Option<Box<crate::outbound::Internal>>,
     /// The record of the exchange.
     pub record: Record,
     /// The request id, once it was read or set.
@@ -323,7 +323,7 @@ impl Context {
         self.personal.clear();
         self.login.clear();
         self.within = 0;
-        self.is_internal = false;
+        self.internal = None;
         self.record.clear();
         self.request_id = OnceCell::new();
         self.variables.clear();

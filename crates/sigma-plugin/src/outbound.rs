@@ -24,6 +24,28 @@ pub const GATEWAY: &str = "gateway";
 /// target, never a client.
 pub const GATEWAY_INTERNAL: &str = "gateway/internal";
 
+/// Returns the key of an internal call with a name, by which routes find it: `$internal_name` in their conditions.
+#[must_use]
+pub fn named_internal(name: &str) -> Box<str> {
+    format!("{GATEWAY_INTERNAL}/{name}").into()
+}
+
+/// Returns the name of an internal call, which may be empty; None for another key.
+#[must_use]
+pub fn internal_name(key: &str) -> Option<&str> {
+    let rest = key.strip_prefix(GATEWAY_INTERNAL)?;
+    if rest.is_empty() { Some("") } else { rest.strip_prefix('/') }
+}
+
+/// A request that the gateway itself sends, for an error page or a fallback. It may reach internal routes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Internal {
+    /// Its name, by which routes find it; may be empty.
+    pub name: String,
+    /// The target of the client's request.
+    pub asked_target: Vec<u8>,
+}
+
 /// The limit of nested subrequests; it allows a composition of compositions. A deeper nesting is a loop.
 pub const MOST_WITHIN: u8 = 4;
 

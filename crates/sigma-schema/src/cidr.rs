@@ -29,6 +29,25 @@ impl Cidr {
         }
     }
 
+    /// Returns the network of this length around an address. An IPv4-mapped IPv6 address counts as IPv4; a length above
+    /// the address's own counts as the own.
+    #[must_use]
+    pub fn around(ip: IpAddr, prefix: u8) -> Cidr {
+        match ip.to_canonical() {
+            IpAddr::V4(ip) => masked_v4(ip, prefix.min(32)),
+            IpAddr::V6(ip) => {
+                let prefix = prefix.min(128);
+                Cidr { address: Ipv6Addr::from(u128::from(ip) & !host_bits_v6(prefix)).into(), prefix }
+            }
+        }
+    }
+
+    /// Returns the length of the prefix.
+    #[must_use]
+    pub fn prefix(&self) -> u8 {
+        self.prefix
+    }
+
     fn bounds(&self) -> Bounds {
         match self.address {
             IpAddr::V4(ip) => Bounds::V4(u32::from(ip), u32::from(ip) | host_bits_v4(self.prefix)),

@@ -6,10 +6,12 @@
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use regex::bytes::{Captures, Regex, RegexBuilder};
 
+use crate::cidr::Cidr;
 use crate::expr::{VarName, VarValue, Variables};
 use crate::template::Template;
 use crate::validation::pcre;
@@ -39,8 +41,8 @@ pub enum Definition {
     Map(Box<Map>),
 }
 
-/// A map from a text to a value. The first kind of entry that fits counts: exact texts, wildcards, expressions in
-/// their order, the default.
+/// A map from a text to a value. The first kind of entry that fits counts: exact texts, wildcards, networks, expressions
+/// in their order, shares, the default.
 #[derive(Debug)]
 pub struct Map {
     source: Template,
@@ -50,7 +52,13 @@ pub struct Map {
     endings: HashMap<Vec<u8>, Template>,
     /// `www.example.` for `www.example.*`.
     beginnings: HashMap<Vec<u8>, Template>,
+    /// By network.
+    networks: HashMap<Cidr, Template>,
+    /// The lengths of the networks, the longest first.
+    lengths: Vec<u8>,
     expressions: Vec<(Regex, Template)>,
+    /// Values by shares of all texts: the hash below which each begins to end.
+    shares: Vec<(u32, Template)>,
     default: Template,
 }
 
@@ -160,7 +168,10 @@ impl Map {
             exact: HashMap::new(),
             endings: HashMap::new(),
             beginnings: HashMap::new(),
+            networks: HashMap::new(),
+            lengths: Vec::new(),
             expressions: Vec::new(),
+            shares: Vec::new(),
             default,
         }
     }
@@ -197,6 +208,40 @@ impl Map {
         Ok(())
     }
 
+    /// Adds a network, such as `10.0.0.0/8`.
+    ///
+    /// # Errors
+    /// Returns an error for another text.
+    pub fn add_network(&mut self, network: &str, value: Template) -> Result<(), String> {
+        let network: Cidr =
+            network.parse().map_err(|_| format!("`{network}` is not a network such as `10.0.0.0/8`"))?;
+        if let Err(at) = self.lengths.binary_search_by(|length| network.prefix().cmp(length)) {
+            self.lengths.insert(at, network.prefix());
+        }
+        self.networks.insert(network, value);
+        Ok(())
+    }
+
+    /// Adds a share of all texts after the others, in hundredths of a percent.
+    pub fn add_share(&mut self, hundredths: u32, value: Template) {
+        let part = u64::from(hundredths.min(10_000)) * u64::from(u32::MAX) / 10_000;
+        let before = self.shares.last().map_or(0, |(end, _)| *end);
+        let end = u32::try_from(u64::from(before) + part).unwrap_or(u32::MAX);
+        self.shares.push((end, value));
+    }
+
+    /// Returns the value of the longest network of an address.
+    fn by_network(&self, address: &[u8]) -> Option<&Template> {
+        if self.lengths.is_empty() {
+            return None;
+        }
+        let address: IpAddr = std::str::from_utf8(address).ok()?.parse().ok()?;
+        self.lengths.iter().find_map(|length| {
+            let network = Cidr::around(address, *length);
+            self.networks.get(&network).filter(|_| network.prefix() == *length)
+        })
+    }
+
     /// Adds an expression after the others.
     ///
     /// # Errors
@@ -227,19 +272,27 @@ impl Map {
 
     fn texts(&self) -> impl Iterator<Item = &Template> {
         let tables = [&self.exact, &self.endings, &self.beginnings];
-        let values = tables.into_iter().flat_map(HashMap::values);
-        values.chain(self.expressions.iter().map(|(_, value)| value)).chain([&self.source, &self.default])
+        let values = tables.into_iter().flat_map(HashMap::values).chain(self.networks.values());
+        let values = values.chain(self.expressions.iter().map(|(_, value)| value));
+        values.chain(self.shares.iter().map(|(_, value)| value)).chain([&self.source, &self.default])
     }
 
     fn evaluated(&self, variables: &dyn Variables) -> Vec<u8> {
         let source = self.source.rendered(variables);
         let lower = source.to_ascii_lowercase();
-        if let Some(value) = self.exact.get(&lower).or_else(|| self.by_wildcard(&lower)) {
+        let known = self.exact.get(&lower).or_else(|| self.by_wildcard(&lower));
+        if let Some(value) = known.or_else(|| self.by_network(&source)) {
             return value.rendered(variables);
         }
         for (regex, value) in &self.expressions {
             if let Some(captures) = regex.captures(&source) {
                 return value.rendered(&Captured { captures: &captures, around: variables });
+            }
+        }
+        if !self.shares.is_empty() {
+            let hash = murmur2(&source);
+            if let Some((_, value)) = self.shares.iter().find(|(end, _)| hash < *end) {
+                return value.rendered(variables);
             }
         }
         self.default.rendered(variables)
@@ -253,6 +306,26 @@ impl Map {
             || dots().rev().filter(|at| at + 1 < host.len()).find_map(|at| self.beginnings.get(&host[..=at]));
         by_ending().or_else(by_beginning)
     }
+}
+
+/// MurmurHash2 with seed 0, as `split_clients` of nginx has it: the same text has the same share there and here.
+fn murmur2(text: &[u8]) -> u32 {
+    const FACTOR: u32 = 0x5bd1_e995;
+    let mut hash = u32::try_from(text.len()).unwrap_or(u32::MAX);
+    let (words, rest) = text.as_chunks::<4>();
+    for word in words {
+        let mut part = u32::from_le_bytes(*word).wrapping_mul(FACTOR);
+        part = (part ^ (part >> 24)).wrapping_mul(FACTOR);
+        hash = hash.wrapping_mul(FACTOR) ^ part;
+    }
+    if !rest.is_empty() {
+        for (at, byte) in rest.iter().enumerate() {
+            hash ^= u32::from(*byte) << (8 * at);
+        }
+        hash = hash.wrapping_mul(FACTOR);
+    }
+    hash = (hash ^ (hash >> 13)).wrapping_mul(FACTOR);
+    hash ^ (hash >> 15)
 }
 
 /// The groups of an expression as variables, before the others.
@@ -348,6 +421,57 @@ mod tests {
             assert!(map.add_host(wrong, text("")).is_err(), "{wrong}");
         }
         assert!(map.add_expression("(", false, text("")).is_err());
+    }
+
+    #[test]
+    fn the_longest_network_counts() {
+        for (address, expected) in [
+            ("10.1.2.3", "host"),
+            ("10.1.2.4", "narrow"),
+            ("10.2.0.1", "wide"),
+            ("::ffff:10.2.0.1", "wide"),
+            ("172.31.0.1", "odd"),
+            ("172.32.0.1", "none"),
+            ("2001:db8::1", "six"),
+            ("2001:db9::1", "none"),
+            ("a.example", "none"),
+        ] {
+            let mut map = Map::of(text("$host"), text("none"));
+            for (network, value) in [
+                ("10.0.0.0/8", "wide"),
+                ("10.1.0.0/16", "narrow"),
+                ("10.1.2.3", "host"),
+                ("172.16.0.0/12", "odd"),
+                ("2001:db8::/32", "six"),
+            ] {
+                map.add_network(network, text(value)).unwrap();
+            }
+            assert!(map.add_network("10.0.0/8", text("")).is_err());
+            let mut definitions = Definitions::default();
+            definitions.insert("m", Definition::Map(Box::new(map)));
+            assert_eq!(read(definitions, address, "$var_m"), expected, "{address}");
+        }
+    }
+
+    #[test]
+    fn shares_of_all_texts() {
+        let read = |host: &str| {
+            let mut map = Map::of(text("$host"), text("rest"));
+            map.add_share(2_500, text("first"));
+            map.add_share(2_500, text("second"));
+            let mut definitions = Definitions::default();
+            definitions.insert("m", Definition::Map(Box::new(map)));
+            read(definitions, host, "$var_m")
+        };
+        let counted = |value: &str| (0..1000).filter(|number| read(&format!("h{number}")) == value).count();
+        for (value, about) in [("first", 250), ("second", 250), ("rest", 500)] {
+            let found = counted(value);
+            assert!(found.abs_diff(about) < 60, "{value}: {found}");
+        }
+        assert_eq!(read("h1"), read("h1"));
+        for (key, hash) in [("", 0), ("a", 0x9268_5f5e), ("abcd", 0x2687_3021), ("abcde", 0x5f09_a8de)] {
+            assert_eq!(murmur2(key.as_bytes()), hash, "{key}");
+        }
     }
 
     #[test]

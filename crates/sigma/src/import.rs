@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow};
+use sigma_config::ParseOptions;
 use sigma_convert::import::source::{DiskFiles, Files as _, Input, SourceFile};
 use sigma_convert::import::{Format, Import, probe, yaml};
 use sigma_convert::openapi::import::{self, ImportOptions};
@@ -71,10 +72,11 @@ fn files(format: Format, args: &ImportFiles) -> Result<ExitCode> {
         sources.push(SourceFile { name, text });
     }
     let input = Input { files: &sources, access: &DiskFiles };
-    let imported = sigma_convert::import::import(format, &input).map_err(|problems| {
+    let mut imported = sigma_convert::import::import(format, &input).map_err(|problems| {
         let lines: Vec<String> = problems.iter().map(located).collect();
         anyhow!(lines.join("\n"))
     })?;
+    close_refused(&mut imported);
     let names: Vec<String> = sources.iter().map(|source| source.name.clone()).collect();
     let text =
         yaml::text(&imported.document, &names.join(", "), format.word()).map_err(|error| anyhow!(error))?;
@@ -93,6 +95,26 @@ fn files(format: Format, args: &ImportFiles) -> Result<ExitCode> {
         return Ok(ExitCode::from(CLOSED_ROUTES));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Rounds of checks: closing a route may show the problem of another one.
+const MOST_CHECKS: usize = 4;
+
+/// Closes the routes that the check of configurations refuses, so that the file can be served.
+fn close_refused(imported: &mut Import) {
+    let roster = crate::roster::roster();
+    let options = ParseOptions { plugins: &*roster, ..ParseOptions::default() };
+    for _ in 0..MOST_CHECKS {
+        let problems = match sigma_config::parse(&imported.document.to_string(), &options) {
+            Ok(_) => return,
+            Err(problems) => problems,
+        };
+        let left = imported.close_refused(&problems);
+        if left.len() == problems.len() {
+            left.iter().for_each(|problem| eprintln!("{problem}"));
+            return;
+        }
+    }
 }
 
 fn write_document(path: Option<&Path>, text: &str) -> Result<()> {

@@ -28,6 +28,7 @@ pub(crate) static ERROR_PAGE: Descriptor = Descriptor {
         VariableField::shown("pages.*.html", VariableForm::Template),
         VariableField::shown("pages.*.json", VariableForm::Template),
         VariableField::shown("pages.*.text", VariableForm::Template),
+        VariableField::shown("pages.*.headers.*", VariableForm::Template),
         VariableField::shown("pages.*.uri", VariableForm::Template),
         VariableField::shown("pages.*.location", VariableForm::Template),
     ],
@@ -163,7 +164,7 @@ struct ErrorPages {
 impl Plugin for ErrorPages {
     fn header_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> ResponseStep {
         // A page has no page of its own: a route of error pages could lead to itself.
-        if ctx.response.status < 400 || ctx.is_internal {
+        if ctx.response.status < 400 || ctx.internal.is_some() {
             return ResponseStep::Next;
         }
         let is_own = ctx.record.source != Source::Upstream;
@@ -242,6 +243,56 @@ mod tests {
     }
 
     #[test]
+    fn fields_of_the_replaced_response_stay_or_go() {
+        let check = |page: Value, status: u16, expected: &[&str]| {
+            let entry = entry("error-page", json!({"intercept": true, "pages": [page]})).unwrap();
+            let mut case = Case::new("GET /x HTTP/1.1\nHost: h");
+            case.respond(status, "X-Node: 1\nWWW-Authenticate: Basic");
+            case.ctx.record.source = Source::Upstream;
+            let ResponseStep::Replace(reply) = case.response_step(&entry) else { panic!("no page") };
+            let names: Vec<String> = reply
+                .headers
+                .iter()
+                .map(|(name, value)| format!("{name}: {}", String::from_utf8_lossy(value)))
+                .collect();
+            assert_eq!(names, expected, "{:?}", reply.headers);
+        };
+        let text = "Content-Type: text/plain; charset=utf-8";
+        check(json!({"status": [401], "text": ""}), 401, &[text, "X-Node: 1", "WWW-Authenticate: Basic"]);
+        let kept = json!({"status": [401], "text": "", "keep_fields": ["www-authenticate"]});
+        check(kept, 401, &[text, "WWW-Authenticate: Basic"]);
+        let own = json!({"status": [401], "text": "", "keep_fields": [],
+            "headers": {"Content-Type": "text/x-own", "X-Of": "$uri"}});
+        check(own, 401, &["Content-Type: text/x-own", "X-Of: /x"]);
+        let redirect = json!({"status": [401], "location": "/login"});
+        check(redirect, 401, &["Location: /login"]);
+        let redirect = json!({"status": [401], "location": "/login", "keep_fields": ["WWW-Authenticate"]});
+        check(redirect, 401, &["Location: /login", "WWW-Authenticate: Basic"]);
+    }
+
+    #[test]
+    fn named_routes_get_the_request_again() {
+        let entry =
+            entry("error-page", json!({"pages": [{"status": [502, 413], "named": "@spare"}]})).unwrap();
+        let call = |status: u16, has_body: bool| {
+            let mut case = Case::new("PUT /x%2Fy?a HTTP/1.1\nHost: h\nX-A: 1");
+            case.respond(status, "");
+            case.ctx.record.source = Source::Gateway;
+            case.ctx.has_request_body = has_body;
+            match case.response_step(&entry) {
+                ResponseStep::Ask { mut calls, .. } => calls.pop(),
+                _ => None,
+            }
+        };
+        let found = call(502, false).expect("a call");
+        assert_eq!(sigma_plugin::outbound::internal_name(&found.upstream), Some("@spare"));
+        assert_eq!((found.method, &found.target[..]), (sigma_http::Method::Put, &b"/x%2Fy?a"[..]));
+        // The body is gone, and the request is not the same without it.
+        assert!(call(502, true).is_none());
+        assert!(call(413, true).is_some());
+    }
+
+    #[test]
     fn a_page_of_another_route_replaces_the_response() {
         let entry =
             entry("error-page", json!({"pages": [{"status": [502], "uri": "/e/$status$uri?a"}]})).unwrap();
@@ -279,7 +330,7 @@ mod tests {
         check(None, None);
         let mut case = Case::new("GET /x HTTP/1.1\nHost: h");
         case.respond(502, "");
-        case.ctx.is_internal = true;
+        case.ctx.internal = Some(Box::default());
         assert!(matches!(case.response_step(&entry), ResponseStep::Next));
     }
 
@@ -293,6 +344,7 @@ mod tests {
         check(json!({"status": [404], "text": "", "uri": "/a"}), "only one of them");
         check(json!({"status": [200], "text": ""}), "status");
         check(json!({"status": [404], "text": "", "use_page_status": true}), "needs a `uri`");
+        check(json!({"status": [404], "text": "", "named": "spare"}), "only one of them");
     }
 
     #[test]

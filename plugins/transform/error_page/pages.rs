@@ -1,11 +1,13 @@
 //! The pages that a route names itself: texts by the client's preference, responses from another route, redirects.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use sigma_http::HeaderId;
 use sigma_http::header::list_items;
+use sigma_plugin::outbound::Call;
 use sigma_plugin::{Context, Reply, ResponseStep};
 use sigma_schema::expr::{VarName, VarValue, Variables};
 use sigma_schema::template::Template;
@@ -17,7 +19,7 @@ use sigma_plugin_kit::coding::thousandths;
 use sigma_plugin_kit::own_route;
 use sigma_plugin_kit::substitute::verbatim;
 
-/// Statuses, and the page for them: exactly one of texts (`html`, `json`, `text`), `uri` and `location`.
+/// Statuses, and the page for them: exactly one of texts (`html`, `json`, `text`), `uri`, `named` and `location`.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub(super) struct StatusPage {
@@ -33,18 +35,29 @@ pub(super) struct StatusPage {
     /// Body for other clients, a text with variables.
     text: Option<Template>,
     /// Path and query of a page from another route, a text with variables; the route may be `internal`. If its response
-    /// is an error itself, the first response stays.
-    #[schemars(with = "Option<String>", regex(pattern = "^/"))]
+    /// is an error itself, the first response stays, unless `use_page_status` is on.
+    #[schemars(with = "Option<String>", regex(pattern = "^[/$]"))]
     uri: Option<Target>,
+    /// Name of internal routes that get the request again, with its method and target: routes with `internal` and the
+    /// condition `["internal_name", "==", NAME]`. A request whose body is gone keeps the first response. Requests and
+    /// responses are as with `uri`.
+    #[schemars(length(min = 1, max = 128))]
+    named: Option<String>,
     /// Address of a page to which clients are redirected, a text with variables.
     #[schemars(with = "Option<String>", length(min = 1))]
     location: Option<Target>,
+    /// Further fields of the page; values are texts with variables. They replace the page's own.
+    #[schemars(with = "BTreeMap<String, String>", extend("maxProperties" = 64, "default" = {}))]
+    headers: BTreeMap<String, Template>,
     /// Status of the response. Default: the one that the page replaces; 302 with `location`.
     #[schemars(range(min = 200, max = 599))]
     response_status: Option<u16>,
     /// Whether the response has the status of the other route's.
     #[schemars(extend("default" = false))]
     use_page_status: bool,
+    /// Fields of the replaced response that stay. Default: all but those of its body; none with `location`.
+    #[schemars(length(max = 64), inner(length(min = 1, max = 256)))]
+    keep_fields: Option<Vec<String>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -88,11 +101,13 @@ impl StatusPage {
     /// Returns the mistake that the schema accepts.
     pub(super) fn mistake(&self) -> Option<&'static str> {
         let has_text = self.html.is_some() || self.json.is_some() || self.text.is_some();
-        match usize::from(has_text) + usize::from(self.uri.is_some()) + usize::from(self.location.is_some()) {
-            1 if self.use_page_status && self.uri.is_none() => Some("`use_page_status` needs a `uri`"),
+        let has_route = self.uri.is_some() || self.named.is_some();
+        let kinds = [has_text, self.uri.is_some(), self.named.is_some(), self.location.is_some()];
+        match kinds.into_iter().filter(|is_set| *is_set).count() {
+            1 if self.use_page_status && !has_route => Some("`use_page_status` needs a `uri` or `named`"),
             1 => None,
             _ => Some(
-                "a page needs texts (`html`, `json`, `text`), a `uri` or a `location`, and only one of them",
+                "a page needs texts (`html`, `json`, `text`), a `uri`, `named` or a `location`, and only one of them",
             ),
         }
     }
@@ -110,42 +125,22 @@ impl StatusPage {
         let status = self.response_status.unwrap_or(ctx.response.status);
         if let Some(location) = &self.location {
             let reply = Reply::new(self.response_status.unwrap_or(302));
-            let reply = reply.header("Location", location.rendered(ctx)).text("");
+            let mut reply = reply.header("Location", location.rendered(ctx)).text("");
+            for (name, value) in self.kept(ctx).into_iter().filter(|_| self.keep_fields.is_some()) {
+                reply = reply.header(name, value);
+            }
             return ResponseStep::Replace(Box::new(reply));
         }
-        if let Some(uri) = &self.uri {
-            let call = own_route::page(ctx, uri.rendered(ctx));
-            let status = (!self.use_page_status).then_some(status);
-            return ResponseStep::Ask {
-                calls: vec![call],
-                then: Box::new(move |ctx, _, mut asked| match asked.pop() {
-                    Some(Ok(page)) if page.status < 400 => {
-                        let status = status.unwrap_or(page.status);
-                        let mut reply = own_route::reply(page, status);
-                        let has = |reply: &Reply, name: &str| {
-                            reply.headers.iter().any(|(known, _)| known.eq_ignore_ascii_case(name))
-                        };
-                        for (name, value) in kept_fields(ctx) {
-                            if !has(&reply, &name) {
-                                reply = reply.header(name, value);
-                            }
-                        }
-                        ResponseStep::Replace(Box::new(reply))
-                    }
-                    Some(Ok(page)) => {
-                        tracing::warn!(
-                            status = page.status,
-                            "the route of an error page responds with an error"
-                        );
-                        ResponseStep::Next
-                    }
-                    Some(Err(error)) => {
-                        tracing::warn!(%error, "the route of an error page does not respond");
-                        ResponseStep::Next
-                    }
-                    None => ResponseStep::Next,
-                }),
+        if let Some(name) = &self.named {
+            // The body of a request that is too large is gone in any case.
+            let drops_body = ctx.response.status == 413;
+            return match own_route::named(ctx, name, drops_body) {
+                Some(call) => self.ask(ctx, call),
+                None => ResponseStep::Next,
             };
+        }
+        if let Some(uri) = &self.uri {
+            return self.ask(ctx, own_route::page(ctx, uri.rendered(ctx)));
         }
         let Some(form) = self.form(ctx) else { return ResponseStep::Next };
         let body = form.rendered(ctx);
@@ -154,10 +149,70 @@ impl StatusPage {
         if self.forms().count() > 1 {
             reply = reply.header("Vary", "Accept");
         }
-        for (name, value) in kept_fields(ctx) {
+        for (name, value) in self.kept(ctx) {
             reply = reply.header(name, value);
         }
-        ResponseStep::Replace(Box::new(reply))
+        ResponseStep::Replace(Box::new(self.with_headers(reply, ctx)))
+    }
+
+    /// Sets the further fields of the page.
+    fn with_headers(&self, mut reply: Reply, ctx: &Context) -> Reply {
+        for (name, value) in &self.headers {
+            reply.headers.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
+            reply = reply.header(name.clone(), value.rendered(ctx));
+        }
+        reply
+    }
+
+    /// The fields of the replaced response that stay.
+    fn kept(&self, ctx: &Context) -> Vec<(String, Vec<u8>)> {
+        let is_kept = |name: &str| {
+            let listed = self.keep_fields.as_ref();
+            listed.is_none_or(|listed| listed.iter().any(|known| known.eq_ignore_ascii_case(name)))
+        };
+        kept_fields(ctx).filter(|(name, _)| is_kept(name)).collect()
+    }
+
+    /// Replaces the response by the one of another route. A page is no error itself; with `use_page_status` any response
+    /// of the other route counts.
+    fn ask(&self, ctx: &Context, call: Call) -> ResponseStep {
+        let status = self.response_status.unwrap_or(ctx.response.status);
+        let status = (!self.use_page_status).then_some(status);
+        let takes_errors = self.use_page_status || self.named.is_some();
+        let fields = self.kept(ctx);
+        let headers: Vec<(String, Vec<u8>)> =
+            self.headers.iter().map(|(name, value)| (name.clone(), value.rendered(ctx))).collect();
+        ResponseStep::Ask {
+            calls: vec![call],
+            then: Box::new(move |_, _, mut asked| match asked.pop() {
+                Some(Ok(page)) if page.status < 400 || takes_errors => {
+                    let status = status.unwrap_or(page.status);
+                    let mut reply = own_route::reply(page, status);
+                    let has = |reply: &Reply, name: &str| {
+                        reply.headers.iter().any(|(known, _)| known.eq_ignore_ascii_case(name))
+                    };
+                    for (name, value) in fields {
+                        if !has(&reply, &name) {
+                            reply = reply.header(name, value);
+                        }
+                    }
+                    for (name, value) in headers {
+                        reply.headers.retain(|(known, _)| !known.eq_ignore_ascii_case(&name));
+                        reply = reply.header(name, value);
+                    }
+                    ResponseStep::Replace(Box::new(reply))
+                }
+                Some(Ok(page)) => {
+                    tracing::warn!(status = page.status, "the route of an error page responds with an error");
+                    ResponseStep::Next
+                }
+                Some(Err(error)) => {
+                    tracing::warn!(%error, "the route of an error page does not respond");
+                    ResponseStep::Next
+                }
+                None => ResponseStep::Next,
+            }),
+        }
     }
 
     /// The forms that there are, the ones of programs before the one of browsers, which ask for theirs by name.

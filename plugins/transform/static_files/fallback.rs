@@ -12,6 +12,9 @@ use sigma_plugin_kit::substitute::verbatim;
 use crate::redirect::without_controls;
 use crate::uri_template::UriTemplate;
 
+/// The variable that says that another route has made the response, with its own fields.
+pub(super) const OTHER_ROUTE: &str = "other_route";
+
 /// The response to a path without a file.
 #[derive(Deserialize)]
 #[serde(try_from = "Form")]
@@ -141,7 +144,8 @@ impl Fallback {
     }
 }
 
-fn rendered(target: &UriTemplate, ctx: &Context) -> Vec<u8> {
+/// Returns the path and query of a target.
+pub(super) fn rendered(target: &UriTemplate, ctx: &Context) -> Vec<u8> {
     let mut target = without_controls(&target.rendered(ctx, &verbatim), false);
     if target.first() != Some(&b'/') {
         target.insert(0, b'/');
@@ -149,12 +153,14 @@ fn rendered(target: &UriTemplate, ctx: &Context) -> Vec<u8> {
     target
 }
 
-fn ask(ctx: &Context, target: Vec<u8>) -> Step {
+/// Returns the step that asks another route for the response.
+pub(super) fn ask(ctx: &Context, target: Vec<u8>) -> Step {
     let calls = vec![own_route::request(ctx, target)];
     Step::Ask {
         calls,
-        then: Box::new(|_, _, mut asked| match asked.pop() {
+        then: Box::new(|ctx, _, mut asked| match asked.pop() {
             Some(Ok(answer)) => {
+                ctx.set_variable(OTHER_ROUTE, "1");
                 let status = answer.status;
                 own_route::reply(answer, status).into()
             }

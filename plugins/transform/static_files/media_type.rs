@@ -2,22 +2,36 @@
 
 use std::collections::BTreeMap;
 
-/// The type of a file. `own` goes before the built-in types; `charset` is added to text.
-pub(super) fn of(name: &str, own: &BTreeMap<String, String>, charset: &str) -> String {
-    let extension = name.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase());
-    let extension = extension.unwrap_or_default();
-    if let Some(media_type) = own.get(&extension) {
-        return media_type.clone();
+use super::Conf;
+
+/// The type of a file, if its extension has one. Types of the configuration go before the built-in ones, to which the
+/// charset is added.
+pub(super) fn of(name: &str, conf: &Conf) -> Option<String> {
+    match conf.only_types {
+        true => conf.types.get(&extension(name)).cloned(),
+        false => of_both(name, &conf.types, &conf.charset),
     }
-    let media_type = known(&extension);
-    if media_type.starts_with("text/") && !charset.is_empty() {
-        return format!("{media_type}; charset={charset}");
-    }
-    media_type.to_owned()
 }
 
-fn known(extension: &str) -> &'static str {
-    match extension {
+fn extension(name: &str) -> String {
+    let extension = name.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase());
+    extension.unwrap_or_default()
+}
+
+fn of_both(name: &str, own: &BTreeMap<String, String>, charset: &str) -> Option<String> {
+    let extension = extension(name);
+    if let Some(media_type) = own.get(&extension) {
+        return Some(media_type.clone());
+    }
+    let media_type = known(&extension)?;
+    if media_type.starts_with("text/") && !charset.is_empty() {
+        return Some(format!("{media_type}; charset={charset}"));
+    }
+    Some(media_type.to_owned())
+}
+
+fn known(extension: &str) -> Option<&'static str> {
+    Some(match extension {
         "html" | "htm" | "shtml" => "text/html",
         "css" => "text/css",
         "js" | "mjs" => "text/javascript",
@@ -83,8 +97,8 @@ fn known(extension: &str) -> &'static str {
         "mov" => "video/quicktime",
         "avi" => "video/x-msvideo",
         "ts" => "video/mp2t",
-        _ => "application/octet-stream",
-    }
+        _ => return None,
+    })
 }
 
 #[cfg(test)]
@@ -94,11 +108,13 @@ mod tests {
     #[test]
     fn types_by_extension() {
         let own = BTreeMap::from([("html".to_owned(), "text/x-own".to_owned())]);
-        let check = |name: &str, charset: &str, expected: &str| assert_eq!(of(name, &own, charset), expected);
-        check("a.css", "utf-8", "text/css; charset=utf-8");
-        check("a.CSS", "", "text/css");
-        check("a.tar.gz", "utf-8", "application/gzip");
-        check("a.html", "utf-8", "text/x-own");
-        check("Makefile", "utf-8", "application/octet-stream");
+        let check = |name: &str, charset: &str, expected: Option<&str>| {
+            assert_eq!(of_both(name, &own, charset).as_deref(), expected, "{name}");
+        };
+        check("a.css", "utf-8", Some("text/css; charset=utf-8"));
+        check("a.CSS", "", Some("text/css"));
+        check("a.tar.gz", "utf-8", Some("application/gzip"));
+        check("a.html", "utf-8", Some("text/x-own"));
+        check("Makefile", "utf-8", None);
     }
 }

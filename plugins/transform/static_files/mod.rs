@@ -24,7 +24,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use sigma_http::condition::{Outcome, Validators};
 use sigma_http::range::Ranges;
-use sigma_http::{BodyLength, HeaderId, Method};
+use sigma_http::{BodyLength, HeaderId, Headers, Method};
 use sigma_plugin::variable_fields::{VariableField, VariableForm};
 use sigma_plugin::variables::percent_encode_path;
 use sigma_plugin::{
@@ -38,6 +38,8 @@ use fallback::Fallback;
 use folder::{Found, Symlinks, Wanted};
 use precompressed::Precompressed;
 
+use crate::uri_template::UriTemplate;
+
 /// The plugin.
 pub(crate) static STATIC_FILES: Descriptor = Descriptor {
     name: "static-files",
@@ -48,6 +50,7 @@ pub(crate) static STATIC_FILES: Descriptor = Descriptor {
         VariableField::shown("try.*", VariableForm::Template),
         VariableField::shown("fallback.pass", VariableForm::Template),
         VariableField::shown("fallback.uri", VariableForm::Template),
+        VariableField::shown("folder_fallback", VariableForm::Template),
     ],
     build: |build| Ok(Arc::new(StaticFiles { conf: Arc::new(build.config()?) })),
     files: &[FileMember { name: "root", access: FileAccess::ReadFolder }],
@@ -117,6 +120,25 @@ struct Conf {
     /// on with its path.
     #[schemars(inner(regex(pattern = "^[^/]+$")), extend("default" = []))]
     pass_index: Vec<String>,
+    /// Index files that another route serves: a request for a folder with one of them gets the response to the path of
+    /// the file, from the route for it. The response is in memory up to 1 MiB.
+    #[schemars(inner(regex(pattern = "^[^/]+$")), extend("default" = []))]
+    route_index: Vec<String>,
+    /// Path and query of another route for folders without an index, a text with variables.
+    #[schemars(with = "Option<String>", regex(pattern = "^/"))]
+    folder_fallback: Option<UriTemplate>,
+    /// Whether a folder without an index counts as missing, so that the next path or the fallback applies.
+    #[schemars(extend("default" = false))]
+    skip_bare_folders: bool,
+    /// Whether the upstream of the route gets the requests for existing files, so that the plugin only checks them.
+    #[schemars(extend("default" = false))]
+    pass_found: bool,
+    /// Status of the redirect to the path of a folder with its final slash.
+    #[schemars(extend("enum" = [301, 302, 307, 308], "default" = 301))]
+    redirect_status: u16,
+    /// Whether the path of a file with a final slash is redirected to the path without it.
+    #[schemars(extend("default" = false))]
+    redirect_files: bool,
     /// Symbolic links below the folder: not followed, followed as far as they stay in it, or followed
     /// anywhere. `inside` needs Linux 5.6; before it, it is `deny`.
     #[schemars(extend("default" = "inside"))]
@@ -127,6 +149,16 @@ struct Conf {
     /// Media types by file name extension; they have precedence over the built-in ones.
     #[schemars(extend("additionalProperties" = {"type": "string", "pattern": "^[\\x21-\\x7e]+/[\\x20-\\x7e]+$"}, "default" = {}))]
     types: BTreeMap<String, String>,
+    /// Whether `types` replace the built-in types.
+    #[schemars(extend("default" = false))]
+    only_types: bool,
+    /// The media type of files whose extension has none.
+    #[schemars(regex(pattern = r"^[\x21-\x7e]+/[\x20-\x7e]+$"), extend("default" = "application/octet-stream"))]
+    default_type: String,
+    /// The dates of `If-Modified-Since` for which a file is unmodified: its own date and later ones, its own date alone,
+    /// or none.
+    #[schemars(extend("default" = "before"))]
+    if_modified_since: IfModifiedSince,
     /// Charset in the type of text files; empty: none.
     #[schemars(regex(pattern = "^[A-Za-z0-9_-]*$"), extend("default" = "utf-8"))]
     charset: String,
@@ -137,6 +169,15 @@ struct Conf {
     /// `Cache-Control` of files.
     #[schemars(regex(pattern = r"^[\x20-\x7e]+$"))]
     cache_control: Option<String>,
+}
+
+/// The dates for which a file is unmodified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum IfModifiedSince {
+    Before,
+    Exact,
+    Off,
 }
 
 impl Configuration for Conf {
@@ -163,6 +204,24 @@ impl Conf {
         self.segments_of(rest)
     }
 
+    /// The path and query of a file below the folder.
+    fn target_of(&self, segments: &[String], ctx: &Context) -> Vec<u8> {
+        let mut target = Vec::new();
+        let path = format!("{}/{}", self.prefix.trim_end_matches('/'), segments.join("/"));
+        percent_encode_path(path.as_bytes(), &mut target);
+        if let Some(query) = ctx.outgoing_query() {
+            target.push(b'?');
+            target.extend_from_slice(query);
+        }
+        target
+    }
+
+    /// Returns whether a path with a final slash names a file. Blocks.
+    fn is_file(&self, root: &OwnedFd, wanted: &Wanted) -> bool {
+        let file = Wanted { segments: wanted.segments.clone(), is_folder: false };
+        wanted.is_folder && matches!(folder::find(root, self, &file, &[]), Ok(Found::File { .. }))
+    }
+
     /// The segments of a path below the folder.
     fn segments_of(&self, path: &[u8]) -> Option<Vec<String>> {
         let path = std::str::from_utf8(path).ok()?;
@@ -187,9 +246,15 @@ impl Conf {
         }
     }
 
-    /// The segments of an index file that the upstream runs, if the path is a folder that has one. Blocks.
-    fn passed_index(&self, root: &OwnedFd, wanted: &Wanted) -> Option<Vec<String>> {
-        let indexes = self.pass_index.iter().filter(|_| wanted.is_folder);
+    /// The index file of another handler, if the path is a folder that has one. Blocks.
+    fn foreign_index(&self, root: &OwnedFd, wanted: &Wanted) -> Option<Target> {
+        let passed = self.index_among(&self.pass_index, root, wanted).map(Target::Passed);
+        passed.or_else(|| self.index_among(&self.route_index, root, wanted).map(Target::Routed))
+    }
+
+    /// The segments of the first of these files in a folder. Blocks.
+    fn index_among(&self, names: &[String], root: &OwnedFd, wanted: &Wanted) -> Option<Vec<String>> {
+        let indexes = names.iter().filter(|_| wanted.is_folder);
         let files = indexes.map(|name| {
             let segments = wanted.segments.iter().chain([name]).cloned().collect();
             Wanted { segments, is_folder: false }
@@ -203,14 +268,17 @@ impl Conf {
         let root = folder::root(self)?;
         let is_absent = |found: &io::Result<Found>| found.as_ref().is_err_and(folder::is_absent);
         for wanted in all {
-            if let Some(passed) = self.passed_index(&root, wanted) {
+            if let Some(foreign) = self.foreign_index(&root, wanted) {
                 return Ok(match request.lacks_slash_of(wanted) {
                     true => Target::Found(Found::Folder),
-                    false => Target::Passed(passed),
+                    false => foreign,
                 });
             }
             let found = folder::find(&root, self, wanted, codings);
             if is_absent(&found) {
+                if self.redirect_files && self.is_file(&root, wanted) {
+                    return Ok(Target::Slashed);
+                }
                 continue;
             }
             match found? {
@@ -218,11 +286,15 @@ impl Conf {
                 Found::File { .. } | Found::Bare(_) if request.lacks_slash_of(wanted) => {
                     return Ok(Target::Found(Found::Folder));
                 }
+                Found::File { .. } if self.pass_found => return Ok(Target::Present),
                 file @ Found::File { .. } => return Ok(Target::Found(file)),
+                Found::Nothing if self.redirect_files && wanted.is_folder => return Ok(Target::Slashed),
                 Found::Folder if self.r#try.is_none() => return Ok(Target::Found(Found::Folder)),
                 Found::Bare(folder) if self.listing => {
                     return listing::page(&folder, &request.path, self.hidden).map(Target::Listing);
                 }
+                Found::Bare(_) if self.skip_bare_folders => {}
+                Found::Bare(_) if self.folder_fallback.is_some() => return Ok(Target::Bare),
                 Found::Bare(_) if self.r#try.is_some() => return Ok(Target::Forbidden),
                 Found::Folder | Found::Bare(_) | Found::Nothing => {}
             }
@@ -249,8 +321,7 @@ struct RequestedPath {
 impl RequestedPath {
     /// Returns true if the request is for this folder, without its final slash.
     fn lacks_slash_of(&self, wanted: &Wanted) -> bool {
-        let is_below = wanted.is_folder && !wanted.segments.is_empty();
-        is_below && !self.path.ends_with(b"/") && self.segments.as_ref() == Some(&wanted.segments)
+        wanted.is_folder && !self.path.ends_with(b"/") && self.segments.as_ref() == Some(&wanted.segments)
     }
 }
 
@@ -261,18 +332,27 @@ enum Target {
     Listing(String),
     /// An index file for the upstream, by its segments.
     Passed(Vec<String>),
+    /// An index file for another route, by its segments.
+    Routed(Vec<String>),
+    /// A file that the upstream serves.
+    Present,
+    /// A file whose path has a final slash.
+    Slashed,
     /// A folder without an index.
     Forbidden,
+    /// A folder without an index, which another route serves.
+    Bare,
     Nothing,
 }
 
 impl Plugin for StaticFiles {
     fn access(&self, ctx: &mut Context, _env: &Env<'_>) -> Step {
-        if !matches!(ctx.request.method, Method::Get | Method::Head) {
-            return match &self.conf.fallback {
-                Some(fallback) if fallback.takes_all_methods() => fallback.step(ctx),
-                _ => Reply::new(405).header(HeaderId::Allow.name(), "GET, HEAD").into(),
-            };
+        if is_other_method(ctx) && !self.conf.pass_found {
+            match &self.conf.fallback {
+                Some(fallback) if fallback.takes_all_methods() => return fallback.step(ctx),
+                Some(Fallback::File(_)) => return not_allowed(),
+                _ => {}
+            }
         }
         let wanted = self.conf.wanted(ctx);
         if wanted.is_empty() && !matches!(self.conf.fallback, Some(Fallback::File(_))) {
@@ -303,29 +383,46 @@ fn nothing(conf: &Conf, ctx: &mut Context) -> Step {
     }
 }
 
+/// Returns whether the method is none that files have.
+fn is_other_method(ctx: &Context) -> bool {
+    !matches!(ctx.request.method, Method::Get | Method::Head)
+}
+
+fn not_allowed() -> Step {
+    Reply::new(405).header(HeaderId::Allow.name(), "GET, HEAD").into()
+}
+
 fn respond(found: io::Result<Target>, conf: &Conf, ctx: &mut Context) -> Step {
     match found {
+        Ok(Target::Found(Found::File { .. } | Found::Folder) | Target::Listing(_) | Target::Slashed)
+            if is_other_method(ctx) =>
+        {
+            not_allowed()
+        }
         Ok(Target::Found(Found::File { file, name, coding, size, modified })) => {
-            let media_type = media_type::of(&name, &conf.types, &conf.charset);
+            let media_type = media_type::of(&name, conf).unwrap_or_else(|| conf.default_type.clone());
             Served { file, media_type, coding: coding.map(Precompressed::token), size, modified, conf }
                 .answer(ctx)
         }
-        Ok(Target::Found(Found::Folder)) => to_folder(ctx).into(),
+        Ok(Target::Found(Found::Folder)) => to_folder(conf, ctx).into(),
+        Ok(Target::Slashed) => to_file(conf, ctx).into(),
+        Ok(Target::Present) => Step::Next,
+        Ok(Target::Routed(segments)) => {
+            let target = conf.target_of(&segments, ctx);
+            fallback::ask(ctx, target)
+        }
         Ok(Target::Listing(page)) => {
             Reply::new(200).header(HeaderId::ContentType.name(), "text/html; charset=utf-8").text(page).into()
         }
         Ok(Target::Passed(segments)) => {
-            let mut target = Vec::new();
-            let path = format!("{}/{}", conf.prefix.trim_end_matches('/'), segments.join("/"));
-            percent_encode_path(path.as_bytes(), &mut target);
-            if let Some(query) = ctx.outgoing_query() {
-                target.push(b'?');
-                target.extend_from_slice(query);
-            }
-            ctx.target = target;
+            ctx.target = conf.target_of(&segments, ctx);
             Step::Next
         }
         Ok(Target::Forbidden) => Step::status(403),
+        Ok(Target::Bare) => match &conf.folder_fallback {
+            Some(target) => fallback::ask(ctx, fallback::rendered(target, ctx)),
+            None => Step::status(403),
+        },
         Ok(Target::Found(Found::Bare(_) | Found::Nothing) | Target::Nothing) => nothing(conf, ctx),
         Err(error) if folder::is_absent(&error) => nothing(conf, ctx),
         Err(error) if Errno::from_io_error(&error) == Some(Errno::ACCESS) => Step::status(403),
@@ -337,17 +434,27 @@ fn respond(found: io::Result<Target>, conf: &Conf, ctx: &mut Context) -> Step {
 }
 
 /// The same path with a slash at the end, so that relative links of the index work.
-fn to_folder(ctx: &Context) -> Reply {
+fn to_folder(conf: &Conf, ctx: &Context) -> Reply {
+    redirect(conf, ctx, &[&ctx.uri, &b"/"[..]].concat())
+}
+
+/// The same path without its slash at the end.
+fn to_file(conf: &Conf, ctx: &Context) -> Reply {
+    let end = ctx.uri.iter().rposition(|b| *b != b'/').map_or(0, |at| at + 1);
+    redirect(conf, ctx, &ctx.uri[..end])
+}
+
+/// A redirect to another path, with the query of the request.
+fn redirect(conf: &Conf, ctx: &Context, path: &[u8]) -> Reply {
     // One slash at the beginning: with two it would name a host (RFC 3986 §4.2).
-    let path = ctx.uri.iter().position(|b| *b != b'/').map_or(&b""[..], |at| &ctx.uri[at..]);
+    let path = path.iter().position(|b| *b != b'/').map_or(&b""[..], |at| &path[at..]);
     let mut location = b"/".to_vec();
     percent_encode_path(path, &mut location);
-    location.push(b'/');
     if let Some(query) = ctx.request.query() {
         location.push(b'?');
         location.extend_from_slice(query);
     }
-    Reply::new(301).header(HeaderId::Location.name(), location).text("")
+    Reply::new(conf.redirect_status).header(HeaderId::Location.name(), location).text("")
 }
 
 /// A file that was found.
@@ -366,8 +473,10 @@ impl Served<'_> {
         let headers = &ctx.request.headers;
         match validators.judge(headers) {
             Outcome::Failed => return self.head(412, &validators).text("").into(),
-            Outcome::NotModified => return self.head(304, &validators).text("").into(),
-            Outcome::Go => {}
+            Outcome::NotModified if self.is_unmodified(headers, &validators) => {
+                return self.head(304, &validators).text("").into();
+            }
+            Outcome::NotModified | Outcome::Go => {}
         }
         let ranges = match headers.find(b"Range") {
             Some(range) if ctx.request.method == Method::Get && validators.allows_range(headers) => {
@@ -412,6 +521,20 @@ impl Served<'_> {
         };
         let length = BodyLength::Known(body.length());
         Step::Stream(Box::new(head), StreamBody { length, source: Box::new(body) })
+    }
+
+    /// Returns whether the dates of the configuration allow a 304. A tag decides alone.
+    fn is_unmodified(&self, headers: &Headers, validators: &Validators) -> bool {
+        if headers.find(b"If-None-Match").is_some() {
+            return true;
+        }
+        let since = headers.find(b"If-Modified-Since");
+        match self.conf.if_modified_since {
+            IfModifiedSince::Before => true,
+            IfModifiedSince::Exact => since
+                .is_some_and(|since| validators.last_modified().is_some_and(|own| own.as_bytes() == since)),
+            IfModifiedSince::Off => false,
+        }
     }
 
     fn head(&self, status: u16, validators: &Validators) -> Reply {

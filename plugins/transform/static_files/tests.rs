@@ -54,6 +54,62 @@ fn index_files_are_passed_on() {
 }
 
 #[test]
+fn existing_files_may_be_left_to_the_upstream() {
+    let dir = folder();
+    let conf = json!({"root": dir.path().join("root").to_str().unwrap(), "pass_found": true, "try": ["$uri"],
+        "fallback": {"status": 404}});
+    let plugin = entry("static-files", conf).unwrap();
+    let run = |line: &str| Case::new(&format!("{line} HTTP/1.1\nHost: h\n")).run(&plugin, Phase::Access);
+    assert!(run("GET /a.txt").is_none());
+    assert!(run("POST /a.txt").is_none());
+    assert_eq!(run("GET /none").unwrap().status, 404);
+    assert_eq!(run("POST /none").unwrap().status, 404);
+}
+
+#[test]
+fn redirects_have_a_status_and_a_slash_or_none() {
+    let dir = folder();
+    let check = |conf: Value, line: &str, expected: &str| {
+        let reply = ask(&dir, &conf, line);
+        let location = field(&reply, "location").unwrap_or_default();
+        assert_eq!(format!("{} {location}", reply.status).trim_end(), expected, "{conf} {line}");
+    };
+    check(json!({"redirect_status": 308}), "GET /d?q", "308 /d/?q");
+    check(json!({"prefix": "/p"}), "GET /p", "301 /p/");
+    let files = json!({"redirect_status": 308, "redirect_files": true});
+    check(files.clone(), "GET /a.txt/?q", "308 /a.txt?q");
+    check(files.clone(), "GET /none/", "404");
+    check(files.clone(), "POST /a.txt/", "405");
+    check(
+        json!({"try": ["$uri", "$uri/"], "skip_bare_folders": true, "fallback": "/a.txt"}),
+        "GET /d/e/",
+        "200",
+    );
+}
+
+#[test]
+fn types_and_dates_have_rules() {
+    let dir = folder();
+    std::fs::write(dir.path().join("root/plain"), "x").unwrap();
+    let kind = |conf: Value, path: &str| {
+        field(&ask(&dir, &conf, &format!("GET {path}")), "content-type").unwrap_or_default()
+    };
+    assert_eq!(kind(json!({}), "/plain"), "application/octet-stream");
+    assert_eq!(kind(json!({"default_type": "text/x-own"}), "/plain"), "text/x-own");
+    let only = json!({"types": {"html": "text/html"}, "only_types": true, "default_type": "text/x-own"});
+    assert_eq!([kind(only.clone(), "/a.txt"), kind(only, "/d/")], ["text/x-own", "text/html"]);
+    let date = field(&ask(&dir, &json!({}), "GET /a.txt"), "last-modified").unwrap();
+    let later = "Fri, 01 Jan 2100 00:00:00 GMT";
+    for (rule, own, after) in [("before", 304, 304), ("exact", 304, 200), ("off", 200, 200)] {
+        let status = |since: &str| {
+            let request = format!("GET /a.txt\nIf-Modified-Since: {since}");
+            ask(&dir, &json!({"if_modified_since": rule}), &request).status
+        };
+        assert_eq!([status(&date), status(later)], [own, after], "{rule}");
+    }
+}
+
+#[test]
 fn paths_lead_to_files_and_never_out() {
     let dir = folder();
     let check = |conf: Value, line: &str, expected: &str| {

@@ -47,7 +47,7 @@ pub struct FastCgi {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(with = "BTreeMap<String, String>", extend(
         "maxProperties" = 64,
-        "propertyNames" = { "pattern": "^[A-Z][A-Z0-9_]{0,127}$" }
+        "propertyNames" = { "pattern": "^[A-Za-z][A-Za-z0-9_]{0,127}$" }
     ))]
     pub params: BTreeMap<Box<str>, Box<str>>,
     /// Whether HTTPS is `on` and REQUEST_SCHEME `https`.

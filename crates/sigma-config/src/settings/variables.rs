@@ -29,9 +29,15 @@ pub struct Variable {
     /// counts, endings before beginnings.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub hosts: BTreeMap<String, String>,
+    /// Values by network of an address, such as `10.0.0.0/8`; the longest prefix counts.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub networks: BTreeMap<String, String>,
     /// Values by regular expression; the first one that matches counts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub regex: Vec<VariableCase>,
+    /// Values by shares of all texts: the same text always has the same value.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub shares: Vec<VariableShare>,
     /// The value without a match.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub default: String,
@@ -51,6 +57,19 @@ pub struct VariableCase {
     /// The value; `$1` and `${name}` are groups of the expression.
     pub value: String,
 }
+
+/// A value for a share of all texts.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VariableShare {
+    /// The share, with two digits after the point at most.
+    #[schemars(range(min = 0, max = 100))]
+    pub percent: f64,
+    /// The value.
+    pub value: String,
+}
+
+impl Eq for VariableShare {}
 
 /// Variables by name.
 pub type Variables = BTreeMap<String, Variable>;
@@ -82,16 +101,28 @@ impl Variable {
                 wrong.push((member("hosts", host), reason));
             }
         }
+        for (network, value) in &self.networks {
+            if let Err(reason) = map.add_network(network, text(value)) {
+                wrong.push((member("networks", network), reason));
+            }
+        }
         for (at, case) in self.regex.iter().enumerate() {
             if let Err(reason) = map.add_expression(&case.expression, case.ignore_case, text(&case.value)) {
                 wrong.push((member(&element("regex", at), "match"), reason));
             }
         }
+        for share in &self.shares {
+            map.add_share((share.percent * 100.0).round().clamp(0.0, 10_000.0) as u32, text(&share.value));
+        }
+        if self.shares.iter().map(|share| share.percent).sum::<f64>() > 100.0 {
+            wrong.push(("shares".to_owned(), "the shares are more than 100 percent".to_owned()));
+        }
         if wrong.is_empty() { Ok(Definition::Map(Box::new(map))) } else { Err(wrong) }
     }
 
     fn has_cases(&self) -> bool {
-        !self.exact.is_empty() || !self.hosts.is_empty() || !self.regex.is_empty() || !self.default.is_empty()
+        let has_texts = !self.exact.is_empty() || !self.hosts.is_empty() || !self.networks.is_empty();
+        has_texts || !self.regex.is_empty() || !self.shares.is_empty() || !self.default.is_empty()
     }
 }
 
@@ -274,6 +305,10 @@ mod tests {
         check(
             json!({"a": {"map": "$host", "hosts": {"x": "1"}, "regex": [{"match": "(", "value": ""}]}}),
             &[("variables.a.hosts.x", "not a wildcard"), ("variables.a.regex[0].match", "the expression")],
+        );
+        check(
+            json!({"a": {"map": "$remote_addr", "networks": {"10.0.0.0/8": "1", "10.0.0/8": "2"}}}),
+            &[("variables.a.networks[\"10.0.0/8\"]", "not a network")],
         );
         check(
             json!({"a": {"value": "$var_b"}, "b": {"map": "$host", "exact": {"x": "$var_a"}}}),

@@ -18,6 +18,7 @@ mod logic;
 mod nginx;
 mod nodes;
 pub mod probe;
+mod refused;
 mod remarks;
 pub mod report;
 pub mod source;
@@ -35,7 +36,7 @@ use sigma_schema::problem::Problem;
 use decision::Plan;
 use probe::Probe;
 use report::Report;
-use source::Input;
+use source::{Input, Place};
 
 /// A format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,6 +112,8 @@ pub struct Import {
     pub report: Report,
     /// Requests for a comparison with the original.
     pub probes: Vec<Probe>,
+    /// The source lines of the routes, in their order.
+    places: Vec<Place>,
 }
 
 /// Converts files of a format.
@@ -129,5 +132,6 @@ pub fn import(format: Format, input: &Input<'_>) -> Result<Import, Vec<Problem>>
         Format::Krakend => krakend::translate(input),
         Format::Apisix => apisix::translate(input),
     }?;
-    Ok(Import { document: plan.build(), report, probes })
+    let places = plan.decisions.iter().map(|decision| decision.place).collect();
+    Ok(Import { document: plan.build(), report, probes, places })
 }

@@ -47,6 +47,17 @@ pub(super) fn problems(document: &Value) -> Vec<String> {
     found.iter().map(ToString::to_string).collect()
 }
 
+/// Converts the example of a page, the second block of it, as a file of this name; also returns the page.
+pub(super) fn page_example(format: Format, page: &str, name: &str) -> (Import, String) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(page);
+    let page = std::fs::read_to_string(path).expect("the page");
+    let text = page.split("```").nth(3).and_then(|block| block.split_once('\n')).expect("a block").1;
+    let files = [SourceFile { name: name.to_owned(), text: text.to_owned() }];
+    let imported = import(format, &Input { files: &files, access: &DiskFiles }).expect("a configuration");
+    assert_eq!(problems(&imported.document), [""; 0]);
+    (imported, page)
+}
+
 /// Compares each file of a corpus with its expected conversion: `NAME.conf` with `NAME.expected`.
 ///
 /// `SIGMA_BLESS=1` writes the expected files.

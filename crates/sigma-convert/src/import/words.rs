@@ -57,6 +57,15 @@ pub(super) fn lua_text(text: &str) -> String {
     out
 }
 
+/// Returns the names of variables of the configuration in a text, without their prefix.
+pub(super) fn variables(text: &str) -> impl Iterator<Item = &str> {
+    text.match_indices("var_").map(|(at, prefix)| {
+        let rest = &text[at + prefix.len()..];
+        let end = rest.find(|char: char| !char.is_ascii_alphanumeric() && char != '_').unwrap_or(rest.len());
+        &rest[..end]
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

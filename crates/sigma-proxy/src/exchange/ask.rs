@@ -13,7 +13,9 @@ use std::task::{self, Poll};
 use sigma_http::{Fault, HeaderId, Method};
 use sigma_net::Peer;
 use sigma_plugin::Context;
-use sigma_plugin::outbound::{Answer, Call, CallError, GATEWAY, GATEWAY_INTERNAL, MOST_WITHIN, Outbound};
+use sigma_plugin::outbound::{
+    Answer, Call, CallError, GATEWAY, Internal, MOST_WITHIN, Outbound, internal_name,
+};
 use sigma_plugin::step::Asked;
 use sigma_wire::{Downstream, Subrequest};
 
@@ -78,12 +80,18 @@ pub(super) struct Asker<'c> {
     worker: &'c Worker,
     info: &'c ConnectionInfo,
     within: u8,
+    /// The target of the client's request.
+    target: &'c [u8],
 }
 
 impl<'c> Asker<'c> {
     /// Returns the parent with this context; `info` comes from [`info_of_asker`].
-    pub(super) fn new(worker: &'c Worker, info: &'c ConnectionInfo, ctx: &Context) -> Asker<'c> {
-        Asker { worker, info, within: ctx.within.saturating_add(1) }
+    pub(super) fn new(worker: &'c Worker, info: &'c ConnectionInfo, ctx: &'c Context) -> Asker<'c> {
+        let target = match &ctx.internal {
+            Some(internal) => &internal.asked_target,
+            None => ctx.request.path_and_query(),
+        };
+        Asker { worker, info, within: ctx.within.saturating_add(1), target }
     }
 
     /// Makes concurrent calls, and waits for all of them.
@@ -92,11 +100,10 @@ impl<'c> Asker<'c> {
     /// Returns an error if the client leaves meanwhile.
     pub(super) async fn ask(self, calls: Vec<Call>, down: &mut Downstream<'_>) -> Result<Vec<Asked>, Fault> {
         let abandoned = Rc::new(Cell::new(false));
-        let begin = |call: Call| match &*call.upstream {
-            GATEWAY | GATEWAY_INTERNAL => {
-                CallState::Own(Box::pin(self.exchange(call, Rc::clone(&abandoned))))
-            }
-            _ => CallState::Out(self.worker.calls.call(call)),
+        let is_own = |key: &str| key == GATEWAY || internal_name(key).is_some();
+        let begin = |call: Call| match is_own(&call.upstream) {
+            true => CallState::Own(Box::pin(self.exchange(call, Rc::clone(&abandoned)))),
+            false => CallState::Out(self.worker.calls.call(call)),
         };
         let mut courses: Vec<CallState<'_>> = calls.into_iter().map(begin).collect();
         poll_fn(|task| {
@@ -130,8 +137,7 @@ impl<'c> Asker<'c> {
             call.body.as_ref().map(|body| (HeaderId::ContentLength, digits.format(body.len()).as_bytes()));
         let limits = Rc::clone(&self.worker.view().server_limits);
         let head = outbound::head(&call, length.as_slice(), &limits.head)?;
-        let is_internal = *call.upstream == *GATEWAY_INTERNAL;
-        let Call { method, body, limit, timeout_ms, .. } = call;
+        let Call { upstream, method, body, limit, timeout_ms, .. } = call;
         let body = body.unwrap_or_default();
         let mut client = Subrequest::new(method == Method::Head, body, limit, timeout_ms, abandoned);
         client.limit_body(limits.body_bytes);
@@ -140,7 +146,10 @@ impl<'c> Asker<'c> {
         let mut exchange =
             Exchange::open(self.worker, self.info, Downstream::Subrequest(&mut client), &mut scratch);
         exchange.scratch.ctx.within = self.within;
-        exchange.scratch.ctx.is_internal = is_internal;
+        if let Some(name) = internal_name(&upstream) {
+            let internal = Internal { name: name.to_owned(), asked_target: self.target.to_vec() };
+            exchange.scratch.ctx.internal = Some(Box::new(internal));
+        }
         exchange.run().await;
         self.worker.give_scratch(scratch);
         let received = client.into_received().map_err(|reason| CallError(reason.to_owned()))?;

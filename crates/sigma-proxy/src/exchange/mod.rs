@@ -320,7 +320,8 @@ impl<'x, 'c> Exchange<'x, 'c> {
         let request = RequestView::new(&ctx.request, &path, *self.down.origin()).told(*told).within(tls);
         let request =
             request.located(snapshot.geography.as_ref()).with_body(body, self.down.body_length().is_empty());
-        let request = request.defined(snapshot.definitions.as_deref()).internal(ctx.is_internal);
+        let internal = ctx.internal.as_ref().map(|internal| internal.name.as_str());
+        let request = request.defined(snapshot.definitions.as_deref()).internal(internal);
         let found = snapshot.router.find(&request, params);
         *asks_body = request.asks_body();
         if *asks_body {

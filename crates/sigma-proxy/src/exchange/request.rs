@@ -66,8 +66,8 @@ pub(crate) struct RequestView<'r> {
     definitions: Option<&'r Definitions>,
     /// Evaluations of the current read of them.
     defined_reads: Cell<u8>,
-    /// The gateway itself sent it.
-    is_internal: bool,
+    /// The gateway itself sent it, with this name, which may be empty.
+    internal: Option<&'r str>,
     /// A condition read a field of the body, which was not read, or a value that cannot be decided.
     asks_body: Cell<bool>,
     /// The operation of GraphQL of a request without a body, once a condition asked for it.
@@ -89,7 +89,7 @@ impl<'r> RequestView<'r> {
             is_bodiless: head.method == Method::Get,
             definitions: None,
             defined_reads: Cell::new(0),
-            is_internal: false,
+            internal: None,
             asks_body: Cell::new(false),
             asked_operation: OnceCell::new(),
         }
@@ -161,9 +161,9 @@ impl<'r> RequestView<'r> {
         RequestView { definitions, ..self }
     }
 
-    /// Says whether the gateway itself sent it, for an error page or a fallback.
-    pub(super) fn internal(self, is_internal: bool) -> RequestView<'r> {
-        RequestView { is_internal, ..self }
+    /// Says whether the gateway itself sent it, for an error page or a fallback, and with which name.
+    pub(super) fn internal(self, name: Option<&'r str>) -> RequestView<'r> {
+        RequestView { internal: name, ..self }
     }
 
     /// Returns variables that are read too seldom to have a match arm of their own. Variables that are known only
@@ -188,6 +188,7 @@ impl<'r> RequestView<'r> {
                 self.origin.peer.port().map(|port| VarValue::Text(Cow::Owned(port.to_string().into_bytes())))
             }
             "https" => self.tls.and_then(|_| text("on")),
+            "internal_name" => self.internal.filter(|name| !name.is_empty()).and_then(text),
             "server_name" => Some(VarValue::Text(Cow::Borrowed(Request::host(self)))),
             "remote_user" => {
                 let user = basic_user(self.head.headers.get(HeaderId::Authorization)?)?;
@@ -237,7 +238,7 @@ impl Request for RequestView<'_> {
     }
 
     fn is_internal(&self) -> bool {
-        self.is_internal
+        self.internal.is_some()
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Score = (active + 1) / weight; weight 0 is infinite. A pick is one pass over the group, O(n): for usual group
 //! sizes that is cheaper than a heap that is updated at every start and end. For thousands of nodes use
-//! `least_request`.
+//! `least_request`. Nodes with the same score take turns, so that sequential requests are spread.
 
 use super::active::Active;
 use super::{Group, Member, Outcome, PickContext, Policy};
@@ -14,6 +14,8 @@ use crate::identity::EndpointId;
 pub(super) struct LeastConn {
     active: Active,
     groups: Vec<Vec<Candidate>>,
+    /// The place in each group at which the next pick begins.
+    turns: Vec<usize>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -36,19 +38,25 @@ impl Policy for LeastConn {
             .zip(slots)
             .map(|(group, slots)| group.iter().zip(slots).map(candidate).collect())
             .collect();
+        self.turns.resize(self.groups.len(), 0);
     }
 
     fn pick(&mut self, group: usize, context: &PickContext<'_>) -> Option<usize> {
         let candidates = self.groups.get(group)?;
-        let left = candidates.iter().filter(|c| !context.tried.contains(c.id));
-        let mut best: Option<(u64, &Candidate)> = None;
-        for candidate in left {
+        let turn = self.turns.get_mut(group)?;
+        let start = (*turn).min(candidates.len());
+        let in_turn = candidates.iter().enumerate();
+        let in_turn = in_turn.clone().skip(start).chain(in_turn.take(start));
+        let mut best: Option<(u64, usize, &Candidate)> = None;
+        for (at, candidate) in in_turn.filter(|(_, candidate)| !context.tried.contains(candidate.id)) {
             let load = u64::from(self.active.at(candidate.slot)) + 1;
-            if best.is_none_or(|(least, b)| less((load, candidate.weight), (least, b.weight))) {
-                best = Some((load, candidate));
+            if best.is_none_or(|(least, _, b)| less((load, candidate.weight), (least, b.weight))) {
+                best = Some((load, at, candidate));
             }
         }
-        best.map(|(_, candidate)| candidate.index)
+        let (_, at, candidate) = best?;
+        *turn = (at + 1) % candidates.len();
+        Some(candidate.index)
     }
 
     fn start(&mut self, id: EndpointId) {

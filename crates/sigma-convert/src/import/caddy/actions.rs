@@ -11,11 +11,19 @@ use super::state::{Branch, Change, Query, Rewrite};
 impl Runner<'_> {
     pub(super) fn root(&mut self, item: &Item, branch: &mut Branch) {
         let Some(path) = item.args.last() else { return };
-        if path.contains('{') {
-            let text = "The folder depends on the request: write one site for each folder.";
-            self.remarks.gap(item.place(), text);
+        if let Some(at) = path.find('{') {
+            let (fixed, rest) = path.split_at(path[..at].rfind('/').map_or(0, |slash| slash));
+            let text = self.text(item.place(), rest);
+            if !fixed.starts_with('/') || text.is_empty() {
+                let text = "The folder depends on the request: write one site for each folder.";
+                self.remarks.gap(item.place(), text);
+                return;
+            }
+            branch.root = Some(fixed.to_owned());
+            branch.below_root = Some(text);
             return;
         }
+        branch.below_root = None;
         branch.root = Some(match path.starts_with('/') {
             true => path.clone(),
             false => format!("{}{}", self.folder, path.trim_start_matches("./")),
@@ -39,6 +47,12 @@ impl Runner<'_> {
                 continue;
             }
             if let Some((name, change)) = self.change(place, &row) {
+                if let (true, true, Change::Set(value)) = (is_response, is_late, &change) {
+                    let own = format!("late_{}_{}", branch.late.len() + 1, place.line);
+                    let late = json!({"map": "$status", "regex": [{"match": "^[45]", "value": ""}], "default": value});
+                    self.variables.own.insert(own.clone(), late);
+                    branch.late.push((name.clone(), format!("$var_{own}")));
+                }
                 let list = if is_response { &mut branch.response } else { &mut branch.request };
                 match name.eq_ignore_ascii_case("host") && !is_response {
                     true => {
@@ -68,9 +82,14 @@ impl Runner<'_> {
             }
             return Some((name, Change::Remove));
         }
-        let value = self.text(place, row.get(1).map_or("", String::as_str));
+        let mut value = self.text(place, row.get(1).map_or("", String::as_str));
         if field.starts_with('?') {
-            self.remarks.differs(place, "The field is set, also where the response has one.");
+            // A field of the response stays.
+            let sent = format!("${{sent_http_{}}}", name.to_ascii_lowercase().replace('-', "_"));
+            let own = format!("default_{}_{}", name.to_ascii_lowercase().replace('-', "_"), place.line);
+            let map = json!({"map": sent, "regex": [{"match": ".", "value": sent}], "default": value});
+            self.variables.own.insert(own.clone(), map);
+            value = format!("$var_{own}");
         }
         Some(match (field.starts_with('+'), value.is_empty()) {
             (true, _) => (name, Change::Add(value)),
@@ -99,6 +118,16 @@ impl Runner<'_> {
             None => (target, None),
         };
         let path = path.replace("{?query}", "");
+        let lead = CLIENT_PATHS.iter().find_map(|end| path.strip_suffix(end));
+        if let (Some(lead), Rewrite::Prefix { known, lead: before }) = (lead, &branch.rewrite)
+            && lead.starts_with('/')
+            && !lead.contains('{')
+            && !(known.is_empty() && before.is_empty())
+        {
+            let lead = format!("{}{before}", lead.trim_end_matches('/'));
+            branch.rewrite = Rewrite::Prefix { known: known.clone(), lead };
+            return self.set_query(place, query, branch);
+        }
         match path.as_str() {
             "" | "{path}" | "{http.request.uri.path}" | "{uri}" => {}
             path => {
@@ -115,6 +144,11 @@ impl Runner<'_> {
                 };
             }
         }
+        self.set_query(place, query, branch);
+    }
+
+    /// Sets the query of a rewrite's target.
+    fn set_query(&mut self, place: Place, query: Option<&str>, branch: &mut Branch) {
         let Some(query) = query else { return };
         let rest = query.strip_prefix("{query}").or_else(|| query.strip_prefix("{http.request.uri.query}"));
         match rest {
@@ -127,7 +161,12 @@ impl Runner<'_> {
                 }
                 branch.query = Query::Added(arguments);
             }
-            None => branch.query = Query::Text(self.text(place, query)),
+            None => {
+                if query.contains("{path}") || query.contains("{uri}") {
+                    self.remarks.differs(place, "Slashes of a path in the query are sent as they are.");
+                }
+                branch.query = Query::Text(self.text(place, query));
+            }
         }
     }
 
@@ -211,7 +250,7 @@ impl Runner<'_> {
     pub(super) fn redirect(&mut self, item: &Item, branch: Branch) -> Branch {
         let place = item.place();
         let to = item.args.first().cloned().unwrap_or_default();
-        let to = self.text(place, &to);
+        let to = branch.with_path(self.text(place, &to));
         let status = match item.args.get(1).map(String::as_str) {
             None | Some("temporary") => 302,
             Some("permanent") => 301,
@@ -248,7 +287,7 @@ impl Runner<'_> {
                 _ => self.remarks.gap(line.place(), "This option of `respond` is not converted."),
             }
         }
-        let body = self.text(place, &body.unwrap_or_default());
+        let body = branch.with_path(self.text(place, &body.unwrap_or_default()));
         let looks_like_json =
             serde_json::from_str::<Value>(&body).is_ok_and(|value| value.is_object() || value.is_array());
         let mut headers = Vec::new();
@@ -311,7 +350,13 @@ impl Runner<'_> {
             let mut map = json!({"map": source, "default": ""});
             let (mut exact, mut regexes) = (Map::new(), Vec::new());
             for line in item.line.lines() {
-                let value = self.text(line.place(), line.arg(at).unwrap_or("-"));
+                let text = line.arg(at).unwrap_or("-");
+                // `${1}` is a group of the input, and no placeholder.
+                let is_group = line.name().starts_with('~') && text.contains("${");
+                let value = match is_group {
+                    true => text.to_owned(),
+                    false => self.text(line.place(), text),
+                };
                 if value == "-" {
                     continue;
                 }
@@ -333,6 +378,9 @@ impl Runner<'_> {
         }
     }
 }
+
+/// Placeholders of the path as it is at this point.
+const CLIENT_PATHS: [&str; 4] = ["{path}", "{uri}", "{http.request.uri.path}", "{http.request.uri}"];
 
 /// Patterns that replace four, three, two matches or one; the first pattern that fits is used.
 fn repeated(find: &str, replacement: &str) -> Vec<String> {

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::decision::Target;
 use super::run::{Item, Runner};
-use super::state::{Branch, Rewrite, glob};
+use super::state::{Branch, Change, Rewrite, glob};
 
 /// Serves files, below hidden names 404.
 pub(super) fn file_server(runner: &mut Runner<'_>, item: &Item, mut branch: Branch) -> Vec<Branch> {
@@ -45,6 +45,12 @@ pub(super) fn file_server(runner: &mut Runner<'_>, item: &Item, mut branch: Bran
     }
     conf.entry("index").or_insert_with(|| json!(["index.html", "index.txt"]));
     conf.insert("hidden".to_owned(), true.into());
+    conf.insert("redirect_status".to_owned(), 308.into());
+    conf.insert("redirect_files".to_owned(), true.into());
+    // Go's server leaves the date out of a 304 that has a tag.
+    let date = json!({"map": "$status", "exact": {"304": ""}, "default": "$sent_http_last_modified"});
+    runner.variables.own.insert("last_modified".to_owned(), date);
+    branch.response.push(("Last-Modified".to_owned(), Change::Set("$var_last_modified".to_owned())));
     if listing {
         conf.insert("listing".to_owned(), true.into());
         runner.remarks.differs(item.place(), "The listing of folders has Sigma's own form.");
@@ -88,17 +94,23 @@ fn attempts(runner: &mut Runner<'_>, item: &Item, branch: &mut Branch, conf: &mu
         }
     }
     let candidates = std::mem::take(&mut branch.candidates);
-    let Some((last, first)) = candidates.split_last() else { return };
+    let below = branch.below_root.clone().unwrap_or_default();
+    let Some((last, first)) = candidates.split_last() else {
+        if !below.is_empty() {
+            conf.insert("try".to_owned(), json!([format!("{below}${{uri}}")]));
+        }
+        return;
+    };
     let mut tries: Vec<String> = Vec::new();
     for candidate in first {
         let text = runner.text(item.place(), candidate);
-        tries.push(text.replace("${uri}", "$uri"));
+        tries.push(format!("{below}{}", text.replace("${uri}", "$uri")));
     }
     let text = runner.text(item.place(), last).replace("${uri}", "$uri");
     if let Some(status) = last.strip_prefix('=').and_then(|status| status.parse::<u16>().ok()) {
         conf.insert("fallback".to_owned(), json!({"status": status}));
-    } else if text.contains('$') {
-        tries.push(text);
+    } else if text.contains('$') || !below.is_empty() {
+        tries.push(format!("{below}{text}"));
         conf.insert("fallback".to_owned(), json!({"status": 404}));
     } else {
         let file = text.split('?').next().unwrap_or_default();

@@ -87,9 +87,13 @@ fn forward_auth(runner: &mut Runner<'_>, item: &Item, mut branch: Branch) -> Res
                 .no_effect(line.place(), "The service has one address and Sigma's own timeouts."),
         }
     }
-    if let Some(renamed) = copied.iter().find(|name| name.contains('>')) {
-        return Err(format!("`{renamed}` renames a field of the service, which Sigma does not."));
-    }
+    let renamed: Vec<(String, String)> = copied
+        .iter()
+        .filter_map(|name| name.split_once('>'))
+        .map(|(from, to)| (from.to_owned(), to.to_owned()))
+        .collect();
+    let copied: Vec<String> =
+        copied.iter().map(|name| name.split('>').next().unwrap_or_default().to_owned()).collect();
     if uri.contains('{') {
         return Err("The path of the service depends on the request.".to_owned());
     }
@@ -105,7 +109,28 @@ fn forward_auth(runner: &mut Runner<'_>, item: &Item, mut branch: Branch) -> Res
     extra.insert("X-Forwarded-Normal-Path".to_owned(), "".into());
     conf["extra_headers"] = Value::Object(extra);
     plugin(&mut branch, "forward-auth", conf)?;
+    if !renamed.is_empty() {
+        plugin(&mut branch, "serverless-pre-function", moved(&renamed, &copied))?;
+    }
     Ok(branch)
+}
+
+/// A function that moves fields of the service to other names, after its call. The client's own fields never stay.
+fn moved(renamed: &[(String, String)], copied: &[String]) -> Value {
+    let mut lines = String::new();
+    for (from, to) in renamed {
+        lines.push_str(&format!(
+            "  core.request.set_header(ctx, {to:?}, core.request.header(ctx, {from:?}))\n"
+        ));
+    }
+    for (from, to) in renamed {
+        let is_wanted = copied.iter().filter(|name| *name == from).count() > 1;
+        if !is_wanted && !from.eq_ignore_ascii_case(to) {
+            lines.push_str(&format!("  core.request.set_header(ctx, {from:?}, nil)\n"));
+        }
+    }
+    let function = format!("local core = require(\"apisix.core\")\nreturn function(conf, ctx)\n{lines}end\n");
+    json!({"phase": "access", "functions": [function], "_meta": {"priority": 1000}})
 }
 
 fn request_body(runner: &mut Runner<'_>, item: &Item, mut branch: Branch) -> Result<Branch, String> {
@@ -114,6 +139,8 @@ fn request_body(runner: &mut Runner<'_>, item: &Item, mut branch: Branch) -> Res
             "max_size" => {
                 let bytes = line.arg(0).and_then(size).ok_or("The size is no number of bytes.")?;
                 plugin(&mut branch, "client-control", json!({"max_body_size": bytes}))?;
+                let text = "A node gets nothing of a body that is too large.";
+                runner.remarks.differs(line.place(), text);
             }
             _ => runner.remarks.no_effect(line.place(), "Sigma's own timeouts of bodies apply."),
         }

@@ -102,6 +102,16 @@ pub(super) fn set(lines: &[Line], named: &Named, variables: &mut Variables) -> R
     Ok(all(parts))
 }
 
+/// Returns the expression of a condition.
+pub(super) fn expression(condition: &Condition) -> Option<&str> {
+    match condition {
+        Condition::PathRegex(pattern) => Some(pattern),
+        Condition::Variable(value) if value[1] == "~~" => value[2].as_str(),
+        Condition::All(parts) => parts.iter().find_map(expression),
+        _ => None,
+    }
+}
+
 /// Joins conditions of which one must hold.
 pub(super) fn any(mut parts: Vec<Condition>) -> Condition {
     match parts.len() {

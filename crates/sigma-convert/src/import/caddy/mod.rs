@@ -11,6 +11,7 @@ mod options;
 mod parse;
 mod php;
 mod proxy;
+mod responses;
 mod run;
 mod sites;
 mod state;
@@ -64,7 +65,7 @@ pub(super) fn translate(input: &Input<'_>) -> Result<Translated, Vec<Problem>> {
     decisions.extend(sites::rest(&known));
     plan.decisions = decisions;
     plan.upstreams = std::mem::take(&mut runner.upstreams.list);
-    let variables = std::mem::take(&mut runner.variables.own);
+    let variables = read(std::mem::take(&mut runner.variables.own), &plan);
     plan.settings.extend(settings);
     if !variables.is_empty() {
         plan.settings.insert("variables".to_owned(), Value::Object(variables));
@@ -75,6 +76,22 @@ pub(super) fn translate(input: &Input<'_>) -> Result<Translated, Vec<Problem>> {
     }
     done(&mut remarks, &parsed.options);
     Ok(Translated { plan, report: remarks.finish(), probes })
+}
+
+/// Returns the variables that a decision, an upstream or another of them reads.
+fn read(mut variables: Map<String, Value>, plan: &Plan) -> Map<String, Value> {
+    let mut texts: Vec<String> = plan.decisions.iter().map(super::build::texts).collect();
+    texts.extend(plan.upstreams.iter().map(|(_, upstream)| upstream.to_string()));
+    let mut kept = Map::new();
+    while let Some(text) = texts.pop() {
+        for name in super::words::variables(&text) {
+            if let Some(value) = variables.remove(name) {
+                texts.push(value.to_string());
+                kept.insert(name.to_owned(), value);
+            }
+        }
+    }
+    kept
 }
 
 /// Says of all lines without a remark that they have the same effect.

@@ -97,7 +97,14 @@ fn servers(runner: &mut Runner<'_>, line: &Line, settings: &mut Map<String, Valu
                 match option.arg(0) {
                     Some("static") => {
                         settings.insert("trusted_addresses".to_owned(), json!(ranges));
-                        settings.insert("client_address".to_owned(), json!({"field": "X-Forwarded-For"}));
+                        let field = json!({"field": "X-Forwarded-For"});
+                        settings.entry("client_address").or_insert(field);
+                        runner.variables.has_proxies = true;
+                        if !line.lines().iter().any(|option| option.name() == "trusted_proxies_strict") {
+                            let text = "The client is the last address that no trusted proxy has, as with \
+                                        `trusted_proxies_strict`.";
+                            runner.remarks.differs(place, text);
+                        }
                     }
                     _ => {
                         runner.remarks.gap(place, "List the networks of the proxies in `trusted_addresses`.")

@@ -28,9 +28,9 @@ pub(super) fn fastcgi(runner: &mut Runner<'_>, lines: &[Line], root: Option<&str
             _ => {}
         }
     }
-    if !params.is_empty() {
-        conf["params"] = Value::Object(params);
-    }
+    // Caddy sends this field of the request twice.
+    params.entry("HTTP_CONTENT_TYPE").or_insert_with(|| "$content_type".into());
+    conf["params"] = Value::Object(params);
     conf
 }
 
@@ -63,12 +63,14 @@ pub(super) fn php_fastcgi(runner: &mut Runner<'_>, item: &Item, mut branch: Bran
     if lines.iter().any(|line| line.name() == "try_files") {
         runner.remarks.differs(item.place(), "Files are tried by their path, then the main script runs.");
     }
-    let text = "Scripts that do not exist are the application's 404, and folders use the main script.";
+    let text = "Scripts that do not exist are the application's 404. Caddy sends the application's field `Status` on, Sigma does not.";
     runner.remarks.differs(item.place(), text);
     let mut scripts = branch.clone();
     scripts.decision.conditions.push(json!(["uri", "~~", "\\.php(?:/|$)"]));
     let mut others = branch;
-    let files = json!({"root": root.trim_end_matches('/'), "index": [], "hidden": true, "try": ["$uri"],
+    // A folder with the main script gets a redirect to its path with a slash; one without it runs the main script.
+    let files = json!({"root": root.trim_end_matches('/'), "index": [], "pass_index": [index], "hidden": true,
+        "try": ["$uri", "$uri/"], "redirect_status": 308, "skip_bare_folders": true,
         "fallback": {"pass": format!("/{index}$is_args$args")}});
     others.decision.plugins.insert("static-files".to_owned(), files);
     finish(runner, item, settings, vec![scripts, others], "fcgi")

@@ -141,7 +141,11 @@ pub(super) fn finish(
                 return branch;
             }
             if !settings.pages.is_empty() {
-                let page = json!({"intercept": true, "pages": settings.pages});
+                // The fields of the node are gone, those of the site stay.
+                let kept: Vec<&String> = branch.response.iter().map(|(name, _)| name).collect();
+                let mut pages = settings.pages.clone();
+                pages.iter_mut().for_each(|page| page["keep_fields"] = json!(kept));
+                let page = json!({"intercept": true, "pages": pages});
                 branch.decision.plugins.insert("error-page".to_owned(), page);
             }
             branch.decision.fields.insert("enable_websocket".to_owned(), true.into());
@@ -240,7 +244,7 @@ pub(super) fn option(
         "transport" => transport(runner, line, settings),
         "method" => return each(branches, |branch| branch.method = Some(arg.to_ascii_uppercase())),
         "rewrite" => return each(branches, |branch| runner.set_target(place, &arg, branch)),
-        "handle_response" | "replace_status" => response(runner, line, settings),
+        "handle_response" | "replace_status" => super::responses::response(runner, line, settings),
         "trusted_proxies" => {
             let text = "Set `trusted_addresses` for the whole gateway.";
             runner.remarks.gap(place, text);
@@ -354,10 +358,21 @@ fn header_up(
     if let [_, pattern, replacement] = args.as_slice() {
         return replaced(runner, place, &name, pattern, replacement, branches);
     }
+    if args.get(1).is_some_and(|value| may_be_empty(value)) {
+        runner.remarks.differs(place, "A field with an empty value is left out.");
+    }
     match runner.change(place, &args) {
         Some(change) => each(branches, |branch| branch.request.push(change.clone())),
         None => branches,
     }
+}
+
+/// Whether a value is a placeholder that is empty for some requests.
+fn may_be_empty(value: &str) -> bool {
+    let Some(name) = value.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')) else { return false };
+    let name = name.strip_prefix("http.request.").unwrap_or(name);
+    let families = ["query", "uri.query", "header.", "cookie.", "tls", "re.", "http.auth"];
+    families.iter().any(|family| name.starts_with(family))
 }
 
 fn replaced(
@@ -489,68 +504,6 @@ fn transport(runner: &mut Runner<'_>, line: &Line, settings: &mut Settings) {
             settings.upstream.insert(key.to_owned(), Value::Object(map));
         }
     }
-}
-
-/// `handle_response @m { respond … }` and `replace_status`.
-fn response(runner: &mut Runner<'_>, line: &Line, settings: &mut Settings) {
-    let place = line.place();
-    let matcher = line.arg(0).unwrap_or_default();
-    let defined = runner.response_matchers.get(matcher).cloned();
-    let statuses: Vec<Value> = match defined {
-        Some(list) => list,
-        None => {
-            runner
-                .remarks
-                .gap(place, "Only responses with given statuses can be replaced: use `error-page`.");
-            return;
-        }
-    };
-    let is_error =
-        |status: &Value| status.as_u64().map_or(status != "2xx" && status != "3xx", |status| status >= 400);
-    if !statuses.iter().all(is_error) {
-        runner.remarks.gap(place, "Pages replace responses of 400 and above only.");
-        return;
-    }
-    let respond = line.lines().iter().find(|line| line.name() == "respond");
-    let Some(respond) = respond.filter(|_| line.lines().len() == 1) else {
-        runner.remarks.gap(place, "Only `respond` in `handle_response` is converted: use `error-page`.");
-        return;
-    };
-    let args = respond.args();
-    let (text, status) = match args.as_slice() {
-        [one] if one.len() == 3 && one.parse::<u16>().is_ok() && !respond.words[1].quoted => {
-            (String::new(), one.parse::<u16>().ok())
-        }
-        [one] => (one.clone(), Some(200)),
-        [text, status, ..] => (text.clone(), status.parse::<u16>().ok()),
-        [] => (String::new(), Some(200)),
-    };
-    let text = runner.text(respond.place(), &text);
-    settings.pages.push(json!({"status": statuses, "text": text, "response_status": status.unwrap_or(200)}));
-}
-
-/// Statuses of the response matchers of a proxy.
-pub(super) fn matchers(lines: &[Line]) -> Vec<(String, Vec<Value>)> {
-    let mut found = Vec::new();
-    for line in lines.iter().filter(|line| line.name().starts_with('@')) {
-        let rows: Vec<Vec<String>> = match &line.block {
-            Some(block) => {
-                block.iter().map(|row| row.words.iter().map(|word| word.text.clone()).collect()).collect()
-            }
-            None => vec![line.args()],
-        };
-        if let [row] = rows.as_slice()
-            && row.first().is_some_and(|kind| kind == "status")
-        {
-            let list = row[1..].iter().flat_map(|arg| match arg.len() {
-                3 if arg.ends_with("xx") => vec![Value::from(arg.as_str())],
-                1 => vec![Value::from(format!("{arg}xx"))],
-                _ => arg.parse::<u16>().ok().map(Value::from).into_iter().collect(),
-            });
-            found.push((line.name().to_owned(), list.collect()));
-        }
-    }
-    found
 }
 
 #[cfg(test)]

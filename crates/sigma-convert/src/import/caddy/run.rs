@@ -12,7 +12,7 @@ use super::parse::Line;
 use super::proxy::Upstreams;
 use super::state::{Branch, Pattern};
 use super::text::Variables;
-use super::{files, guards, php, proxy};
+use super::{files, guards, php, proxy, responses};
 
 /// Maximum number of decisions of one site.
 const MAX_BRANCHES: usize = 1000;
@@ -236,16 +236,26 @@ impl<'a> Runner<'a> {
             };
             // Changes of the path inside are not seen outside, but no line outside runs after most blocks.
             let was_rewritten = std::mem::take(&mut taken.is_rewritten);
+            let before = self.matched(item);
             let inner = match item.line.name() {
                 "handle_path" => self.strip(item, taken),
                 _ => vec![taken],
             };
             let mut done = self.run(item.line.lines(), named, inner, true);
             done.iter_mut().for_each(|branch| branch.is_rewritten |= was_rewritten);
+            self.variables.last = before;
             out.extend(done);
         }
         out.extend(rest);
         out
+    }
+
+    /// Remembers the expression of the line's matcher for `{re.1}`; returns the one before.
+    fn matched(&mut self, item: &Item) -> Option<usize> {
+        let before = self.variables.last;
+        let number = matcher::expression(&item.condition).and_then(|text| self.variables.number_of(text));
+        self.variables.last = number.or(before);
+        before
     }
 
     /// Takes a branch that the split closed.
@@ -302,7 +312,11 @@ impl<'a> Runner<'a> {
         if let Some(taken) = taken {
             match taken.is_finished {
                 true => out.push(taken),
-                false => out.extend(self.apply(item, named, taken)),
+                false => {
+                    let before = self.matched(item);
+                    out.extend(self.apply(item, named, taken));
+                    self.variables.last = before;
+                }
             }
         }
         out.extend(rest);
@@ -338,6 +352,12 @@ impl<'a> Runner<'a> {
             "respond" => vec![self.respond(item, branch)],
             "error" => {
                 let status = item.args.iter().find_map(|arg| arg.parse::<u16>().ok()).unwrap_or(500);
+                // Fields that are set with the response are lost.
+                let late = std::mem::take(&mut branch.late);
+                branch.response.retain(|(name, change)| {
+                    !matches!(change, super::state::Change::Remove)
+                        && !late.iter().any(|(other, _)| other == name)
+                });
                 vec![branch.finish(Target::Respond { status, body: None, headers: Vec::new() })]
             }
             "abort" => vec![branch.finish(Target::Drop)],
@@ -355,7 +375,7 @@ impl<'a> Runner<'a> {
                 guards::apply(self, item, branch)
             }
             "reverse_proxy" => {
-                self.response_matchers = proxy::matchers(item.line.lines()).into_iter().collect();
+                self.response_matchers = responses::matchers(item.line.lines()).into_iter().collect();
                 proxy::reverse_proxy(self, item, branch)
             }
             "php_fastcgi" => php::php_fastcgi(self, item, branch),

@@ -425,6 +425,16 @@ fn page(
             if *status != 200 {
                 page["response_status"] = (*status).into();
             }
+            let set = branch.response.iter().filter_map(|(name, change)| match change {
+                super::state::Change::Set(value) | super::state::Change::Add(value) => {
+                    Some((name.clone(), Value::from(value.as_str())))
+                }
+                super::state::Change::Remove => None,
+            });
+            let headers: serde_json::Map<String, Value> = set.collect();
+            if !headers.is_empty() {
+                page["headers"] = Value::Object(headers);
+            }
             pages.push(page);
         }
         Target::Files(_) | Target::Upstream(_) if branch.is_finished => {

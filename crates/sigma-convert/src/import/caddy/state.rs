@@ -59,8 +59,12 @@ pub(super) struct Branch {
     pub(super) response: Vec<(String, Change)>,
     /// Whether a change of response fields holds for errors too.
     pub(super) is_for_errors: bool,
+    /// Fields that are set with the response, each with the text that errors of the file server lack.
+    pub(super) late: Vec<(String, String)>,
     /// The folder of files.
     pub(super) root: Option<String>,
+    /// The part of the folder that depends on the request, a text with variables.
+    pub(super) below_root: Option<String>,
     /// The candidates of `try_files`.
     pub(super) candidates: Vec<String>,
 }
@@ -78,8 +82,18 @@ impl Branch {
             request: Vec::new(),
             response: Vec::new(),
             is_for_errors: false,
+            late: Vec::new(),
             root: None,
+            below_root: None,
             candidates: Vec::new(),
+        }
+    }
+
+    /// Returns a text with the path as it is here, not the client's.
+    pub(super) fn with_path(&self, text: String) -> String {
+        match &self.rewrite {
+            Rewrite::Fixed(path) | Rewrite::Template(path) => text.replace("${uri}", path),
+            Rewrite::Prefix { .. } | Rewrite::Regex(_) => text,
         }
     }
 
@@ -220,6 +234,10 @@ impl Branch {
         let (known, lead) = match &self.rewrite {
             Rewrite::Fixed(path) => return Ok(certain(pattern.matches(path))),
             Rewrite::Prefix { known, lead } => (regex::escape(known), lead.to_ascii_lowercase()),
+            // The end of the path is gone, its beginning stays.
+            Rewrite::Regex(pairs) if pairs.len() == 2 && pairs[1].is_empty() && pairs[0].ends_with('$') => {
+                (String::new(), String::new())
+            }
             _ => return Err("A path cannot be compared after it was changed by a pattern.".to_owned()),
         };
         if known.is_empty() && lead.is_empty() {
@@ -345,6 +363,14 @@ impl Branch {
         if !rewrite.is_empty() {
             self.decision.plugins.insert("proxy-rewrite".to_owned(), Value::Object(rewrite));
         }
+        if matches!(self.decision.target, Target::Files(_)) && self.is_for_errors {
+            for (name, change) in &mut self.response {
+                let late = self.late.iter().find(|(other, _)| other == name);
+                if let (Change::Set(value), Some((_, text))) = (change, late) {
+                    value.clone_from(text);
+                }
+            }
+        }
         if let Some(headers) = rules(&self.response, true) {
             let plugin =
                 self.decision.plugins.entry("response-rewrite".to_owned()).or_insert_with(|| json!({}));
@@ -381,6 +407,9 @@ impl Rewrite {
                     format!("{lead}/$1{suffix}"),
                 ]);
                 rewrite.insert("regex_uri".to_owned(), pairs);
+                if lead.is_empty() {
+                    rewrite.insert("keep_escapes".to_owned(), true.into());
+                }
             }
             Rewrite::Fixed(text) | Rewrite::Template(text) => {
                 rewrite.insert("uri".to_owned(), format!("{text}{suffix}").into());

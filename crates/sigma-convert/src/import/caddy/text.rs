@@ -6,6 +6,12 @@ use serde_json::{Map, Value, json};
 #[derive(Debug, Default)]
 pub(super) struct Variables {
     pub(super) own: Map<String, Value>,
+    /// Whether proxies in front are trusted: the peer is then not always the client.
+    pub(super) has_proxies: bool,
+    /// The expressions of matchers: `{re.1}` is of the one that matched last.
+    patterns: Vec<String>,
+    /// The number of the expression that matched last, in the line that is read.
+    pub(super) last: Option<usize>,
 }
 
 impl Variables {
@@ -70,6 +76,7 @@ impl Variables {
             "prefixed_query" | "?query" | "uri.prefixed_query" => "${is_args}${args}",
             "scheme" => "scheme",
             "method" | "orig_method" => "request_method",
+            "remote_host" | "remote.host" if self.has_proxies => "realip_remote_addr",
             "remote_host" | "remote.host" | "client_ip" | "http.vars.client_ip" | "vars.client_ip" => {
                 "remote_addr"
             }
@@ -137,6 +144,10 @@ impl Variables {
         }
         let group = name.strip_prefix("re.").or_else(|| name.strip_prefix("http.regexp."))?;
         let variable = group.replace(['.', '-'], "_");
+        let last = self.last.map(|number| format!("re_p{number}_{variable}"));
+        if let Some(own) = last.filter(|own| self.own.contains_key(own)) {
+            return Some(format!("var_{own}"));
+        }
         // The matcher of this name has defined it.
         self.own.contains_key(&format!("re_{variable}")).then(|| format!("var_re_{variable}"))
     }
@@ -150,6 +161,10 @@ impl Variables {
     /// Defines the groups of a regular expression: `{re.NAME.1}`, and `{re.1}` of the last one.
     pub(super) fn groups(&mut self, name: &str, source: &str, pattern: &str) {
         let Ok(regex) = regex::Regex::new(pattern) else { return };
+        let known = self.number_of(pattern).unwrap_or_else(|| {
+            self.patterns.push(pattern.to_owned());
+            self.patterns.len() - 1
+        });
         for (number, group) in regex.capture_names().enumerate() {
             let mut names = vec![number.to_string()];
             names.extend(group.map(str::to_owned));
@@ -160,9 +175,15 @@ impl Variables {
                 if !name.is_empty() {
                     self.own.insert(format!("re_{}_{group}", name.replace(['.', '-'], "_")), map.clone());
                 }
+                self.own.insert(format!("re_p{known}_{group}"), map.clone());
                 self.own.insert(format!("re_{group}"), map);
             }
         }
+    }
+
+    /// Returns the number of an expression of a matcher.
+    pub(super) fn number_of(&self, pattern: &str) -> Option<usize> {
+        self.patterns.iter().position(|known| known == pattern)
     }
 
     fn status_text(&mut self) -> String {

@@ -210,6 +210,7 @@ fn rewrite_prefix(route: &Tree, prefix: &str, rewrite: &mut Map<String, Value>) 
         vec![format!("^{}(.*)$", regex::escape(below)), format!("{}$1", prefix.replace('$', "$$"))]
     });
     rewrite.insert("regex_uri".to_owned(), json!(pairs));
+    rewrite.insert("keep_escapes".to_owned(), true.into());
 }
 
 /// Returns the upstream of a route.
@@ -251,7 +252,15 @@ fn variant(model: &mut Model<'_>, host: &Tree, action: &Tree, id: &str) -> Strin
         retries(policy, &mut fields);
     }
     if is_true(action, "auto_host_rewrite") {
-        fields.insert("pass_host".to_owned(), "node".into());
+        // The name of the node, without a port.
+        let hosts = model.upstreams.iter().find(|(known, _)| known == id).map(|(_, it)| hosts(it));
+        match hosts.as_deref() {
+            Some([host]) => {
+                fields.insert("pass_host".to_owned(), "rewrite".into());
+                fields.insert("upstream_host".to_owned(), host.as_str().into());
+            }
+            _ => _ = fields.insert("pass_host".to_owned(), "node".into()),
+        }
     }
     if let Some(hash) = field(action, "hash_policy").and_then(|list| list.items().first()) {
         let key = if let Some(name) = at(hash, &["header", "header_name"]).and_then(Tree::text) {
@@ -281,6 +290,16 @@ fn variant(model: &mut Model<'_>, host: &Tree, action: &Tree, id: &str) -> Strin
     let name = build::id(&format!("{id}-{}", action.line));
     model.upstreams.push((name.clone(), upstream));
     name
+}
+
+/// The different hosts of an upstream's nodes.
+fn hosts(upstream: &Value) -> Vec<String> {
+    let nodes = upstream["nodes"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let mut hosts: Vec<String> =
+        nodes.iter().filter_map(|node| node["host"].as_str().map(str::to_owned)).collect();
+    hosts.sort_unstable();
+    hosts.dedup();
+    hosts
 }
 
 fn retries(policy: &Tree, fields: &mut Map<String, Value>) {

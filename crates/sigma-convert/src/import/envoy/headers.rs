@@ -13,9 +13,26 @@ pub(super) struct Changes {
     set: Vec<(String, String)>,
     add: Vec<(String, String)>,
     remove: Vec<String>,
+    /// Fields that are added where there is none.
+    absent: Vec<(String, String)>,
 }
 
 impl Changes {
+    /// Returns whether a field gets a value.
+    pub(super) fn sets(&self, name: &str) -> bool {
+        let all = self.set.iter().chain(&self.add).chain(&self.absent);
+        all.into_iter().any(|(known, _)| known.eq_ignore_ascii_case(name))
+    }
+
+    /// Makes additions of a field its only value.
+    pub(super) fn replaces(&mut self, name: &str) {
+        let (own, others) = std::mem::take(&mut self.add)
+            .into_iter()
+            .partition(|(known, _): &(String, String)| known.eq_ignore_ascii_case(name));
+        self.add = others;
+        self.set.extend::<Vec<(String, String)>>(own);
+    }
+
     /// Adds the changes of a route, a virtual host or a route configuration.
     pub(super) fn take(&mut self, model: &mut Model<'_>, from: &Tree, direction: &str) {
         for option in items(from, &format!("{direction}_headers_to_add")) {
@@ -38,6 +55,9 @@ impl Changes {
         let appends = field(option, "append").and_then(Tree::boolean) != Some(false);
         match text(option, "append_action") {
             Some("OVERWRITE_IF_EXISTS_OR_ADD" | "OVERWRITE_IF_EXISTS") => self.set.push((name, value)),
+            Some("ADD_IF_ABSENT") if !value.contains(['$', '{', '}', '?']) => {
+                self.absent.push((name, value));
+            }
             Some("ADD_IF_ABSENT") => {
                 model.note(header.line, "The field is set, also where there is one.");
                 self.set.push((name, value));
@@ -63,8 +83,14 @@ impl Changes {
         let object = |list: &[(String, String)]| {
             Value::Object(list.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect())
         };
-        if !self.set.is_empty() {
-            rules.insert("set".to_owned(), object(&self.set));
+        let mut set = self.set.clone();
+        let family = if is_response { "sent_http" } else { "http" };
+        set.extend(self.absent.iter().map(|(name, value)| {
+            let variable = name.to_ascii_lowercase().replace('-', "_");
+            (name.clone(), format!("${{{family}_{variable} ?? {value}}}"))
+        }));
+        if !set.is_empty() {
+            rules.insert("set".to_owned(), object(&set));
         }
         if !self.add.is_empty() {
             let lines: Vec<String> =

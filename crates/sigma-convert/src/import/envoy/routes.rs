@@ -279,9 +279,15 @@ fn one(model: &mut Model<'_>, levels: Levels<'_>, base: &Decision, scope: &Scope
     });
     if let Some(redirect) = field(route, "redirect") {
         actions::redirect(model, redirect, route, &mut decision);
-        out.push(decision);
+        finish(decision, &Changes::default(), &response, policy, out);
     } else if let Some(direct) = field(route, "direct_response") {
         decision.target = actions::direct_response(model, direct);
+        if let (true, super::super::decision::Target::Respond { headers, .. }) =
+            (response.sets("content-type"), &mut decision.target)
+        {
+            headers.retain(|(name, _)| !name.eq_ignore_ascii_case("content-type"));
+            response.replaces("content-type");
+        }
         finish(decision, &Changes::default(), &response, policy, out);
     } else if let Some(action) = field(route, "route") {
         actions::forward(model, host, route, action, &mut decision);
@@ -289,6 +295,15 @@ fn one(model: &mut Model<'_>, levels: Levels<'_>, base: &Decision, scope: &Scope
         let websocket = upgrades.clone().any(actions::is_websocket);
         if (scope.websocket || websocket) && matches!(decision.target, Target::Upstream(_)) {
             decision.fields.insert("enable_websocket".to_owned(), true.into());
+        }
+        let has_own_host =
+            decision.plugins.get("proxy-rewrite").is_some_and(|conf| conf.get("host").is_some());
+        if scope.strips_port
+            && !has_own_host
+            && !request.sets("host")
+            && !is_true(action, "auto_host_rewrite")
+        {
+            request.set("Host", "$host");
         }
         finish(decision, &request, &response, policy, out);
     } else {

@@ -231,9 +231,11 @@ impl<'t, 's> Translation<'t, 's> {
             let Ok(status) = line.word(1).parse::<u16>() else { continue };
             match self.input.access.read(line.word(2)) {
                 Ok(text) => {
-                    let text = text.replace("\r\n", "\n");
-                    let body = text.split_once("\n\n").map_or(text.as_str(), |(_, body)| body);
-                    pages.push(json!({"status": [status], "html": body.replace('$', "\\$")}));
+                    // A server that cannot be reached is 503 there and 502 here.
+                    let has_own =
+                        proxy.lines.iter().any(|it| it.word(0) == "errorfile" && it.word(1) == "502");
+                    let statuses = if status == 503 && !has_own { vec![502, 503] } else { vec![status] };
+                    pages.push(error_file(&text, &statuses, status));
                     self.tell(line, Outcome::Done, "");
                 }
                 Err(reason) => {
@@ -309,4 +311,30 @@ impl<'t, 's> Translation<'t, 's> {
             _ => self.tell(&section.head, Outcome::Done, ""),
         }
     }
+}
+
+/// The page of an error file: a whole response, whose status and fields count.
+fn error_file(text: &str, statuses: &[u16], status: u16) -> Value {
+    let text = text.replace("\r\n", "\n");
+    let (head, body) = text.split_once("\n\n").unwrap_or(("", text.as_str()));
+    let mut lines = head.lines();
+    let first = lines.next().unwrap_or_default();
+    let own = first.split(' ').nth(1).and_then(|word| word.parse::<u16>().ok()).unwrap_or(status);
+    let mut headers = Map::new();
+    for (name, value) in lines.filter_map(|line| line.split_once(':')) {
+        if !matches!(
+            name.to_ascii_lowercase().as_str(),
+            "connection" | "content-length" | "transfer-encoding"
+        ) {
+            headers.insert(name.trim().to_owned(), value.trim().replace('$', "\\$").into());
+        }
+    }
+    let mut page = json!({"status": statuses, "html": body.replace('$', "\\$"), "keep_fields": []});
+    if statuses != [own] {
+        page["response_status"] = own.into();
+    }
+    if !headers.is_empty() {
+        page["headers"] = Value::Object(headers);
+    }
+    page
 }

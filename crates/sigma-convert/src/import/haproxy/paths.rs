@@ -42,6 +42,11 @@ pub(super) fn rule(name: &str, words: &[String], condition: Expr, scope: &Scope)
         }
         "set-query" => {
             let text = template(word(1))?;
+            // The client's query follows in any case.
+            if let Some(own) = text.strip_suffix("&${args}").filter(|own| !own.contains("${args}")) {
+                fields.insert("uri".to_owned(), format!("${{uri}}?{own}").into());
+                return Ok(PathRule { condition, fields });
+            }
             let set: Map<String, Value> = text
                 .split('&')
                 .filter(|pair| !pair.is_empty())
@@ -54,6 +59,14 @@ pub(super) fn rule(name: &str, words: &[String], condition: Expr, scope: &Scope)
                 return Err("The new query is made of the old one.".to_owned());
             }
             fields.insert("args".to_owned(), json!({"pass": [], "set": set}));
+        }
+        "set-uri" => {
+            let text = template(word(1))?;
+            if !text.starts_with('/') || text.contains("${args}") {
+                return Err("The new target is no path with texts.".to_owned());
+            }
+            fields.insert("uri".to_owned(), text.into());
+            fields.insert("args".to_owned(), json!({"pass": []}));
         }
         other => return Err(format!("`{other}` has no counterpart.")),
     }

@@ -120,3 +120,14 @@ fn every_line_has_a_remark() {
     assert_eq!(lines, (1..=10).collect::<Vec<_>>());
     assert!(import.report.remarks.iter().all(|it| it.verdict != Verdict::NotPossible));
 }
+
+#[test]
+fn the_example_of_the_page() {
+    let (import, _) = super::super::testing::page_example(Format::Haproxy, "from-haproxy.md", "haproxy.cfg");
+    let routes = routes(&import);
+    assert_eq!(routes[0]["uri"], "/admin*");
+    assert_eq!(routes[1]["upstream_id"], "api");
+    assert!(routes[1]["plugins"]["proxy-rewrite"]["regex_uri"].is_array());
+    assert_eq!((routes.len(), &routes[2]["upstream_id"]), (3, &json!("web")));
+    assert_eq!((import.report.count(Verdict::Differs), import.report.count(Verdict::NotPossible)), (1, 0));
+}

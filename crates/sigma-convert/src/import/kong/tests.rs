@@ -60,3 +60,13 @@ fn upstreams_and_consumers_are_taken_over() {
     assert_eq!(import.document["consumers"][1]["plugins"]["key-auth"]["key"], "secret");
     assert!(import.report.remarks.iter().all(|it| it.place.line > 0));
 }
+
+#[test]
+fn the_example_of_the_page() {
+    let (import, _) = super::super::testing::page_example(Format::Kong, "from-kong.md", "kong.yml");
+    let route = &import.document["routes"][0];
+    assert_eq!(route["plugins"]["proxy-rewrite"]["regex_uri"], json!(["^/orders/?", "/v1/"]));
+    assert_eq!(route["upstream_id"], "orders");
+    assert_eq!(import.document["consumers"][0]["plugins"]["key-auth"]["key"], "a-key-of-the-shop");
+    assert!(import.document["listeners"][0]["address"].as_str().is_some_and(|text| text.ends_with(":8000")));
+}

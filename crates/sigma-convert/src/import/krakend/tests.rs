@@ -52,3 +52,12 @@ fn templates_of_go_are_refused() {
     let access = MemoryFiles::default();
     assert!(import(Format::Krakend, &Input { files: &files, access: &access }).is_err());
 }
+
+#[test]
+fn the_example_of_the_page() {
+    let (import, _) = super::super::testing::page_example(Format::Krakend, "from-krakend.md", "krakend.json");
+    let plugins = &import.document["routes"][0]["plugins"];
+    assert_eq!(plugins["proxy-rewrite"]["args"], json!({"pass": ["lang"]}));
+    assert_eq!(plugins["proxy-rewrite"]["headers"], json!({"pass": []}));
+    assert_eq!(plugins["response-shaping"]["allow"], json!(["name"]));
+}

@@ -342,10 +342,7 @@ impl<'a> Converter<'a> {
         for directive in level.all(&["proxy_set_header"]) {
             let (name, value) = (directive.arg(0), directive.arg(1));
             let lower = name.to_ascii_lowercase();
-            if !matches!(
-                lower.as_str(),
-                "connection" | "upgrade" | "content-length" | "host" | "transfer-encoding"
-            ) {
+            if !matches!(lower.as_str(), "connection" | "content-length" | "host" | "transfer-encoding") {
                 let text = self.text(directive, value, state, level);
                 extra.insert(name.to_owned(), text.into());
             }
@@ -482,6 +479,15 @@ impl<'a> Converter<'a> {
     pub(super) fn resolved(&self, path: &str) -> String {
         if path.starts_with('/') { path.to_owned() } else { format!("{}{path}", self.base) }
     }
+}
+
+/// Whether a block may refuse requests.
+pub(super) fn refuses(directive: &Directive) -> bool {
+    directive.children().iter().any(|child| {
+        // A temporary redirect may lead to a login.
+        let is_refusal = child.arg(0).starts_with(['4', '5']) || matches!(child.arg(0), "302" | "303" | "307");
+        GUARDS.contains(&child.name.as_str()) || child.name == "return" && is_refusal
+    })
 }
 
 /// Returns the value of an option `name=value`.

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::super::report::Verdict;
 use super::converter::Converter;
 use super::level::{Level, milliseconds};
 use super::state::State;
@@ -11,8 +12,12 @@ impl<'a> Converter<'a> {
     /// `proxy_cache` and its relatives.
     pub(super) fn cache(&mut self, level: &Level<'a>, state: &State<'a>, family: &str) -> Option<Value> {
         let name = |rest: &str| format!("{family}_cache{rest}");
-        level.text(&name("")).filter(|zone| *zone != "off")?;
+        let line = level.last(&name("")).filter(|line| line.arg(0) != "off")?;
+        let text = "Responses to requests with `Authorization` are not shared, and a request that changes a resource removes its \
+                    stored responses.";
+        self.remark(line, Verdict::Differs, text);
         let mut cache = Map::new();
+        cache.insert("cache_status".to_owned(), false.into());
         if let Some(directive) = level.last(&name("_key")) {
             let key = self.text(directive, directive.arg(0), state, level);
             cache.insert("key".to_owned(), json!(parts(&key)));

@@ -37,7 +37,8 @@ pub(super) const HANDLERS: &[&str] = &[
 ];
 
 /// The media types of nginx without a block `types`.
-const BUILT_IN: &[(&str, &str)] = &[("html", "text/html"), ("gif", "image/gif"), ("jpg", "image/jpeg")];
+pub(super) const BUILT_IN: &[(&str, &str)] =
+    &[("html", "text/html"), ("gif", "image/gif"), ("jpg", "image/jpeg")];
 
 /// Nesting of named locations.
 const MOST_DEPTH: usize = 8;
@@ -143,10 +144,25 @@ impl<'a> Converter<'a> {
         let mut rewrite = self.response_fields(level, state, hidden);
         self.locations_and_cookies(level, state, &mut rewrite);
         self.substitutions(level, &mut rewrite);
+        let files_of = state.files_of.clone().filter(|own| !std::ptr::eq(own.directives, level.directives));
+        let files_of = files_of.filter(|_| decision.plugins.contains_key("static-files"));
+        if let Some(own) = &files_of {
+            let fields = self.response_fields(own, state, &[]);
+            self.beside(fields, &mut rewrite);
+        }
+        let has_other_route = is_answered_elsewhere(decision);
         if !rewrite.is_empty() {
+            if has_other_route {
+                rewrite.insert("vars".to_owned(), json!([["other_route", "~=", "1"]]));
+            }
             decision.plugins.insert("response-rewrite".to_owned(), Value::Object(rewrite));
         }
-        if let Some(function) = Self::expires_function(level).filter(|_| !state.is_error) {
+        let expiring = files_of.as_deref().filter(|own| own.last("expires").is_some());
+        let is_of_files = expiring.is_some() && level.last("expires").is_none();
+        let expiring = if is_of_files { expiring.unwrap_or(level) } else { level };
+        if let Some(function) =
+            self.expires_function(expiring, has_other_route, is_of_files).filter(|_| !state.is_error)
+        {
             let functions = json!({"phase": "header_filter", "functions": [function]});
             decision.plugins.insert("serverless-post-function".to_owned(), functions);
         }
@@ -269,6 +285,18 @@ impl<'a> Converter<'a> {
     pub(super) fn is_straight(level: &Level<'a>) -> bool {
         level.own_all(REWRITES).iter().all(|directive| directive.name == "set")
     }
+}
+
+/// Whether another route may make the response, with its own fields.
+fn is_answered_elsewhere(decision: &Decision) -> bool {
+    let files = match &decision.target {
+        Target::Files(files) => Some(files),
+        _ => decision.plugins.get("static-files").and_then(Value::as_object),
+    };
+    files.is_some_and(|files| {
+        let has_uri = files.get("fallback").is_some_and(|fallback| fallback.get("uri").is_some());
+        has_uri || files.contains_key("route_index") || files.contains_key("folder_fallback")
+    })
 }
 
 fn gzip(level: &Level<'_>) -> Value {

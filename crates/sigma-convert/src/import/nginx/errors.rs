@@ -6,9 +6,11 @@ use serde_json::{Value, json};
 
 use super::super::decision::Path;
 use super::super::report::Verdict;
+use super::content::HANDLERS;
 use super::converter::Converter;
 use super::files::destination;
 use super::level::Level;
+use super::locations::Kind;
 use super::parse::Directive;
 use super::rewriting::{Phase, REWRITES};
 use super::state::State;
@@ -36,13 +38,18 @@ impl<'a> Converter<'a> {
     /// `add_header` and `expires` add to successes.
     pub(super) fn pages_of_errors(&mut self, level: &Rc<Level<'a>>, state: &State<'a>) {
         let server = Rc::clone(&state.server);
-        let mut paths = Vec::new();
-        collect_pages(level.directives, &mut paths);
-        for path in paths {
-            let Some(entry) = destination(&server.entries, path) else { continue };
-            let has_fields = entry.level.last("expires").is_some()
-                || entry.level.all(&["add_header"]).iter().any(|line| line.args.len() == 2);
-            if !has_fields || !Self::is_straight(&entry.level) {
+        let mut pages = Pages::default();
+        if let Some(parent) = &level.parent {
+            parent.own_all(&["error_page"]).into_iter().for_each(|line| pages.add(line));
+        }
+        pages.collect(level.directives);
+        for path in pages.paths {
+            let entry = destination(&server.entries, path);
+            let page_level = entry.map_or(level, |entry| &entry.level);
+            let has_fields = page_level.last("expires").is_some()
+                || page_level.all(&["add_header"]).iter().any(|line| line.args.len() == 2);
+            let is_file = page_level.handler(HANDLERS).is_none();
+            if !(has_fields || is_file) || !Self::is_straight(page_level) {
                 continue;
             }
             let mut inner = state.clone();
@@ -50,8 +57,27 @@ impl<'a> Converter<'a> {
             inner.location = format!("{path}-error");
             inner.is_internal = true;
             inner.is_error = true;
-            let level = Rc::clone(&entry.level);
+            if let Some(entry) = entry {
+                inner.is_exact = matches!(entry.kind, Kind::Exact(_));
+                inner.prefix = match &entry.kind {
+                    Kind::Exact(text) | Kind::Prefix(text) => Some(text.clone()),
+                    Kind::Regex(_) | Kind::Unknown(..) => None,
+                };
+            }
+            let level = Rc::clone(page_level);
             self.follow(&level, inner, Phase::Location);
+        }
+        for (name, key) in pages.named {
+            let Some(named) = server.named.get(name).cloned() else { continue };
+            if redirect_of(&named, &key).is_some() {
+                continue;
+            }
+            let mut inner = state.clone();
+            inner.conditions.push(json!(["internal_name", "==", key]));
+            inner.location = format!("-{key}");
+            inner.is_internal = true;
+            inner.is_error = !key.ends_with('=');
+            self.follow(&named, inner, Phase::Location);
         }
     }
 
@@ -74,12 +100,13 @@ impl<'a> Converter<'a> {
         if codes.is_empty() {
             return None;
         }
-        let mut page = json!({"status": codes});
+        // Of the fields of an error, nginx keeps the question for a login alone.
+        let mut page = json!({"status": codes, "keep_fields": ["WWW-Authenticate"]});
         if let Some(status) = status.filter(|status| *status >= 200) {
             page["response_status"] = status.into();
         }
         if let Some(name) = target.strip_prefix('@') {
-            return self.named_page(directive, &format!("@{name}"), page, state);
+            return self.named_page(directive, &format!("@{name}"), status, page, state);
         }
         let text = self.text(directive, target, state, level);
         if text.starts_with("http://") || text.starts_with("https://") || text.starts_with("${scheme}") {
@@ -121,6 +148,7 @@ impl<'a> Converter<'a> {
         &mut self,
         directive: &Directive,
         name: &str,
+        status: Option<u16>,
         mut page: Value,
         state: &State<'a>,
     ) -> Option<Value> {
@@ -128,35 +156,73 @@ impl<'a> Converter<'a> {
             self.remark(directive, Verdict::NotPossible, format!("there is no location {name}"));
             return None;
         };
-        if let Some(answer) = named.own("return") {
-            let (status, text) = match answer.arg(0).parse::<u16>() {
-                Ok(status) => (status, self.text(answer, answer.arg(1), state, &named)),
-                Err(_) => (302, self.text(answer, answer.arg(0), state, &named)),
-            };
+        let key = named_key(name, status);
+        if let Some((status, target)) = redirect_of(&named, &key) {
+            let line = named.own("return").unwrap_or(directive);
             page["response_status"] = status.into();
-            match status {
-                301 | 302 | 303 | 307 | 308 => page["location"] = text.into(),
-                _ => page["text"] = text.into(),
-            }
+            page["location"] = self.text(line, target, state, &named).into();
             return Some(page);
         }
-        let text = "an error page from a named location with a handler is not possible: give it a path of its own, \
-                    as a location with `internal`";
-        self.remark(directive, Verdict::NotPossible, text);
-        None
+        page["named"] = key.into();
+        if status == Some(0) {
+            page["use_page_status"] = true.into();
+        }
+        Some(page)
     }
 }
 
-/// Paths of `error_page` with a status of an error.
-fn collect_pages<'d>(directives: &'d [Directive], paths: &mut Vec<&'d str>) {
-    for directive in directives {
-        if directive.name == "error_page" {
-            let is_error = !directive.args.iter().any(|arg| arg.starts_with("=2"));
-            let path = directive.args.last().map_or("", String::as_str);
-            if is_error && path.starts_with('/') && !path.contains('$') && !paths.contains(&path) {
-                paths.push(path);
+/// The name of the internal requests for a named location: responses with their own status have another one.
+fn named_key(name: &str, status: Option<u16>) -> String {
+    match status {
+        Some(status) if status < 400 => format!("{name}="),
+        _ => name.to_owned(),
+    }
+}
+
+/// The status and target of a named location that redirects with its own status, and does nothing else.
+fn redirect_of<'a>(named: &Level<'a>, key: &str) -> Option<(u16, &'a str)> {
+    let line = named.own("return").filter(|_| named.own_all(REWRITES).len() == 1 && key.ends_with('='))?;
+    let (status, target) = match line.arg(0).parse::<u16>() {
+        Ok(status) => (status, line.arg(1)),
+        Err(_) => (302, line.arg(0)),
+    };
+    matches!(status, 301 | 302 | 303 | 307 | 308).then_some((status, target))
+}
+
+/// The targets of `error_page`.
+#[derive(Default)]
+struct Pages<'d> {
+    /// Paths whose response has the status of an error.
+    paths: Vec<&'d str>,
+    /// Named locations with the names of their internal requests.
+    named: Vec<(&'d str, String)>,
+}
+
+impl<'d> Pages<'d> {
+    fn collect(&mut self, directives: &'d [Directive]) {
+        for directive in directives {
+            if directive.name == "error_page" {
+                self.add(directive);
             }
+            self.collect(directive.children());
         }
-        collect_pages(directive.children(), paths);
+    }
+
+    fn add(&mut self, directive: &'d Directive) {
+        let Some((target, rest)) = directive.args.split_last() else { return };
+        let status = rest.iter().find_map(|arg| arg.strip_prefix('='));
+        let status = status.map(|status| status.parse::<u16>().unwrap_or(0));
+        if target.starts_with('@') {
+            let entry = (target.as_str(), named_key(target, status));
+            if !self.named.contains(&entry) {
+                self.named.push(entry);
+            }
+        } else if status.is_none_or(|status| status >= 400)
+            && target.starts_with('/')
+            && !target.contains('$')
+            && !self.paths.contains(&target.as_str())
+        {
+            self.paths.push(target);
+        }
     }
 }

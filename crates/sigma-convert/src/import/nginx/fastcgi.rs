@@ -67,10 +67,11 @@ impl<'a> Converter<'a> {
         if let Some(timeouts) = Self::timeouts(level, "fastcgi") {
             decision.fields.insert("timeout".to_owned(), timeouts);
         }
+        let mut hidden = hidden(level, "fastcgi");
         if let Some(cache) = self.cache(level, state, "fastcgi") {
             decision.fields.insert("cache".to_owned(), cache);
+            hidden.push("Age".to_owned());
         }
-        let hidden = hidden(level, "fastcgi");
         self.around(level, state, &mut decision, &hidden);
         self.emit(state, level, decision);
     }
@@ -79,8 +80,8 @@ impl<'a> Converter<'a> {
     fn parameters(&mut self, level: &Rc<Level<'a>>, state: &State<'a>) -> Value {
         let mut config = Map::new();
         let mut params = Map::new();
-        let root = level.text("root").unwrap_or_default();
-        if root.starts_with('/') && !root.contains('$') {
+        let root = level.last("root").map(|line| self.text(line, line.arg(0), state, level));
+        if let Some(root) = root.filter(|root| root.starts_with('/') && !root.contains('$')) {
             config.insert("root".to_owned(), root.into());
         }
         for directive in level.all(&["fastcgi_param"]) {

@@ -7,48 +7,17 @@ use serde_json::{Map, Value, json};
 use super::super::decision::Target;
 use super::super::report::Verdict;
 use super::access::Guarded;
-use super::content::HANDLERS;
+use super::content::{BUILT_IN, HANDLERS};
 use super::converter::Converter;
 use super::level::Level;
 use super::locations::{Entry, Kind};
 use super::parse::Directive;
-use super::pattern::Known;
-use super::state::State;
+use super::pattern::{Known, Pattern};
+use super::state::{Captures, Missing, MissingEnd, State};
 
-/// Extensions that Sigma knows; a file with a list of its own may not have them.
-const COMMON: &[&str] = &[
-    "html",
-    "htm",
-    "css",
-    "js",
-    "mjs",
-    "json",
-    "xml",
-    "txt",
-    "csv",
-    "md",
-    "svg",
-    "png",
-    "jpg",
-    "jpeg",
-    "gif",
-    "webp",
-    "avif",
-    "ico",
-    "pdf",
-    "zip",
-    "gz",
-    "mp3",
-    "mp4",
-    "webm",
-    "woff",
-    "woff2",
-    "ttf",
-    "otf",
-    "wasm",
-    "map",
-    "webmanifest",
-];
+/// Directives that do not change the response to a file that was found.
+const PLAIN: &[&str] =
+    &["root", "index", "try_files", "access_log", "log_not_found", "location", "autoindex", "include"];
 
 /// The folder `html` of nginx's packages.
 const DEFAULT_ROOT: &str = "/usr/share/nginx/html";
@@ -91,11 +60,11 @@ impl<'a> Converter<'a> {
         let handler = entry.and_then(|entry| entry.level.handler(HANDLERS));
         match (entry, handler.filter(|handler| handler.name == "fastcgi_pass")) {
             (Some(entry), Some(handler)) if Self::is_straight(&entry.level) => {
-                self.handled(handler, &entry.level, state, guarded, Some(files));
+                let inner = State { files_of: Some(Rc::clone(level)), ..state.clone() };
+                self.handled(handler, &entry.level, &inner, guarded, Some(files));
             }
             _ => {
-                let state = State { serves_files: true, ..state.clone() };
-                self.finish(line, level, &state, guarded, Target::Files(files));
+                self.finish(line, level, state, guarded, Target::Files(files));
             }
         }
     }
@@ -139,26 +108,18 @@ impl<'a> Converter<'a> {
                 }
             }
         }
-        let (index, passed) = self.index(level, state);
-        files.insert("index".to_owned(), json!(index));
-        if !passed.is_empty() {
-            files.insert("pass_index".to_owned(), json!(passed));
+        let indexes = self.index(level, state);
+        files.insert("index".to_owned(), json!(indexes.served));
+        if !indexes.passed.is_empty() {
+            files.insert("pass_index".to_owned(), json!(indexes.passed));
         }
-        files.insert("hidden".to_owned(), true.into());
-        if level.text("disable_symlinks").is_none_or(|text| text == "off") {
-            files.insert("symlinks".to_owned(), "follow".into());
+        if !indexes.routed.is_empty() {
+            files.insert("route_index".to_owned(), json!(indexes.routed));
         }
-        let charset = level.text("charset").filter(|charset| *charset != "off").unwrap_or_default();
-        files.insert("charset".to_owned(), charset.into());
-        if let Some(types) = types(level) {
-            files.insert("types".to_owned(), types);
+        if let Some(target) = indexes.last {
+            files.insert("folder_fallback".to_owned(), target.into());
         }
-        if level.is_on("autoindex") {
-            files.insert("listing".to_owned(), true.into());
-        }
-        if level.is_on("gzip_static") {
-            files.insert("precompressed".to_owned(), json!(["gzip"]));
-        }
+        settings(level, &mut files);
         Some(files)
     }
 
@@ -169,6 +130,9 @@ impl<'a> Converter<'a> {
         level: &Rc<Level<'a>>,
         state: &State<'a>,
     ) -> String {
+        if let Some(rest) = source.strip_prefix("$fastcgi_script_name") {
+            return format!("{}{rest}", self.script_name(level, state));
+        }
         let directive = Directive {
             name: "try_files".to_owned(),
             args: vec![source.to_owned()],
@@ -184,6 +148,15 @@ impl<'a> Converter<'a> {
             return self.variables.made('f', map);
         }
         if text.starts_with('/') || text.starts_with('$') { text } else { format!("/{text}") }
+    }
+
+    /// The name of the script in the path, before `fastcgi_split_path_info` has its effect in the gateway.
+    fn script_name(&mut self, level: &Level<'a>, state: &State<'a>) -> String {
+        let subject = state.uri_text();
+        let split = level.text("fastcgi_split_path_info").map(|text| Pattern::new(text, false));
+        let Some(Ok(pattern)) = split else { return subject };
+        let script = json!({"match": pattern.text, "value": "${1}"});
+        self.variables.made('n', json!({"map": subject, "regex": [script], "default": subject}))
     }
 
     /// `alias` replaces the text of the location.
@@ -212,21 +185,40 @@ impl<'a> Converter<'a> {
         Some(())
     }
 
-    /// Index files that are served, and those that another handler runs: they are never served as a text.
-    fn index(&mut self, level: &Rc<Level<'a>>, state: &State<'a>) -> (Vec<String>, Vec<String>) {
-        let names: Vec<String> = level
-            .last("index")
-            .map_or(vec!["index.html".to_owned()], |directive| directive.args.clone())
-            .into_iter()
-            .filter(|name| !name.contains(['/', '$']))
-            .collect();
-        let is_file = |name: &String| {
-            let entry = destination(&state.server.entries, &format!("/{name}"));
-            entry.is_none_or(|entry| {
-                entry.level.handler(HANDLERS).is_none() || matches!(entry.kind, Kind::Prefix(_))
-            })
-        };
-        names.into_iter().partition(is_file)
+    /// The index files of a level by their handlers.
+    fn index(&mut self, level: &Rc<Level<'a>>, state: &State<'a>) -> Indexes {
+        let directive = level.last("index");
+        let names = directive.map_or(vec!["index.html".to_owned()], |directive| directive.args.clone());
+        let mut found = Indexes::default();
+        for name in names {
+            if let (true, Some(directive)) = (name.contains(['/', '$']), directive) {
+                if name.starts_with('/') {
+                    found.last = Some(self.text(directive, &name, state, level));
+                } else {
+                    let text = format!("the index `{name}` is left out: write names of files");
+                    self.remark(directive, Verdict::NotPossible, text);
+                }
+                continue;
+            }
+            let folder = state.prefix.as_deref().filter(|_| !state.is_exact);
+            let folder = folder.and_then(|prefix| prefix.rsplit_once('/')).map_or("", |(folder, _)| folder);
+            let entry = destination(&state.server.entries, &format!("{folder}/{name}"));
+            let entry = entry.filter(|_| !state.is_exact || level.own("try_files").is_some());
+            let handler = entry.and_then(|entry| entry.level.handler(HANDLERS));
+            match (entry, handler) {
+                (Some(entry), Some(handler)) => match entry.kind {
+                    Kind::Prefix(_) => found.served.push(name),
+                    // It is never served as a text.
+                    _ if handler.name == "fastcgi_pass" && Self::is_straight(&entry.level) => {
+                        found.passed.push(name);
+                    }
+                    _ => found.routed.push(name),
+                },
+                (Some(entry), None) if !self.is_same_content(&entry.level, level) => found.routed.push(name),
+                _ => found.served.push(name),
+            }
+        }
+        found
     }
 
     /// `try_files`, or the end of `if (!-e $request_filename)`.
@@ -234,22 +226,15 @@ impl<'a> Converter<'a> {
         let directive = level.handler(&["try_files"]);
         let missing = state.missing.take();
         let handler = level.handler(HANDLERS);
-        if let Some(handler) = handler.filter(|handler| handler.name == "fastcgi_pass") {
-            if let Some(directive) = directive {
-                let text = "The application itself answers 404 for a script that is missing.";
-                self.remark(directive, Verdict::Differs, text);
-            }
-            return self.handled(handler, level, &state, guarded, None);
-        }
         let (tried, last) = match (directive, &missing) {
             (Some(directive), _) => {
                 let Some((last, tried)) = directive.args.split_last() else { return };
                 (tried.to_vec(), last.clone())
             }
-            (None, Some((path, _))) => (vec!["$uri".to_owned(), "$uri/".to_owned()], path.clone()),
+            (None, Some(missing)) => (missing.tried.clone(), missing.last()),
             (None, None) => return,
         };
-        let Some(files) = self.folder(level, &state, &tried) else {
+        let Some(mut files) = self.folder(level, &state, &tried) else {
             let place = directive.map_or(state.server.place, |directive| directive.place);
             if let Some(directive) = directive {
                 let text =
@@ -259,6 +244,16 @@ impl<'a> Converter<'a> {
             let decision = state.decision(place, Target::Closed("the folder is no absolute path".to_owned()));
             return self.emit(&state, level, decision);
         };
+        if let Some(MissingEnd::Handler(inner)) = missing.as_ref().map(|missing| &missing.end) {
+            let inner = Rc::clone(inner);
+            files.insert("fallback".to_owned(), json!({"pass": ""}));
+            let Some(handler) = inner.handler(HANDLERS) else { return };
+            return self.handled(handler, &inner, &state, guarded, Some(files));
+        }
+        if handler.is_some() {
+            // The handler serves the files that exist.
+            files.insert("pass_found".to_owned(), true.into());
+        }
         let end = End { files, last, missing, directive, handler };
         self.fallback(end, level, &state, guarded);
     }
@@ -269,26 +264,25 @@ impl<'a> Converter<'a> {
         let place = directive.or_else(|| level.last("root"));
         let Some(line) = place else { return };
         if let Some(code) = last.strip_prefix('=').and_then(|code| code.parse::<u16>().ok()) {
-            if let Some(handler) = handler {
-                // nginx passes existing files to the handler, and answers the status for missing ones.
-                let text = "The handler answers for missing files too.";
-                self.remark(line, Verdict::Differs, text);
-                return self.handled(handler, level, state, guarded, None);
-            }
             files.insert("fallback".to_owned(), json!({"status": code}));
+            if let Some(handler) = handler {
+                return self.handled(handler, level, state, guarded, Some(files));
+            }
             return self.served(line, Served { files, guarded }, level, state);
         }
         if last.starts_with('@') {
             return self.named_fallback(&last, Files { files, line, guarded }, level, state);
         }
-        let (path, query) = match &missing {
-            Some((path, args)) => {
+        let (path, query) = match missing.as_ref().map(|missing| &missing.end) {
+            Some(MissingEnd::Path(path, args)) => {
                 let query = args.as_ref().map_or("${is_args}${args}".to_owned(), |args| format!("?{args}"));
                 (path.clone(), query)
             }
-            None => {
+            _ => {
                 let (path, query) = last.split_once('?').unwrap_or((&last, ""));
                 let path = self.text(line, path, state, level);
+                // `/index.php$is_args$args` has its query in the variables.
+                let path = path.strip_suffix("${is_args}${args}").unwrap_or(&path).to_owned();
                 let query = self.text(line, query, state, level);
                 (path, if query.is_empty() { "${is_args}${args}".to_owned() } else { format!("?{query}") })
             }
@@ -314,10 +308,13 @@ impl<'a> Converter<'a> {
                 files.insert("fallback".to_owned(), json!({"pass": format!("{path}{query}")}));
                 let mut inner = state.clone();
                 inner.prefix = None;
+                if !files.contains_key("pass_found") && inner.files_of.is_none() {
+                    inner.files_of = Some(Rc::clone(level));
+                }
                 let guarded = self.with_guards_of(&entry.level, &inner, guarded);
                 self.handled(handler, &entry.level, &inner, guarded, Some(files));
             }
-            (Some(entry), None) if self.is_same_folder(&entry.level, level) && !path.contains('$') => {
+            (Some(entry), None) if self.is_same_content(&entry.level, level) && !path.contains('$') => {
                 files.insert("fallback".to_owned(), json!({"file": path}));
                 self.served(line, Served { files, guarded }, level, state);
             }
@@ -343,6 +340,7 @@ impl<'a> Converter<'a> {
         };
         let mut inner = state.clone();
         inner.prefix = None;
+        inner.files_of = Some(Rc::clone(level));
         for set in named.own_all(&["set"]) {
             let text = self.text(set, set.arg(1), &inner, &named);
             inner.sets.insert(set.arg(0).trim_start_matches('$').to_owned(), text);
@@ -384,9 +382,9 @@ impl<'a> Converter<'a> {
         if rewrite.name != "rewrite" || named.handler(HANDLERS).is_some() {
             return None;
         }
-        let pattern = super::pattern::Pattern::new(rewrite.arg(0), false).ok()?;
+        let pattern = Pattern::new(rewrite.arg(0), false).ok()?;
         let subject = state.uri_text();
-        state.captures = super::state::Captures::Of { subject, pattern };
+        state.captures = Captures::Of { subject, pattern };
         let source = rewrite.arg(1);
         let keeps_query = !source.ends_with('?');
         let (path, query) =
@@ -411,9 +409,29 @@ impl<'a> Converter<'a> {
         guarded
     }
 
-    fn is_same_folder(&self, one: &Level<'a>, other: &Level<'a>) -> bool {
-        one.own("alias").is_none() && other.own("alias").is_none() && one.text("root") == other.text("root")
+    /// Whether a file has the same response in both levels: none has anything of its own but what finds files.
+    fn is_same_content(&self, one: &Level<'a>, other: &Level<'a>) -> bool {
+        let is_alike = |name: &str| one.text(name) == other.text(name);
+        let is_plain = |level: &Level<'a>| {
+            level.directives.iter().all(|directive| PLAIN.contains(&directive.name.as_str()))
+        };
+        let is_within = std::ptr::eq(one.directives, other.directives);
+        let has_alias = one.own("alias").is_some() || other.own("alias").is_some();
+        is_within || !has_alias && is_alike("root") && is_plain(one) && is_plain(other)
     }
+}
+
+/// Index files by their handlers.
+#[derive(Default)]
+struct Indexes {
+    /// Served by the location itself.
+    served: Vec<String>,
+    /// Run by the handler of another location.
+    passed: Vec<String>,
+    /// Served by another location, with its own fields.
+    routed: Vec<String>,
+    /// The path that nginx takes for a folder without an index.
+    last: Option<String>,
 }
 
 /// A configuration of static-files with the guards before it.
@@ -426,9 +444,20 @@ struct Served {
 struct End<'a> {
     files: Map<String, Value>,
     last: String,
-    missing: Option<(String, Option<String>)>,
+    missing: Option<Missing<'a>>,
     directive: Option<&'a Directive>,
     handler: Option<&'a Directive>,
+}
+
+impl Missing<'_> {
+    /// The last argument of the `try_files` with the same effect.
+    fn last(&self) -> String {
+        match &self.end {
+            MissingEnd::Path(path, _) => path.clone(),
+            MissingEnd::Status(status) => format!("={status}"),
+            MissingEnd::Handler(_) => "=404".to_owned(),
+        }
+    }
 }
 
 struct Fallback<'a> {
@@ -476,11 +505,41 @@ fn fixed_folder(text: &str) -> Option<(String, String)> {
     Some((folder.to_owned(), text[at..].trim_end_matches('/').to_owned()))
 }
 
-/// Media types by extension, if the file lists its own.
+/// The settings of files that do not depend on the path.
+fn settings(level: &Level<'_>, files: &mut Map<String, Value>) {
+    files.insert("hidden".to_owned(), true.into());
+    if level.text("disable_symlinks").is_none_or(|text| text == "off") {
+        files.insert("symlinks".to_owned(), "follow".into());
+    }
+    let charset = level.text("charset").filter(|charset| *charset != "off").unwrap_or_default();
+    files.insert("charset".to_owned(), charset.into());
+    let kind = level.text("default_type").unwrap_or("text/plain");
+    if kind != "application/octet-stream" {
+        let is_text = !charset.is_empty() && kind.starts_with("text/");
+        let kind = if is_text { format!("{kind}; charset={charset}") } else { kind.to_owned() };
+        files.insert("default_type".to_owned(), kind.into());
+    }
+    let since = level.text("if_modified_since").filter(|since| matches!(*since, "off" | "before"));
+    if since != Some("before") {
+        files.insert("if_modified_since".to_owned(), since.unwrap_or("exact").into());
+    }
+    if let Some(types) = types(level) {
+        files.insert("types".to_owned(), types);
+        files.insert("only_types".to_owned(), true.into());
+    }
+    if level.is_on("autoindex") {
+        files.insert("listing".to_owned(), true.into());
+    }
+    if level.is_on("gzip_static") {
+        files.insert("precompressed".to_owned(), json!(["gzip"]));
+    }
+}
+
+/// Media types by extension, if the file lists its own or nginx's few built-in ones hold.
 fn types(level: &Level<'_>) -> Option<Value> {
     let blocks = level.all(&["types"]);
     let entries: Vec<&Directive> = blocks.iter().flat_map(|block| block.children()).collect();
-    if blocks.is_empty() || entries.len() >= STOCK_TYPES {
+    if entries.len() >= STOCK_TYPES || blocks.is_empty() && includes_stock(level) {
         return None;
     }
     let mut types = Map::new();
@@ -488,6 +547,9 @@ fn types(level: &Level<'_>) -> Option<Value> {
         for extension in &entry.args {
             types.insert(extension.clone(), entry.name.clone().into());
         }
+    }
+    if blocks.is_empty() {
+        types.extend(BUILT_IN.iter().map(|(extension, kind)| ((*extension).to_owned(), (*kind).into())));
     }
     if let Some(charset) = level.text("charset").filter(|charset| *charset != "off") {
         for value in types.values_mut() {
@@ -501,9 +563,17 @@ fn types(level: &Level<'_>) -> Option<Value> {
             }
         }
     }
-    let rest = level.text("default_type").unwrap_or("text/plain");
-    for extension in COMMON {
-        types.entry(*extension).or_insert_with(|| rest.into());
-    }
     Some(Value::Object(types))
+}
+
+/// Whether the stock list of types holds: it is included, or the file is a part of a configuration without `http`.
+fn includes_stock(level: &Level<'_>) -> bool {
+    let is_stock = |line: &&Directive| line.arg(0).ends_with("mime.types");
+    if level.own_all(&["include"]).iter().any(|line| is_stock(&line)) {
+        return true;
+    }
+    match &level.parent {
+        Some(parent) => includes_stock(parent),
+        None => level.own("http").is_none() && level.own("server").is_some(),
+    }
 }

@@ -54,9 +54,6 @@ impl<'a> Converter<'a> {
             let value = self.variables.made('r', map);
             added.fields.push(("Retry-After".to_owned(), value, true));
         }
-        if let Some(kind) = self.plain_type(level, state) {
-            added.fields.push(("Content-Type".to_owned(), kind, false));
-        }
         for directive in level.all(&["add_header"]) {
             let is_always = directive.args.iter().skip(2).any(|arg| arg == "always");
             let value = self.text(directive, directive.arg(1), state, level);
@@ -67,14 +64,15 @@ impl<'a> Converter<'a> {
         added.merge();
         let mut hidden = hidden.to_vec();
         if state.is_error {
-            hidden.push("Last-Modified".to_owned());
+            hidden.extend(["Last-Modified", "ETag"].map(str::to_owned));
         }
+        let is_hidden = |name: &str| hidden.iter().any(|known| known.eq_ignore_ascii_case(name));
         let mut config = Map::new();
         let mut headers = Map::new();
         let (mut add, mut set) = (Vec::new(), Map::new());
         for (name, value, is_always) in added.fields {
             let value = if is_always { value } else { self.by_status(&value) };
-            if is_single(&name) {
+            if is_single(&name) || is_hidden(&name) {
                 let list = set.entry(name).or_insert_with(|| json!([]));
                 if let Value::Array(list) = list {
                     list.push(value.into());
@@ -94,8 +92,14 @@ impl<'a> Converter<'a> {
         if !set.is_empty() {
             headers.insert("set".to_owned(), Value::Object(set));
         }
-        if !hidden.is_empty() {
-            headers.insert("remove".to_owned(), json!(hidden));
+        // A field that is set replaces the node's.
+        let is_set = |name: &str| {
+            let set = headers.get("set").and_then(Value::as_object);
+            set.is_some_and(|set| set.keys().any(|known| known.eq_ignore_ascii_case(name)))
+        };
+        let removed: Vec<&String> = hidden.iter().filter(|name| !is_set(name)).collect();
+        if !removed.is_empty() {
+            headers.insert("remove".to_owned(), json!(removed));
         }
         if !headers.is_empty() {
             config.insert("headers".to_owned(), Value::Object(headers));
@@ -103,15 +107,60 @@ impl<'a> Converter<'a> {
         config
     }
 
-    /// The media type of files without an extension, where `default_type` is not Sigma's.
-    fn plain_type(&mut self, level: &Level<'a>, state: &State<'a>) -> Option<String> {
-        let kind = level.text("default_type").unwrap_or("text/plain");
-        if !state.serves_files || state.is_error || kind == "application/octet-stream" {
-            return None;
+    /// Adds the fields of files to those of the upstream's responses: each has its own.
+    pub(super) fn beside(&mut self, files: Map<String, Value>, rewrite: &mut Map<String, Value>) {
+        let part =
+            |from: &Map<String, Value>, name: &str| from.get("headers").and_then(|it| it.get(name)).cloned();
+        let lines = |from: &Map<String, Value>| -> Vec<String> {
+            let list = part(from, "add").and_then(|list| list.as_array().cloned()).unwrap_or_default();
+            list.iter().filter_map(|line| line.as_str().map(str::to_owned)).collect()
+        };
+        let set = |from: &Map<String, Value>| {
+            part(from, "set").and_then(|set| set.as_object().cloned()).unwrap_or_default()
+        };
+        let (own_lines, other_lines) = (lines(&files), lines(rewrite));
+        let mut add = Vec::new();
+        for line in own_lines.iter().chain(&other_lines) {
+            let Some((name, value)) = line.split_once(": ") else { continue };
+            let (is_own, is_other) = (own_lines.contains(line), other_lines.contains(line));
+            let (of_file, of_node) = (if is_own { value } else { "" }, if is_other { value } else { "" });
+            let line = format!("{name}: {}", self.by_source(of_file, of_node));
+            if !add.contains(&line) {
+                add.push(line);
+            }
         }
-        let kept = json!({"match": "\\.[A-Za-z0-9]+$|/$", "value": "${sent_http_content_type}"});
-        let map = json!({"map": "${uri}", "regex": [kept], "default": kind});
-        Some(self.variables.made('m', map))
+        let (own_set, other_set) = (set(&files), set(rewrite));
+        let mut all = Map::new();
+        for name in own_set.keys().chain(other_set.keys()) {
+            let text = |from: &Map<String, Value>| {
+                from.get(name).and_then(Value::as_str).unwrap_or_default().to_owned()
+            };
+            let (of_file, mut of_node) = (text(&own_set), text(&other_set));
+            if !other_set.contains_key(name) {
+                // The node's own field stays.
+                of_node = format!("${{upstream_http_{}}}", name.to_ascii_lowercase().replace('-', "_"));
+            }
+            all.insert(name.clone(), self.by_source(&of_file, &of_node).into());
+        }
+        let headers = rewrite.entry("headers").or_insert_with(|| json!({}));
+        if !add.is_empty() {
+            headers["add"] = json!(add);
+        }
+        if !all.is_empty() {
+            headers["set"] = Value::Object(all);
+        }
+        if headers.as_object().is_some_and(Map::is_empty) {
+            rewrite.remove("headers");
+        }
+    }
+
+    /// A value of files, and another one of responses of the upstream.
+    fn by_source(&mut self, of_file: &str, of_node: &str) -> String {
+        if of_file == of_node {
+            return of_file.to_owned();
+        }
+        let node = json!({"match": ".", "value": of_node});
+        self.variables.made('u', json!({"map": "${upstream_status}", "regex": [node], "default": of_file}))
     }
 
     /// A value that is empty for statuses of errors.
@@ -147,33 +196,43 @@ impl<'a> Converter<'a> {
             values.iter().filter_map(|value| Some((value.clone(), cache_control(value)?.into()))).collect();
         let map = json!({"map": format!("${{var_{name}}}"), "exact": exact, "default": ""});
         let text = self.variables.made('e', map);
-        self.remark(
-            directive,
-            Verdict::Differs,
-            "`Cache-Control` is set, and no `Expires`, which says the same.",
-        );
         added.fields.push(("Cache-Control".to_owned(), text, false));
     }
 
     /// Returns the function that sets `Expires`, whose value is a time from now.
-    pub(super) fn expires_function(level: &Level<'a>) -> Option<String> {
+    pub(super) fn expires_function(
+        &self,
+        level: &Level<'a>,
+        has_other_route: bool,
+        is_of_files: bool,
+    ) -> Option<String> {
         let directive = level.last("expires").filter(|directive| directive.args.len() == 1)?;
-        let value = match directive.arg(0) {
-            "off" => return None,
-            "epoch" => "\"Thu, 01 Jan 1970 00:00:01 GMT\"".to_owned(),
-            "max" => "\"Thu, 31 Dec 2037 23:55:55 GMT\"".to_owned(),
-            time => {
-                let (sign, time) = match time.strip_prefix('-') {
-                    Some(time) => ("-", time),
-                    None => ("+", time.trim_start_matches('+')),
-                };
-                format!("ngx.http_time(ngx.time() {sign} {})", milliseconds(time)? / 1000)
-            }
-        };
         let codes: Vec<String> = STATUSES.iter().map(|code| format!("[{code}] = true")).collect();
+        let statuses = format!("local statuses = {{ {} }}\n", codes.join(", "));
+        let skipped = match has_other_route {
+            true => "  if ctx.var.other_route == \"1\" then return end\n",
+            false if is_of_files => "  if ctx.var.upstream_status then return end\n",
+            false => "",
+        };
+        if let Some(name) = directive.arg(0).strip_prefix('$') {
+            let values = self.map_values.get(name)?;
+            let mut cases: Vec<String> = values
+                .iter()
+                .filter_map(|value| {
+                    let text = expires_text(value)?;
+                    Some(format!("  if value == \"{value}\" then ngx.header[\"Expires\"] = {text} end\n"))
+                })
+                .collect();
+            cases.dedup();
+            let cases = cases.concat();
+            return Some(format!(
+                "{statuses}return function(conf, ctx)\n{skipped}  if not statuses[ngx.status] then return end\n  \
+                 local value = ctx.var.var_{name}\n{cases}end\n"
+            ));
+        }
+        let value = expires_text(directive.arg(0))?;
         Some(format!(
-            "local statuses = {{ {} }}\nreturn function(conf, ctx)\n  if statuses[ngx.status] then ngx.header[\"Expires\"] = {value} end\nend\n",
-            codes.join(", ")
+            "{statuses}return function(conf, ctx)\n{skipped}  if statuses[ngx.status] then ngx.header[\"Expires\"] = {value} end\nend\n"
         ))
     }
 
@@ -207,7 +266,7 @@ impl<'a> Converter<'a> {
                     set.insert("X-Forwarded-For".to_owned(), "".into());
                 }
                 "connection" | "content-length" | "transfer-encoding" | "te" | "keep-alive" => {}
-                _ => self.request_field(directive, value, &mut set),
+                _ => self.request_field(directive, value, level, &mut set),
             }
         }
         if !has_host {
@@ -221,13 +280,38 @@ impl<'a> Converter<'a> {
         (set, is_upgrade)
     }
 
-    fn request_field(&mut self, directive: &Directive, value: String, set: &mut Map<String, Value>) {
-        // A value of the service of authorization is set after its call.
+    fn request_field(
+        &mut self,
+        directive: &Directive,
+        value: String,
+        level: &Level<'a>,
+        set: &mut Map<String, Value>,
+    ) {
+        // A value of the service of authorization is set after its call, which gets the client's own.
         let is_answer =
             directive.arg(1).strip_prefix('$').is_some_and(|name| self.variables.answers.contains_key(name));
+        if is_answer && level.last("auth_request").is_some_and(|service| service.arg(0) != "off") {
+            return;
+        }
         let value = if is_answer { String::new() } else { value };
         set.insert(directive.arg(0).to_owned(), value.into());
     }
+}
+
+/// The value of `Expires` of a time of `expires`, as an expression of Lua.
+fn expires_text(time: &str) -> Option<String> {
+    Some(match time {
+        "off" => return None,
+        "epoch" => "\"Thu, 01 Jan 1970 00:00:01 GMT\"".to_owned(),
+        "max" => "\"Thu, 31 Dec 2037 23:55:55 GMT\"".to_owned(),
+        time => {
+            let (sign, time) = match time.strip_prefix('-') {
+                Some(time) => ("-", time),
+                None => ("+", time.trim_start_matches('+')),
+            };
+            format!("ngx.http_time(ngx.time() {sign} {})", milliseconds(time)? / 1000)
+        }
+    })
 }
 
 /// The value of `Cache-Control` of a time of `expires`.

@@ -108,7 +108,7 @@ fn regex(text: &str, ignore_case: bool) -> Kind {
 }
 
 /// An expression without look-around matches at least the same.
-fn superset(text: &str, ignore_case: bool) -> Option<Pattern> {
+pub(super) fn superset(text: &str, ignore_case: bool) -> Option<Pattern> {
     let mut kept = text.to_owned();
     for start in ["(?!", "(?<!", "(?=", "(?<="] {
         while let Some(at) = kept.find(start) {

@@ -203,7 +203,7 @@ impl<'a> Converter<'a> {
         let name = name.trim_start_matches('$').to_owned();
         let mut variable = Map::new();
         variable.insert("map".to_owned(), self.global_text(block, source).into());
-        let (mut networks, mut values, mut default) = (Vec::new(), Vec::new(), String::new());
+        let (mut networks, mut values, mut default) = (Map::new(), Vec::new(), String::new());
         for entry in block.children() {
             let value = entry.arg(0).to_owned();
             match entry.name.as_str() {
@@ -213,55 +213,46 @@ impl<'a> Converter<'a> {
                     self.remark(entry, Verdict::NotPossible, "write the networks one by one");
                     continue;
                 }
-                network => match octets(network) {
-                    Some((length, pattern)) => networks.push((length, pattern, value.clone())),
-                    None => {
-                        let text = "networks in a variable are possible with lengths of 8, 16, 24 and 32 alone: use \
-                                    `vars` with `ipmatch` on the routes";
-                        self.variables.doubtful.insert(name.clone());
-                        self.remark(entry, Verdict::NotPossible, text);
-                        continue;
-                    }
-                },
+                network if is_network(network) => {
+                    _ = networks.insert(network.to_owned(), value.clone().into())
+                }
+                _ => {
+                    self.variables.doubtful.insert(name.clone());
+                    self.remark(entry, Verdict::NotPossible, "write a network such as 10.0.0.0/8");
+                    continue;
+                }
             }
             values.push(value);
         }
         values.push(default.clone());
-        networks.sort_by_key(|(length, ..)| std::cmp::Reverse(*length));
-        let regexes: Vec<Value> =
-            networks.iter().map(|(_, pattern, value)| json!({"match": pattern, "value": value})).collect();
-        if !regexes.is_empty() {
-            variable.insert("regex".to_owned(), json!(regexes));
+        if !networks.is_empty() {
+            variable.insert("networks".to_owned(), Value::Object(networks));
         }
         variable.insert("default".to_owned(), default.into());
         self.defined(name, variable, values);
     }
 
-    /// `split_clients`: the share of each value by the first digits of a random id is not sticky, so it is left out.
+    /// `split_clients`.
     pub(super) fn split_clients(&mut self, block: &'a Directive) {
         let name = block.arg(1).trim_start_matches('$').to_owned();
-        let last = block.children().last().map(|entry| entry.arg(0).to_owned()).unwrap_or_default();
-        let text = format!("all clients get `{last}`: use the plugin traffic-split for shares");
-        self.remark(block, Verdict::NotPossible, text);
         let mut variable = Map::new();
-        variable.insert("value".to_owned(), last.clone().into());
-        self.defined(name, variable, vec![last]);
+        variable.insert("map".to_owned(), self.global_text(block, block.arg(0)).into());
+        let (mut shares, mut values, mut default) = (Vec::new(), Vec::new(), String::new());
+        for entry in block.children() {
+            let value = entry.arg(0).to_owned();
+            match entry.name.strip_suffix('%').and_then(|percent| percent.parse::<f64>().ok()) {
+                Some(percent) => shares.push(json!({"percent": percent, "value": value})),
+                None => default.clone_from(&value),
+            }
+            values.push(value);
+        }
+        variable.insert("shares".to_owned(), json!(shares));
+        variable.insert("default".to_owned(), default.into());
+        self.defined(name, variable, values);
     }
 }
 
-/// The length of an IPv4 network of whole octets and an expression for its addresses.
-fn octets(network: &str) -> Option<(u8, String)> {
-    let (address, length) = match network.split_once('/') {
-        Some((address, length)) => (address, length.parse::<u8>().ok()?),
-        None if network.contains(':') => return Some((128, format!("^{}$", regex::escape(network)))),
-        None => (network, 32),
-    };
-    let address: std::net::Ipv4Addr = address.parse().ok()?;
-    let octets: Vec<String> = address.octets().iter().map(u8::to_string).collect();
-    match length {
-        0 => Some((0, "^".to_owned())),
-        8 | 16 | 24 => Some((length, format!("^{}\\.", octets[..usize::from(length / 8)].join("\\.")))),
-        32 => Some((32, format!("^{}$", octets.join("\\.")))),
-        _ => None,
-    }
+/// Returns whether a text is an address or a network.
+fn is_network(text: &str) -> bool {
+    text.parse::<sigma_schema::cidr::Cidr>().is_ok()
 }

@@ -152,7 +152,7 @@ fn tidy(plan: &mut Plan, variables: Variables) {
     let mut read = BTreeSet::new();
     let mut texts = vec![texts];
     while let Some(text) = texts.pop() {
-        for name in named(&text) {
+        for name in super::words::variables(&text) {
             if let (Some(value), true) = (setting.get(name), read.insert(name.to_owned())) {
                 texts.push(value.to_string());
             }
@@ -162,13 +162,4 @@ fn tidy(plan: &mut Plan, variables: Variables) {
     if !setting.is_empty() {
         plan.settings.insert("variables".to_owned(), Value::Object(setting));
     }
-}
-
-/// The names of variables in a text, without their prefix.
-fn named(text: &str) -> impl Iterator<Item = &str> {
-    text.match_indices("var_").map(|(at, prefix)| {
-        let rest = &text[at + prefix.len()..];
-        let end = rest.find(|char: char| !char.is_ascii_alphanumeric() && char != '_').unwrap_or(rest.len());
-        &rest[..end]
-    })
 }

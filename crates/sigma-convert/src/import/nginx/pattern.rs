@@ -29,6 +29,26 @@ impl Pattern {
         Ok(Pattern { text, ignore_case, regex })
     }
 
+    /// Splits an expression `^A(?!B)`: what matches `^A`, and the exception that matches `^A(?:B)`.
+    pub(super) fn with_exception(pcre: &str) -> Option<(Pattern, Pattern)> {
+        let (start, rest) = pcre.split_once("(?!")?;
+        let inner = rest.strip_suffix(')').filter(|_| start.starts_with('^'))?;
+        let mut depth = 0i32;
+        for byte in inner.bytes() {
+            depth += i32::from(byte == b'(') - i32::from(byte == b')');
+            if depth < 0 {
+                return None;
+            }
+        }
+        let exception = Pattern::new(&format!("{start}(?:{inner})"), false).ok()?;
+        Some((Pattern::new(start, false).ok()?, exception))
+    }
+
+    /// Returns the condition that a variable does not match it.
+    pub(super) fn exclusion(&self, variable: &str) -> Value {
+        json!([variable, "!", if self.ignore_case { "~*" } else { "~~" }, self.text])
+    }
+
     /// Returns the condition that a variable matches it.
     pub(super) fn condition(&self, variable: &str) -> Value {
         json!([variable, if self.ignore_case { "~*" } else { "~~" }, self.text])
@@ -254,7 +274,12 @@ fn look_ahead(negative: &str, rest: &str, text: &mut String) -> Result<usize, St
     let cannot = || "the regular expression looks ahead".to_owned();
     let end = negative.find(')').ok_or_else(cannot)?;
     let after = &negative[end + 1..];
-    if !matches!(after, "" | ".*" | ".*$" | "(.*)" | "(.*)$") {
+    // Of a group that ends an alternative, the rest of the text belongs to it.
+    let group_end = after.strip_prefix(".*").filter(|tail| {
+        let behind = tail.trim_start_matches(')');
+        tail.starts_with(')') && (behind.is_empty() || behind.starts_with('|'))
+    });
+    if group_end.is_none() && !matches!(after, "" | ".*" | ".*$" | "(.*)" | "(.*)$") {
         return Err(cannot());
     }
     let mut literals = Vec::new();
@@ -266,6 +291,10 @@ fn look_ahead(negative: &str, rest: &str, text: &mut String) -> Result<usize, St
         literals.push(plain.replace('\u{1}', "."));
     }
     let alternatives = not_beginning_with(&literals.iter().map(String::as_str).collect::<Vec<_>>());
+    if let Some(tail) = group_end {
+        text.push_str(&format!("(?:{alternatives}).*"));
+        return Ok(rest.len() - tail.len());
+    }
     if after.contains('(') {
         // The group captures the rest from its first character on.
         return Err(cannot());
@@ -302,6 +331,7 @@ mod tests {
             (r"^/a{2,3}$", "/aaa", "/a"),
             (r"/\.(?!well-known).*", "/.env", "/.well-known/x"),
             (r"/\.(?!well-known|ok)", "/.o", "/.okay"),
+            (r"\.sql$|/(\.(?!well-known|ok).*)|^/(web\.config)$", "/.env", "/.well-known/x"),
             (r"^\/x\_y$", "/x_y", "/xy"),
             (r"[[]a", "[a", "a"),
             (r"[^/&&]+z", "az", "&z"),
@@ -312,6 +342,19 @@ mod tests {
         }
         for pcre in [r"(a)\1", r"(?<=a)b", r"a(?=b)", r"a(?!b)c", r"a++", r"(?>a)", "("] {
             assert!(Pattern::new(pcre, false).is_err(), "{pcre}");
+        }
+    }
+
+    #[test]
+    fn exceptions_at_the_end_are_split_off() {
+        let (start, exception) = Pattern::with_exception(r"^/(?!index|ocs\/v[12]|a(b)?/c)").expect("a split");
+        for (path, is_match, is_exception) in
+            [("/index.php", true, true), ("/ocs/v2", true, true), ("/ab/c", true, true), ("/x", true, false)]
+        {
+            assert_eq!((start.is_match(path), exception.is_match(path)), (is_match, is_exception), "{path}");
+        }
+        for pcre in ["/(?!a)", "^/(?!a)b", "^/a", "^/(?!a)|(b)"] {
+            assert!(Pattern::with_exception(pcre).is_none(), "{pcre}");
         }
     }
 

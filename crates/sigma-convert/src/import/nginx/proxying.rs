@@ -62,9 +62,8 @@ impl<'a> Converter<'a> {
         }
         let mut rewrite = self.target_path(parts.path, has_variables, state);
         self.pass_lists(level, family, &mut rewrite);
-        let mut headers = json!({"set": set});
-        self.answers(level, &mut decision.plugins, &guarded.service_fields, &mut headers);
-        rewrite.insert("headers".to_owned(), headers);
+        self.answers(level, &mut decision.plugins, &guarded.service_fields);
+        rewrite.insert("headers".to_owned(), json!({"set": set}));
         if let Some(method) = level.text(&format!("{family}_method")).filter(|method| !method.contains('$')) {
             rewrite.insert("method".to_owned(), method.to_ascii_uppercase().into());
         }
@@ -75,10 +74,11 @@ impl<'a> Converter<'a> {
         if let Some(timeouts) = Self::timeouts(level, family) {
             decision.fields.insert("timeout".to_owned(), timeouts);
         }
+        let mut hidden = hidden(level, family);
         if let Some(cache) = self.cache(level, state, family) {
             decision.fields.insert("cache".to_owned(), cache);
+            hidden.push("Age".to_owned());
         }
-        let hidden = hidden(level, family);
         self.around(level, state, &mut decision, &hidden);
         self.default_redirect(handler, level, state, &mut decision.plugins);
         self.emit(state, level, decision);
@@ -168,9 +168,8 @@ impl<'a> Converter<'a> {
             decision.fields.insert("enable_websocket".to_owned(), true.into());
         }
         let mut rewrite = self.target_path(fixed.path.as_deref(), true, state);
-        let mut headers = json!({"set": set});
-        self.answers(level, &mut decision.plugins, &guarded.service_fields, &mut headers);
-        rewrite.insert("headers".to_owned(), headers);
+        self.answers(level, &mut decision.plugins, &guarded.service_fields);
+        rewrite.insert("headers".to_owned(), json!({"set": set}));
         decision.plugins.insert("proxy-rewrite".to_owned(), Value::Object(rewrite));
         if let Some(files) = fixed.files {
             decision.plugins.insert("static-files".to_owned(), Value::Object(files));
@@ -240,16 +239,14 @@ impl<'a> Converter<'a> {
             self.remark(directive, Verdict::Differs, "The fields that frame the message still pass.");
             rewrite.insert("headers".to_owned(), json!({"pass": []}));
         }
+        let body = level.last(&format!("{family}_pass_request_body"));
+        if let Some(directive) = body.filter(|directive| directive.arg(0) == "off") {
+            self.remark(directive, Verdict::NotPossible, "the bodies of requests are passed on");
+        }
     }
 
     /// Moves fields of the service of authorization to the names that the node expects.
-    fn answers(
-        &mut self,
-        level: &Level<'a>,
-        plugins: &mut Map<String, Value>,
-        service_fields: &[String],
-        headers: &mut Value,
-    ) {
+    fn answers(&mut self, level: &Level<'a>, plugins: &mut Map<String, Value>, service_fields: &[String]) {
         if service_fields.is_empty() {
             return;
         }
@@ -261,9 +258,6 @@ impl<'a> Converter<'a> {
             // The client's own field never stays.
             if field.eq_ignore_ascii_case(to) {
                 continue;
-            }
-            if let Some(set) = headers["set"].as_object_mut() {
-                set.insert(to.to_owned(), "".into());
             }
             lines.push_str(&format!(
                 "  core.request.set_header(ctx, {}, core.request.header(ctx, {}))\n",
@@ -326,8 +320,7 @@ impl<'a> Converter<'a> {
     ) {
         let mut locations = Vec::new();
         for rule in level.all(&["proxy_redirect"]).into_iter().filter(|rule| rule.args.len() == 2) {
-            let to = self.text(rule, rule.arg(1), state, level);
-            locations.push(replacement(rule.arg(0), &to));
+            locations.push(self.replacement(rule, state, level));
         }
         if !locations.is_empty() {
             rewrite.insert("location".to_owned(), json!(locations));
@@ -338,7 +331,7 @@ impl<'a> Converter<'a> {
                 .all(&[name])
                 .into_iter()
                 .filter(|rule| rule.args.len() == 2)
-                .map(|rule| replacement(rule.arg(0), &self.text(rule, rule.arg(1), state, level)))
+                .map(|rule| self.replacement(rule, state, level))
                 .collect();
             if !rules.is_empty() {
                 cookies.insert(key.to_owned(), json!(rules));
@@ -354,6 +347,29 @@ impl<'a> Converter<'a> {
         }
     }
 
+    /// A rule of `proxy_redirect` or `proxy_cookie_…`. Groups in the new text are of its own expression.
+    fn replacement(&mut self, rule: &Directive, state: &State<'a>, level: &Level<'a>) -> Value {
+        let from = rule.arg(0);
+        let Some(regex) = from.strip_prefix("~*").or_else(|| from.strip_prefix('~')) else {
+            let from = self.text(rule, from, state, level);
+            return json!({"from": from, "to": self.text(rule, rule.arg(1), state, level)});
+        };
+        let mut to = String::new();
+        for piece in texts::pieces(rule.arg(1)) {
+            match piece {
+                texts::Piece::Text(text) => to.push_str(text),
+                texts::Piece::Variable(name) if name.bytes().all(|byte| byte.is_ascii_digit()) => {
+                    to.push_str(&format!("${{{name}}}"));
+                }
+                texts::Piece::Variable(name) => {
+                    to.push_str(&self.text(rule, &format!("${{{name}}}"), state, level));
+                }
+            }
+        }
+        // nginx replaces the whole text.
+        json!({"regex": format!("^.*?(?:{regex}).*$"), "to": to})
+    }
+
     /// `sub_filter`.
     pub(super) fn substitutions(&mut self, level: &Level<'a>, rewrite: &mut Map<String, Value>) {
         let filters = level.all(&["sub_filter"]);
@@ -366,8 +382,15 @@ impl<'a> Converter<'a> {
                 json!({"regex": regex, "replace": filter.arg(1), "scope": scope, "options": "ijo"})
             })
             .collect();
-        if !filters.is_empty() {
-            rewrite.insert("filters".to_owned(), json!(filters));
+        if filters.is_empty() {
+            return;
+        }
+        rewrite.insert("filters".to_owned(), json!(filters));
+        let listed = level.all(&["sub_filter_types"]);
+        let mut types: Vec<&str> = vec!["text/html"];
+        types.extend(listed.iter().flat_map(|line| &line.args).map(String::as_str));
+        if !types.contains(&"*") {
+            rewrite.insert("filter_types".to_owned(), json!(types));
         }
     }
 }
@@ -423,13 +446,6 @@ pub(super) fn hidden(level: &Level<'_>, family: &str) -> Vec<String> {
     let is_passed = |name: &str| passed.iter().any(|directive| directive.arg(0).eq_ignore_ascii_case(name));
     let listed = level.all(&[format!("{family}_hide_header").as_str()]);
     listed.iter().map(|directive| directive.arg(0).to_owned()).filter(|name| !is_passed(name)).collect()
-}
-
-fn replacement(from: &str, to: &str) -> Value {
-    match from.strip_prefix("~*").or_else(|| from.strip_prefix('~')) {
-        Some(regex) => json!({"regex": regex, "to": to}),
-        None => json!({"from": from, "to": to}),
-    }
 }
 
 fn cookie_flags(directive: &Directive) -> Option<Value> {

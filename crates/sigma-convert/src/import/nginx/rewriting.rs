@@ -7,12 +7,13 @@ use serde_json::{Value, json};
 
 use super::super::decision::{Path, Target};
 use super::super::report::Verdict;
-use super::access::GUARDS;
+use super::access::refuses;
+use super::content::HANDLERS;
 use super::converter::Converter;
 use super::level::Level;
 use super::parse::Directive;
 use super::pattern::{Known, Pattern, known_match};
-use super::state::{Captures, State};
+use super::state::{Captures, Missing, MissingEnd, State};
 use super::texts::{self, Piece, pieces};
 
 /// Directives of the rewrite module.
@@ -45,6 +46,8 @@ enum Condition {
     Holds(Value, Option<Captures>),
     /// A file is missing.
     Missing,
+    /// A condition that holds for more requests, and the reason.
+    Wider(Value, String),
     Unknown(String),
 }
 
@@ -112,23 +115,31 @@ impl<'a> Converter<'a> {
         state: &mut State<'a>,
         program: &Program<'a>,
     ) -> Step {
-        let pattern = match Pattern::new(directive.arg(0), false) {
-            Ok(pattern) => pattern,
-            Err(reason) => {
-                self.remark(directive, Verdict::NotPossible, format!("{reason}; write the rewrite by hand"));
-                return Step::Next;
-            }
+        let (pattern, exception) = match Pattern::new(directive.arg(0), false) {
+            Ok(pattern) => (pattern, None),
+            Err(reason) => match Pattern::with_exception(directive.arg(0)) {
+                Some((pattern, exception)) => (pattern, Some(exception)),
+                None => {
+                    let text = format!("{reason}; write the rewrite by hand");
+                    self.remark(directive, Verdict::NotPossible, text);
+                    return Step::Next;
+                }
+            },
         };
         let subject = state.uri_text();
         match known_match(&pattern, &subject) {
             Known::No => Step::Next,
-            Known::Yes => {
+            Known::Yes if exception.is_none() => {
                 self.captured(&pattern, &subject, state);
                 self.rewritten(directive, level, state)
             }
-            Known::Maybe => {
+            Known::Yes | Known::Maybe => {
                 let mut inner = state.clone();
-                let is_always = matches!(pattern.text.as_str(), "^" | "^/");
+                if let Some(exception) = &exception {
+                    let name = self.condition_name(&subject, state);
+                    inner.conditions.push(exception.exclusion(&name));
+                }
+                let is_always = exception.is_none() && matches!(pattern.text.as_str(), "^" | "^/");
                 self.matched(&pattern, &subject, &mut inner);
                 let mut rest = program.clone();
                 match self.rewritten(directive, level, &mut inner) {
@@ -331,7 +342,15 @@ impl<'a> Converter<'a> {
                 self.missing(directive, &inner_level, state);
                 None
             }
-            Condition::Unknown(reason) => {
+            Condition::Wider(condition, reason) if refuses(directive) => {
+                let text = format!("{reason}; more requests are refused: those that match without it.");
+                self.guard(directive, Verdict::Differs, text);
+                let mut then = state.clone();
+                then.conditions.push(condition);
+                self.run(inner, then);
+                None
+            }
+            Condition::Wider(_, reason) | Condition::Unknown(reason) => {
                 self.unknown_condition(directive, &reason, level, state);
                 None
             }
@@ -346,15 +365,9 @@ impl<'a> Converter<'a> {
         level: &Rc<Level<'a>>,
         state: &mut State<'a>,
     ) {
-        let refuses = directive.children().iter().any(|child| {
-            // A temporary redirect may lead to a login.
-            let is_refusal =
-                child.arg(0).starts_with(['4', '5']) || matches!(child.arg(0), "302" | "303" | "307");
-            GUARDS.contains(&child.name.as_str()) || child.name == "return" && is_refusal
-        });
         let sets = directive.children().iter().filter(|child| child.name == "set");
         state.doubtful.extend(sets.map(|set| set.arg(0).trim_start_matches('$').to_owned()));
-        if refuses {
+        if refuses(directive) {
             let text = format!("{reason}; the routes behind it are closed");
             self.guard(directive, Verdict::NotPossible, text);
             let target = Target::Closed(format!("{} {}", directive.source(), reason));
@@ -364,8 +377,25 @@ impl<'a> Converter<'a> {
         }
     }
 
-    /// `if (!-e $request_filename) { rewrite ^ /index.php last; }` is the end of `try_files`.
+    /// `if (!-e $request_filename) { rewrite ^ /index.php last; }` is the end of `try_files`, and so are a `return` and a
+    /// handler in its block.
     fn missing(&mut self, directive: &'a Directive, level: &Rc<Level<'a>>, state: &mut State<'a>) {
+        let words = words(directive);
+        let tested = words.get(1).map(String::as_str).unwrap_or_default();
+        let tried = match tested.strip_prefix("$document_root") {
+            Some(path) if !path.is_empty() => vec![path.to_owned()],
+            _ if words.first().is_some_and(|test| test == "!-f") => vec!["$uri".to_owned()],
+            _ => vec!["$uri".to_owned(), "$uri/".to_owned()],
+        };
+        let status = level.own("return").and_then(|line| line.arg(0).parse::<u16>().ok());
+        if let Some(status) = status.filter(|status| (400..600).contains(status)) {
+            state.missing = Some(Missing { tried, end: MissingEnd::Status(status) });
+            return;
+        }
+        if level.own("rewrite").is_none() && !level.own_all(HANDLERS).is_empty() {
+            state.missing = Some(Missing { tried, end: MissingEnd::Handler(Rc::clone(level)) });
+            return;
+        }
         let rewrites: Vec<&Directive> = level.own_all(&["rewrite"]);
         let pattern = rewrites.first().and_then(|rewrite| Pattern::new(rewrite.arg(0), false).ok());
         let (Some(rewrite), Some(pattern)) = (rewrites.first(), pattern) else {
@@ -384,7 +414,7 @@ impl<'a> Converter<'a> {
         let path = self.text(rewrite, path, &inner, level);
         let query = (!query.is_empty()).then(|| self.text(rewrite, query, &inner, level));
         let args = self.joined_args(query, !source.ends_with('?'), &inner);
-        state.missing = Some((path, args));
+        state.missing = Some(Missing { tried, end: MissingEnd::Path(path, args) });
         let text = "Files are looked for when no other condition applies; conditions after this block do not see them.";
         self.remark(directive, Verdict::Differs, text);
     }
@@ -403,6 +433,10 @@ impl<'a> Converter<'a> {
         let mut inner = state.clone();
         if let Some(captures) = captures {
             inner.captures = captures.clone();
+        }
+        // Later directives read the groups of the last match.
+        if let (Some(captures), true) = (captures, matches!(state.captures, Captures::None)) {
+            state.captures = captures.clone();
         }
         for child in directive.children() {
             let value = self.text(child, child.arg(1), &inner, level);
@@ -487,7 +521,15 @@ impl<'a> Converter<'a> {
         let is_negated = operator.starts_with('!');
         let pattern = match Pattern::new(value, operator.ends_with('*')) {
             Ok(pattern) => pattern,
-            Err(reason) => return Condition::Unknown(reason),
+            Err(reason) => {
+                let wider = super::locations::superset(value, operator.ends_with('*'));
+                return match wider.filter(|_| !is_negated && text.contains('$')) {
+                    Some(pattern) => {
+                        Condition::Wider(pattern.condition(&self.variables.name_of(text)), reason)
+                    }
+                    None => Condition::Unknown(reason),
+                };
+            }
         };
         if !text.contains('$') {
             return Condition::Known(pattern.is_match(text) != is_negated);

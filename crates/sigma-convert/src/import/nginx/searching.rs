@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::super::decision::{Path, Target};
 use super::super::report::Verdict;
+use super::access::Guarded;
 use super::converter::Converter;
 use super::locations::{Entry, Kind};
 use super::pattern::{Known, known_match};
@@ -107,7 +108,7 @@ impl<'a> Converter<'a> {
             hidden.is_internal = true;
             self.follow(&level, hidden, Phase::Location);
             let target = Target::Respond { status: 404, body: None, headers: Vec::new() };
-            self.emit(&inner, &level, inner.decision(entry.directive.place, target));
+            self.finish(entry.directive, &level, &inner, Guarded::default(), target);
             return is_certain;
         }
         self.follow(&level, inner, Phase::Location);

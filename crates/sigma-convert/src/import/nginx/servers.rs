@@ -253,9 +253,9 @@ impl<'a> Converter<'a> {
             location: String::new(),
             prefix: None,
             is_exact: false,
+            files_of: None,
             is_internal: false,
             is_error: false,
-            serves_files: false,
         }
     }
 

@@ -78,6 +78,11 @@ impl<'a> Converter<'a> {
         }
         if first("underscores_in_headers").is_none_or(|directive| directive.arg(0) != "on") {
             self.setting("underscores_in_headers", "drop".into());
+        } else if let (Some(directive), true) = (
+            first("underscores_in_headers"),
+            http.own("underscores_in_headers").is_none() && http.own_all(&["server"]).len() > 1,
+        ) {
+            self.remark(directive, Verdict::Differs, "It holds for all servers.");
         }
         // nginx matches the resolved path and sends the client's own on; so does this setting.
         self.member("router", "ambiguous_paths", "allow".into());

@@ -41,6 +41,24 @@ pub(super) enum Captures {
     Of { subject: String, pattern: Pattern },
 }
 
+/// The response to paths without a file.
+#[derive(Clone)]
+pub(super) struct Missing<'a> {
+    /// The paths to try, in nginx's syntax.
+    pub(super) tried: Vec<String>,
+    pub(super) end: MissingEnd<'a>,
+}
+
+/// The end of [`Missing`].
+#[derive(Clone)]
+pub(super) enum MissingEnd<'a> {
+    /// Another path, and its query if that is not the client's.
+    Path(String, Option<String>),
+    Status(u16),
+    /// The handler of the block.
+    Handler(Rc<Level<'a>>),
+}
+
 /// A request as far as it is known.
 #[derive(Clone)]
 pub(super) struct State<'a> {
@@ -63,18 +81,18 @@ pub(super) struct State<'a> {
     pub(super) named: BTreeMap<String, String>,
     /// The number of searches after the first.
     pub(super) searches: usize,
-    /// A path served if the file is missing, from `if (!-e $request_filename)`.
-    pub(super) missing: Option<(String, Option<String>)>,
+    /// The response to paths without a file, from `if (!-e $request_filename)`.
+    pub(super) missing: Option<Missing<'a>>,
     /// The text of the location, for names and for `proxy_pass` with a path.
     pub(super) location: String,
     /// The text of a location that is a path, not a regular expression: `proxy_pass` with a path replaces it.
     pub(super) prefix: Option<String>,
     /// Whether that path is the whole one.
     pub(super) is_exact: bool,
+    /// The level whose files are served before the upstream gets the request: their responses have its fields.
+    pub(super) files_of: Option<Rc<Level<'a>>>,
     /// Whether only internal requests come here.
     pub(super) is_internal: bool,
-    /// Whether the content is files.
-    pub(super) serves_files: bool,
     /// Whether the response is the page of an error: fields for successes are left out.
     pub(super) is_error: bool,
 }

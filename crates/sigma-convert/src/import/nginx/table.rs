@@ -73,6 +73,7 @@ const DONE: &[&str] = &[
     "http",
     "http2",
     "if",
+    "if_modified_since",
     "index",
     "internal",
     "ip_hash",
@@ -159,6 +160,7 @@ const DONE: &[&str] = &[
     "ssl_crl",
     "ssl_preread",
     "ssl_protocols",
+    "split_clients",
     "ssl_stapling",
     "ssl_trusted_certificate",
     "ssl_verify_client",
@@ -225,7 +227,6 @@ const NO_EFFECT: &[&str] = &[
     "http2_recv_buffer_size",
     "http2_recv_timeout",
     "http2_push_preload",
-    "if_modified_since",
     "keepalive_disable",
     "keepalive_time",
     "lingering_close",
@@ -239,7 +240,6 @@ const NO_EFFECT: &[&str] = &[
     "log_subrequest",
     "map_hash_bucket_size",
     "map_hash_max_size",
-    "max_ranges",
     "msie_padding",
     "msie_refresh",
     "multi_accept",
@@ -275,7 +275,6 @@ const NO_EFFECT: &[&str] = &[
     "quic_active_connection_id_limit",
     "http3",
     "read_ahead",
-    "recursive_error_pages",
     "request_pool_size",
     "reset_timedout_connection",
     "resolver_timeout",
@@ -323,7 +322,6 @@ const NO_EFFECT: &[&str] = &[
     "fancyindex",
     "pagespeed",
     "ssl_password_file",
-    "merge_slashes",
     "master_process",
     "override_charset",
     "min_delete_depth",
@@ -401,6 +399,17 @@ impl Converter<'_> {
                 self.remark(directive, Verdict::Done, "");
             }
             "include" => {}
+            "merge_slashes" if directive.arg(0) == "off" => {
+                let text = "Doubled slashes count as one slash in the search for a route.";
+                self.remark(directive, Verdict::Differs, text);
+            }
+            "recursive_error_pages" if directive.arg(0) == "on" => {
+                self.remark(directive, Verdict::Differs, "A page of an error has no page of its own.");
+            }
+            "max_ranges" => {
+                self.remark(directive, Verdict::Differs, "Ranges have a limit of the gateway's own.")
+            }
+            "merge_slashes" | "recursive_error_pages" => self.remark(directive, Verdict::NoEffect, ""),
             "mail" => self.remark(directive, Verdict::NotPossible, "mail is not available"),
             "quic" | "http3" => self.remark(directive, Verdict::NoEffect, ""),
             name if DONE.contains(&name) => self.remark(directive, Verdict::Done, ""),
@@ -426,7 +435,7 @@ impl Converter<'_> {
                     "use the plugin proxy-mirror with the address of the copy",
                 );
             }
-            "server" | "sticky" | "queue" | "split_clients" | "alias" => {}
+            "server" | "sticky" | "queue" | "alias" => {}
             name if HANDLERS.contains(&name) => {}
             _ => self.remark(
                 directive,

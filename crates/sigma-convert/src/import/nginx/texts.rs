@@ -286,9 +286,9 @@ fn variable(variables: &mut Variables, name: &str, state: &State<'_>, level: &Le
             });
         }
         "server_name" => return Some(state.server.name.clone()),
-        "document_root" | "realpath_root" => return Some(level.text("root").unwrap_or_default().to_owned()),
+        "document_root" | "realpath_root" => return Some(folder(variables, state, level)),
         "request_filename" => {
-            return Some(format!("{}{}", level.text("root").unwrap_or_default(), state.uri_text()));
+            return Some(format!("{}{}", folder(variables, state, level), state.uri_text()));
         }
         _ => {}
     }
@@ -297,6 +297,15 @@ fn variable(variables: &mut Variables, name: &str, state: &State<'_>, level: &Le
         return Some(String::new());
     }
     global(variables, name)
+}
+
+/// The text of `root`, whose own variables cannot be the folder itself.
+fn folder(variables: &mut Variables, state: &State<'_>, level: &Level<'_>) -> String {
+    let root = level.text("root").unwrap_or_default();
+    if root.contains("$document_root") || root.contains("$realpath_root") {
+        return String::new();
+    }
+    text(variables, root, state, level).0
 }
 
 /// Returns Sigma's text of a variable that does not depend on the state of a request's rewriting.

@@ -168,16 +168,22 @@ end
 /// CORS on responses of nodes.
 pub(super) fn cors_response(all: &[Cors]) -> String {
     let mut out = String::new();
+    if !all.is_empty() {
+        // Responses to all paths say what they depend on.
+        out.push_str(
+            "  local vary = ngx.header[\"Vary\"]
+  if type(vary) ~= \"table\" then vary = { vary } end
+  for _, name in ipairs({ \"Origin\", \"Access-Control-Request-Method\", \"Access-Control-Request-Headers\" }) do
+    vary[#vary + 1] = name
+  end
+  ngx.header[\"Vary\"] = vary
+",
+        );
+    }
     for (at, rules) in all.iter().enumerate() {
         let word = if at == 0 { "if" } else { "elseif" };
         out.push_str(&format!(
             "  {word} ngx.re.find(ngx.var.uri, {}, \"jo\") then
-    local vary = ngx.header[\"Vary\"]
-    if type(vary) ~= \"table\" then vary = {{ vary }} end
-    for _, name in ipairs({{ \"Origin\", \"Access-Control-Request-Method\", \"Access-Control-Request-Headers\" }}) do
-      vary[#vary + 1] = name
-    end
-    ngx.header[\"Vary\"] = vary
     if ngx.ctx.cors_origin then
       ngx.header[\"Access-Control-Allow-Origin\"] = ngx.ctx.cors_origin
 ",

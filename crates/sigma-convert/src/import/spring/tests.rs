@@ -149,3 +149,16 @@ spring.cloud.gateway.server.webflux.routes:
         converted("application.yml", &text("spring.webflux.apiversion.use.path-segment: 0")).document;
     assert!(route(&document, "a").get("vars").is_none(), "{document:#}");
 }
+
+#[test]
+fn the_example_of_the_page() {
+    let page = "from-spring-cloud-gateway.md";
+    let (import, page) = super::super::testing::page_example(Format::Spring, page, "application.yml");
+    let shown = page.split("```").nth(5).expect("the report");
+    for line in shown.lines().filter(|line| !line.is_empty()) {
+        assert!(import.report.text().lines().any(|known| known == line), "{line}\n{}", import.report.text());
+    }
+    assert!(import.report.has_open_guards());
+    assert_eq!(import.document["routes"][0]["id"], "orders");
+    assert_eq!(import.document["routes"][1].get("upstream_id"), None);
+}

@@ -246,6 +246,9 @@ impl Branch {
         if !self.is_finished {
             if let Some(pairs) = self.rewrite.pairs() {
                 rewrite.insert("regex_uri".to_owned(), json!(pairs));
+                if !matches!(self.rewrite, Rewrite::Regex { .. } | Rewrite::Fixed(_)) {
+                    rewrite.insert("keep_escapes".to_owned(), true.into());
+                }
             }
             if let Some(host) = &self.host {
                 rewrite.insert("host".to_owned(), host.clone().into());

@@ -74,12 +74,19 @@ fn compress(model: &mut Model<'_>, middleware: &Named, conf: &Tree, branch: &mut
         codings
     };
     for (coding, plugin) in [("gzip", "gzip"), ("br", "brotli"), ("zstd", "zstd")] {
-        if codings.iter().any(|other| other == coding) {
-            let conf = json!({"types": types, "min_length": minimum, "vary": true});
+        if let Some(at) = codings.iter().position(|other| other == coding) {
+            let mut conf = json!({"types": types, "min_length": minimum, "vary": true});
+            if codings.len() > 1 {
+                // Of codings that a client wants alike, the first one of the list counts.
+                conf["_meta"] = json!({"priority": MOST_PREFERRED - at});
+            }
             branch.decision.plugins.insert(plugin.to_owned(), conf);
         }
     }
 }
+
+/// The priority of the preferred compression plugin.
+const MOST_PREFERRED: usize = 998;
 
 /// Fields of the service's upstream that this router's middleware changes.
 fn upstream(branch: &mut Branch, middleware: &Named, fields: Value) {
