@@ -123,7 +123,10 @@ impl FastCgi {
         }
         let index = || Found { name: self.index.clone().into_bytes(), info: Vec::new() };
         let Some(split) = &self.split else { return Ok(index()) };
-        if path.ends_with(b"/") {
+        // The path after a script may end with a slash; the one of a folder gets the index.
+        let is_folder =
+            |name: Option<regex::bytes::Match<'_>>| name.is_none_or(|name| name.as_bytes().ends_with(b"/"));
+        if path.ends_with(b"/") && split.captures(&path).is_none_or(|groups| is_folder(groups.get(1))) {
             path.extend_from_slice(&self.index.as_bytes()[1..]);
         }
         let Some(groups) = split.captures(&path) else { return Ok(index()) };
@@ -265,7 +268,10 @@ mod tests {
         let config = json!({ "root": "/srv", "split_path_info": "^(.+?\\.php)(/.*)?$" });
         check(&config, "/a/b.php", Some(("/srv/a/b.php", "/a/b.php", "")));
         check(&config, "/b.php/c/d.php?e", Some(("/srv/b.php", "/b.php", "/c/d.php")));
-        check(&config, "/b.php/", Some(("/srv/b.php", "/b.php", "/index.php")));
+        check(&config, "/b.php/", Some(("/srv/b.php", "/b.php", "/")));
+        let all = json!({ "root": "/srv", "split_path_info": "^(.*)()$" });
+        check(&all, "/dir/", Some(("/srv/dir/index.php", "/dir/index.php", "")));
+        check(&config, "/b.php/dav/", Some(("/srv/b.php", "/b.php", "/dav/")));
         check(&config, "/", Some(("/srv/index.php", "/index.php", "")));
         check(&config, "/admin/", Some(("/srv/admin/index.php", "/admin/index.php", "")));
         check(&config, "/style.css", Some(("/srv/index.php", "/index.php", "")));

@@ -137,6 +137,12 @@ impl Variables {
             let name = format!("path_{}", part.replace('.', "_"));
             return Some(self.mapped(&name, "$uri", &pattern, "$1"));
         }
+        // Of several expressions, the last one that matched counts.
+        let group = name.strip_prefix("re.").map(|group| group.replace(['.', '-'], "_"));
+        let last = self.last.zip(group).map(|(number, group)| format!("re_p{number}_{group}"));
+        if let Some(own) = last.filter(|own| self.own.contains_key(own)) {
+            return Some(format!("var_{own}"));
+        }
         // A line `map` has defined it.
         let own = name.replace(['.', '-'], "_");
         if self.own.contains_key(&own) {
@@ -144,10 +150,6 @@ impl Variables {
         }
         let group = name.strip_prefix("re.").or_else(|| name.strip_prefix("http.regexp."))?;
         let variable = group.replace(['.', '-'], "_");
-        let last = self.last.map(|number| format!("re_p{number}_{variable}"));
-        if let Some(own) = last.filter(|own| self.own.contains_key(own)) {
-            return Some(format!("var_{own}"));
-        }
         // The matcher of this name has defined it.
         self.own.contains_key(&format!("re_{variable}")).then(|| format!("var_re_{variable}"))
     }

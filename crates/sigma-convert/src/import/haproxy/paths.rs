@@ -44,7 +44,8 @@ pub(super) fn rule(name: &str, words: &[String], condition: Expr, scope: &Scope)
             let text = template(word(1))?;
             // The client's query follows in any case.
             if let Some(own) = text.strip_suffix("&${args}").filter(|own| !own.contains("${args}")) {
-                fields.insert("uri".to_owned(), format!("${{uri}}?{own}").into());
+                fields.insert("regex_uri".to_owned(), json!(["^(.*)$", format!("$1?{own}")]));
+                fields.insert("keep_escapes".to_owned(), true.into());
                 return Ok(PathRule { condition, fields });
             }
             let set: Map<String, Value> = text

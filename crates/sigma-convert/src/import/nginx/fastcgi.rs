@@ -113,7 +113,15 @@ impl<'a> Converter<'a> {
         let pattern =
             level.text("fastcgi_split_path_info").map(|text| super::pattern::Pattern::new(text, false));
         let split = match pattern {
-            Some(Ok(pattern)) => pattern.text,
+            // A path that does not match is the name of the script there.
+            Some(Ok(pattern)) => match pattern
+                .text
+                .strip_suffix(")$")
+                .filter(|it| it.ends_with("(/.*") || it.ends_with("(/.+"))
+            {
+                Some(start) => format!("{start})?$"),
+                None => pattern.text,
+            },
             // The whole path is the name of the script.
             _ => "^(.*)()$".to_owned(),
         };

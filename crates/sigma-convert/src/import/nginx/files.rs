@@ -200,10 +200,12 @@ impl<'a> Converter<'a> {
                 }
                 continue;
             }
-            let folder = state.prefix.as_deref().filter(|_| !state.is_exact);
+            // An exact path without a slash at its end is no folder.
+            let is_folder =
+                !state.is_exact || state.prefix.as_deref().is_some_and(|path| path.ends_with('/'));
+            let folder = state.prefix.as_deref();
             let folder = folder.and_then(|prefix| prefix.rsplit_once('/')).map_or("", |(folder, _)| folder);
             let entry = destination(&state.server.entries, &format!("{folder}/{name}"));
-            let entry = entry.filter(|_| !state.is_exact || level.own("try_files").is_some());
             let handler = entry.and_then(|entry| entry.level.handler(HANDLERS));
             match (entry, handler) {
                 (Some(entry), Some(handler)) => match entry.kind {
@@ -214,7 +216,9 @@ impl<'a> Converter<'a> {
                     }
                     _ => found.routed.push(name),
                 },
-                (Some(entry), None) if !self.is_same_content(&entry.level, level) => found.routed.push(name),
+                (Some(entry), None) if is_folder && !self.is_same_content(&entry.level, level) => {
+                    found.routed.push(name);
+                }
                 _ => found.served.push(name),
             }
         }
@@ -283,6 +287,14 @@ impl<'a> Converter<'a> {
                 let path = self.text(line, path, state, level);
                 // `/index.php$is_args$args` has its query in the variables.
                 let path = path.strip_suffix("${is_args}${args}").unwrap_or(&path).to_owned();
+                if path.contains("${real_request_uri}") {
+                    // It brings its query.
+                    return self.path_fallback(
+                        Fallback { path, query: String::new(), files, line, guarded },
+                        level,
+                        state,
+                    );
+                }
                 let query = self.text(line, query, state, level);
                 (path, if query.is_empty() { "${is_args}${args}".to_owned() } else { format!("?{query}") })
             }
