@@ -111,6 +111,15 @@ impl Transform for Filter {
     }
 }
 
+/// A filter that passes the body on, and hides its length.
+pub(crate) struct Unmeasured;
+
+impl Transform for Unmeasured {
+    fn data(&mut self, _: &mut Context, data: Chunk, out: &mut Pieces) {
+        out.piece(data);
+    }
+}
+
 /// A filter whose script cannot run.
 struct Broken(Reply);
 

@@ -1,5 +1,6 @@
 //! Common parts of the hooks of plugins with scripts.
 
+use sigma_http::HeaderId;
 use sigma_plugin::{Context, Reply, ResponseStep};
 
 use crate::engine::exchange::Exchange;
@@ -35,5 +36,14 @@ pub(crate) fn after_filter(outcome: &Outcome, ctx: &mut Context) -> ResponseStep
 pub(crate) fn exited(ctx: &mut Context) -> Option<ResponseStep> {
     let exchange = Exchange::known(ctx)?;
     let status = exchange.exit_in_filter.take().filter(|status| *status >= 200)?;
-    Some(ResponseStep::Replace(Box::new(reply::page(status, &exchange, ctx))))
+    let mut reply = reply::page(status, &exchange);
+    for name in exchange.set_in_filter.borrow().iter() {
+        let id = HeaderId::of(name);
+        let fields = ctx.response.headers.fields().filter(|(_, known, _)| known.eq_ignore_ascii_case(name));
+        // The page has a media type of its own.
+        for (_, name, value) in fields.filter(|_| id != HeaderId::ContentType) {
+            reply = reply.header(String::from_utf8_lossy(name).into_owned(), value);
+        }
+    }
+    Some(ResponseStep::Replace(Box::new(reply)))
 }

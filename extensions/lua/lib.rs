@@ -11,6 +11,7 @@
 //! | `filter` | scripts that change bodies |
 //! | `hooks` | common parts of hooks |
 //! | `loaded` | compiled texts of instances |
+//! | `reference` | the reference of calls, for the documents |
 //! | `reply` | the response that a script makes |
 //! | `scripts` | scripts in resources, besides plugins |
 //! | `state` | the Lua states of a process |
@@ -26,6 +27,7 @@ mod hooks;
 mod loaded;
 mod modules;
 mod ngx;
+mod reference;
 mod reply;
 mod scripts;
 mod serverless;
@@ -39,6 +41,8 @@ mod snippets;
 #[cfg(test)]
 #[path = "../../plugins/testing.rs"]
 mod testing;
+
+pub use reference::reference_markdown;
 
 use exit_transformer::EXIT_TRANSFORMER;
 use serverless::{SERVERLESS_POST_FUNCTION, SERVERLESS_PRE_FUNCTION};

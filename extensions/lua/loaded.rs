@@ -59,6 +59,12 @@ impl Loaded {
         Ok(value)
     }
 
+    /// Forgets the values of all instances.
+    pub(crate) fn clear(&self) {
+        // Dropped after the borrow ends: the end of a value may look for others.
+        drop(self.entries.take());
+    }
+
     /// Forgets dropped instances, each time that the number of entries has doubled.
     fn sweep(&self) {
         let mut entries = self.entries.borrow_mut();

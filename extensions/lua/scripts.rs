@@ -247,11 +247,9 @@ impl Script {
     fn request(&self, phase: &str, stage: Stage, ctx: &mut Context, env: &Env<'_>) -> Step {
         match self.run(phase, stage, ctx, env) {
             Ok(None) => Step::Next,
-            Ok(Some(run)) => run.step(
-                ctx,
-                env,
-                Box::new(|outcome, _, exchange, ctx, _| reply::after(&outcome, exchange, ctx)),
-            ),
+            Ok(Some(run)) => {
+                run.step(ctx, env, Box::new(|outcome, _, exchange, _, _| reply::after(&outcome, exchange)))
+            }
             Err(message) => hooks::broken(&self.place, &message).into(),
         }
     }
@@ -358,7 +356,7 @@ impl Before {
             Ok(run) => {
                 let finish: Finish = Box::new(move |outcome, _, exchange, ctx, env| match outcome {
                     Outcome::Failed => hook(ctx, env),
-                    outcome => match reply::after(&outcome, exchange, ctx) {
+                    outcome => match reply::after(&outcome, exchange) {
                         Step::Next => hook(ctx, env),
                         step => step,
                     },

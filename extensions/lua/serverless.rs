@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use sigma_plugin::{
     BodyFilter, Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep, Step,
+    Transform,
 };
 
 use crate::engine::exchange::Exchange;
@@ -16,7 +17,7 @@ use crate::engine::host::Stage;
 use crate::engine::place::Place;
 use crate::engine::run::{Outcome, Run};
 use crate::engine::{Engine, message_of, settings};
-use crate::filter::Filter;
+use crate::filter::{Filter, Unmeasured};
 use crate::loaded::Token;
 use crate::{core, hooks, reply, state};
 
@@ -179,12 +180,12 @@ impl Serverless {
                         {
                             return step;
                         }
-                        match core::response::returned(engine, values, exchange, ctx) {
+                        match core::response::returned(engine, values, exchange) {
                             Some(reply) => reply.into(),
-                            None => reply::after(&outcome, exchange, ctx),
+                            None => reply::after(&outcome, exchange),
                         }
                     }
-                    _ => reply::after(&outcome, exchange, ctx),
+                    _ => reply::after(&outcome, exchange),
                 }),
             ),
             Err(message) => hooks::broken(&self.place, &message).into(),
@@ -227,7 +228,8 @@ impl Plugin for Serverless {
 
     fn body_filter(&self, ctx: &mut Context, env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
         if self.phase != ConfiguredPhase::BodyFilter {
-            return None;
+            let exchange = Exchange::known(ctx).filter(|_| self.phase == ConfiguredPhase::HeaderFilter)?;
+            return exchange.drops_length.get().then(|| Unmeasured.filter());
         }
         let made = state::of_worker(env).and_then(|engine| {
             let functions = self.functions(&engine)?;

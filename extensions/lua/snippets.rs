@@ -104,6 +104,15 @@ impl OnWorker {
         summary(reply.as_ref())
     }
 
+    /// Lets the background work of scripts go on.
+    pub(crate) fn turn(&mut self) {
+        self.runtime.block_on(async {
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+
     /// The end of the worker.
     pub(crate) fn end(&mut self) {
         let local = Rc::clone(&self.case.local);

@@ -37,7 +37,9 @@ pub(crate) fn of_worker(env: &Env<'_>) -> Result<Rc<Engine>, String> {
         }
         Made(made)
     });
-    made.0.clone()
+    let engine = made.0.clone()?;
+    engine.make_room();
+    Ok(engine)
 }
 
 /// A new state.
@@ -55,7 +57,10 @@ pub(crate) fn new(node: &Node) -> Result<Rc<Engine>, String> {
 /// Returns the error of `run`, or a message if there is no state.
 pub(crate) fn here<R>(run: impl FnOnce(&Rc<Engine>) -> Result<R, String>) -> Result<R, String> {
     match HERE.with_borrow(Clone::clone) {
-        Some(engine) => run(&engine),
+        Some(engine) => {
+            engine.make_room();
+            run(&engine)
+        }
         None => with_checker(run),
     }
 }
@@ -74,6 +79,7 @@ pub(crate) fn with_checker<R>(check: impl FnOnce(&Rc<Engine>) -> Result<R, Strin
             engine
         }
     };
+    engine.make_room();
     check(&engine)
 }
 
@@ -81,12 +87,12 @@ pub(crate) fn with_checker<R>(check: impl FnOnce(&Rc<Engine>) -> Result<R, Strin
 fn register(assembly: &Assembly<'_>) -> mlua::Result<()> {
     let Assembly { lua, host, gateway, parts, settings } = assembly;
     modules::text::register(lua, host, &parts.libraries)?;
-    modules::tables::register(lua, host, &parts.libraries)?;
+    modules::tables::register(lua, host, &parts.libraries, gateway)?;
     let registry = Modules::new(gateway)?;
     modules::cjson::register(lua, host, &registry)?;
     modules::digest::register(lua, host, gateway, &registry)?;
     ngx::register(lua, host, gateway, &parts.base, &registry, settings)?;
-    core::register(lua, host, &registry)?;
+    core::register(lua, host, &registry, &parts.libraries)?;
     modules::apisix::register(lua, host, &registry)?;
     modules::resty::register(lua, host, &registry, &parts.of_gateway, settings)?;
     let of_tables: mlua::Table = parts.base.get("table")?;

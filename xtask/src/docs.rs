@@ -30,6 +30,7 @@ pub(crate) fn generated() -> Vec<Generated> {
     let mut all = vec![
         document("docs/configuration.md", sigma_config::docs::reference_markdown()),
         document("docs/edge-profile.md", sigma_config::profile::edge_markdown()),
+        document("docs/lua-calls.md", sigma_lua::reference_markdown()),
         document("docs/troubleshooting.md", troubleshooting::page()),
         document(&format!("{PLUGINS}README.md"), sigma_plugin::docs::index(&kinds)),
     ];

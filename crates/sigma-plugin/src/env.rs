@@ -232,6 +232,8 @@ impl std::fmt::Debug for Node {
 #[derive(Default)]
 pub struct Local {
     worker: usize,
+    /// The number of workers; 0 if it is the only one.
+    workers: usize,
     /// So few that a scan costs less than a hash.
     parts: RefCell<Vec<(TypeId, Rc<dyn Any>)>>,
     random: Cell<u64>,
@@ -258,9 +260,20 @@ impl Local {
         Local { worker, random: Cell::new(seed | 1), ..Local::default() }
     }
 
+    /// Sets the number of workers.
+    #[must_use]
+    pub fn among(self, workers: usize) -> Local {
+        Local { workers, ..self }
+    }
+
     /// Returns the worker's number, from 0.
     pub fn worker(&self) -> usize {
         self.worker
+    }
+
+    /// Returns the number of workers.
+    pub fn workers(&self) -> usize {
+        self.workers.max(1)
     }
 
     /// Returns the part of type `T`; the first call makes it.

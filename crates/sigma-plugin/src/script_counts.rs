@@ -66,6 +66,7 @@ impl ScriptTotals {
 struct EngineCounts {
     plugins: Mutex<BTreeMap<Box<str>, Arc<ScriptCounts>>>,
     memory: AtomicU64,
+    resets: AtomicU64,
 }
 
 /// The counters of all engines of a gateway; a part of the [`crate::Node`].
@@ -74,6 +75,7 @@ pub struct ScriptBoard {
     engines: Mutex<Vec<Arc<EngineCounts>>>,
     /// Counts of engines that have ended.
     ended: Mutex<BTreeMap<Box<str>, ScriptTotals>>,
+    ended_resets: AtomicU64,
 }
 
 /// The entry of one engine on the board; its counts stay when it is dropped.
@@ -102,6 +104,13 @@ impl ScriptBoard {
         all
     }
 
+    /// Returns how often engines dropped the values of scripts because they had no memory left.
+    pub fn resets(&self) -> u64 {
+        let running =
+            lock(&self.engines).iter().map(|engine| engine.resets.load(Ordering::Relaxed)).sum::<u64>();
+        self.ended_resets.load(Ordering::Relaxed) + running
+    }
+
     /// Returns the bytes in use by the scripts of each engine.
     pub fn memory(&self) -> Vec<u64> {
         lock(&self.engines).iter().map(|engine| engine.memory.load(Ordering::Relaxed)).collect()
@@ -120,6 +129,11 @@ impl EngineSeat {
         made
     }
 
+    /// Counts that the values of scripts were dropped.
+    pub fn reset(&self) {
+        self.counts.resets.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Sets the bytes in use by scripts.
     pub fn set_memory(&self, bytes: usize) {
         self.counts.memory.store(bytes as u64, Ordering::Relaxed);
@@ -129,6 +143,8 @@ impl EngineSeat {
 impl Drop for EngineSeat {
     fn drop(&mut self) {
         lock(&self.board.engines).retain(|engine| !Arc::ptr_eq(engine, &self.counts));
+        let resets = self.counts.resets.load(Ordering::Relaxed);
+        self.board.ended_resets.fetch_add(resets, Ordering::Relaxed);
         let mut ended = lock(&self.board.ended);
         for (plugin, counts) in lock(&self.counts.plugins).iter() {
             ended.entry(plugin.clone()).or_default().add(counts.totals());
@@ -153,11 +169,12 @@ mod tests {
         other.counts("a").ran(Duration::from_micros(7), true);
         other.counts("b").failed();
         other.set_memory(9);
-        assert_eq!(board.memory(), [0, 9]);
+        other.reset();
+        assert_eq!((board.memory(), board.resets()), (vec![0, 9], 1));
         drop(other);
         let totals = board.totals();
         assert_eq!(totals["a"], ScriptTotals { runs: 2, cpu_us: 12, errors: 0, aborted: 1 });
         assert_eq!(totals["b"].errors, 1);
-        assert_eq!(board.memory(), [0]);
+        assert_eq!((board.memory(), board.resets()), (vec![0], 1));
     }
 }

@@ -231,7 +231,7 @@ impl Step {
         match self.ended(ctx, env, body).await {
             End::Next => Ok(None),
             End::Reply(reply) => Ok(Some(*reply)),
-            End::Stream(reply, body) => body.collected(*reply).await.map(Some),
+            End::Stream(reply, body) => body.collected(*reply, ctx).await.map(Some),
             // It has no connection to take over.
             End::Takeover(..) => Ok(Some(Reply::new(501))),
         }
@@ -240,9 +240,9 @@ impl Step {
 
 impl StreamBody {
     /// Returns the reply with its whole body.
-    async fn collected(mut self, mut reply: Reply) -> io::Result<Reply> {
+    async fn collected(mut self, mut reply: Reply, ctx: &mut Context) -> io::Result<Reply> {
         let mut bytes = Vec::new();
-        while let Some(piece) = std::future::poll_fn(|task| self.source.poll_piece(task)).await? {
+        while let Some(piece) = std::future::poll_fn(|task| self.source.poll_piece_with(ctx, task)).await? {
             bytes.extend_from_slice(&piece);
         }
         if let BodyLength::Known(length) = self.length
@@ -316,6 +316,15 @@ pub trait BodySource {
     /// one to HEAD, nor while the client has earlier pieces to read. An error cuts the response short. Dropped when
     /// the client leaves.
     fn poll_piece(&mut self, task: &mut task::Context<'_>) -> Poll<io::Result<Option<Chunk>>>;
+
+    /// As [`BodySource::poll_piece`], for a source that works with its exchange, such as a script.
+    fn poll_piece_with(
+        &mut self,
+        _ctx: &mut Context,
+        task: &mut task::Context<'_>,
+    ) -> Poll<io::Result<Option<Chunk>>> {
+        self.poll_piece(task)
+    }
 
     /// Announces that the gateway is about to stop. An endless body returns its last pieces and its end at the next
     /// polls, which follow at once. Other bodies need do nothing.

@@ -180,10 +180,11 @@ impl Gateway {
         let watchers = (self.inheritance.live().clone(), self.inheritance.taps().orders());
         let (name, io) = (format!("sigma-worker-{number}"), io_of(&snapshot.settings));
         let is_filtered = snapshot.settings.process.sandbox == Sandbox::Full;
-        let datagram_share = sigma_net::limits::datagram_share(self.inheritance.counters().len());
-        QuicShared::of(&node).set_workers(self.inheritance.counters().len());
+        let workers = self.inheritance.counters().len();
+        let datagram_share = sigma_net::limits::datagram_share(workers);
+        QuicShared::of(&node).set_workers(workers);
         let thread = sigma_net::worker::spawn(name, cpu, io, is_filtered, move || async move {
-            let local = Local::new(number, seed);
+            let local = Local::new(number, seed).among(workers);
             let worker = Worker::new(snapshot, counters, log, health, (node, local), watchers, seed);
             worker.datagrams.admission.set_share(datagram_share);
             run(worker, inbox, listeners).await;

@@ -33,6 +33,8 @@ pub(super) fn register(
     fields(lua, host, &utils)?;
     sleep(lua, host, &utils)?;
     core.raw_set("sleep", utils.raw_get::<Value>("sleep")?)?;
+    let more = lua.load(include_str!("utils.lua")).set_name("=core.utils");
+    more.call::<()>((&utils, core.raw_get::<Table>("log")?))?;
     core.raw_set("utils", modules.shared("apisix.core.utils", utils)?)
 }
 
@@ -187,10 +189,8 @@ fn addresses(lua: &Lua, host: &Rc<Host>, utils: &Table) -> mlua::Result<()> {
     })?;
     host.function(lua, utils, "parse_ipv4", |_, arguments| ip::parsed_v4(&arguments))?;
     host.function(lua, utils, "parse_ipv6", |_, arguments| ip::parsed_v6(&arguments))?;
-    host.function(lua, utils, "dns_parse", |_, _| {
-        Err("core.utils.dns_parse: the gateway resolves names where it connects, and not for scripts"
-            .to_owned())
-    })
+    let reason = "the gateway resolves names where it connects, and not for scripts";
+    host.refuse(lua, utils, "core.utils.dns_parse".to_owned(), reason)
 }
 
 /// The index of the colon before a port.
@@ -390,6 +390,11 @@ mod tests {
                 "7",
             ),
             ("u.get_seed_from_urandom() > 0", "true"),
+            ("u.get_last_index('a.b.c', '[.]'), u.get_last_index('abc', '/')", "4nil"),
+            (
+                "u.check_https({'uri', 'a.b'}, {uri = 'http://x', a = {b = {'https://y'}}}, 'p'), u.check_tls_bool({'v'}, {v = false}, 'p')",
+                "nil",
+            ),
             (
                 "u.parse_ipv4('1.2.3.4'), u.parse_ipv4('1.2.3'), u.parse_ipv6('x'), type(u.parse_ipv6('[::1]'))",
                 "16909060falsefalsetable",

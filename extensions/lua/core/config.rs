@@ -40,7 +40,7 @@ pub(super) fn register(lua: &Lua, host: &Rc<Host>, core: &Table, modules: &Modul
     for (module, reason, names) in REFUSED {
         let table = if *module == "config" { &config } else { &etcd };
         for name in *names {
-            host.function(lua, table, name, move |_, _| Err(format!("core.{module}.{name}: {reason}")))?;
+            host.refuse(lua, table, format!("core.{module}.{name}"), reason)?;
         }
     }
     modules.add("apisix.core.config_local", config.clone())?;

@@ -2,6 +2,7 @@
 local parts = ...
 local read, write, keep, member = parts.read, parts.write, parts.keep, parts.member
 local is_settable, may_wait, read_body = parts.is_settable, parts.may_wait, parts.read_body
+local choose = parts.choose
 local error, rawget, rawset, setmetatable, type = error, rawget, rawset, setmetatable, type
 local find, next = string.find, next
 
@@ -59,6 +60,12 @@ function of_ctx.__index(ctx, name)
   return value
 end
 
+-- As in APISIX, a script chooses the upstream by its id.
+function of_ctx.__newindex(ctx, name, value)
+  if name == "upstream_id" then choose(value) end
+  rawset(ctx, name, value)
+end
+
 local made = {}
 
 function made.new_ctx()
@@ -77,5 +84,8 @@ function made.register_var(name, getter, options)
   getters[name] = getter
   volatile[name] = type(options) == "table" and options.no_cacheable and true or nil
 end
+
+-- Drops the functions of scripts.
+function made.forget() getters, volatile = {}, {} end
 
 return made

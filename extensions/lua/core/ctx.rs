@@ -72,12 +72,38 @@ pub(super) fn register(lua: &Lua, host: &Rc<Host>, core: &Table) -> mlua::Result
     host.function(lua, &parts, "may_wait", |host, arguments| {
         one(arguments.lua(), matches!(host.stage(), Stage::Rewrite | Stage::Access))
     })?;
+    host.function(lua, &parts, "choose", |host, arguments| {
+        let id = match arguments.value(1) {
+            LuaValue::Nil => None,
+            _ => Some(arguments.text(1)?.to_string_lossy()),
+        };
+        choose_upstream(host, id.as_deref())?;
+        nothing()
+    })?;
     parts.raw_set("read_body", crate::ngx::table(lua)?.get::<Table>("req")?.get::<Function>("read_body")?)?;
     let made: Table = lua.load(include_str!("ctx.lua")).set_name("=gateway").call(parts)?;
     lua.set_named_registry_value(NEW, made.raw_get::<Function>("new_ctx")?)?;
+    host.on_forget(made.raw_get("forget")?);
     let ctx = lua.create_table()?;
     ctx.raw_set("register_var", made.raw_get::<Function>("register_var")?)?;
     core.raw_set("ctx", ctx)
+}
+
+/// The longest id of an upstream.
+const ID_BYTES: usize = 64;
+
+/// Sets the upstream of the exchange by its id; None chooses the route's again.
+///
+/// # Errors
+/// Returns the text of a Lua error if that is too late or no id.
+pub(crate) fn choose_upstream(host: &Host, id: Option<&str>) -> Result<(), String> {
+    host.within(&[Stage::Rewrite, Stage::Access], |seat| {
+        if id.is_some_and(|id| id.is_empty() || id.len() > ID_BYTES) {
+            return Err(format!("the id of an upstream has 1 to {ID_BYTES} characters"));
+        }
+        seat.ctx.upstream = id.map(|id| format!("upstreams/{id}").into_boxed_str());
+        Ok(())
+    })
 }
 
 /// Makes `ctx` for one exchange.

@@ -60,7 +60,7 @@ pub(super) fn register(lua: &Lua, host: &Rc<Host>, core: &Table, modules: &Modul
     for (name, members, reason) in REFUSED {
         let module = lua.create_table()?;
         for member in *members {
-            host.function(lua, &module, member, move |_, _| Err(format!("core.{name}.{member}: {reason}")))?;
+            host.refuse(lua, &module, format!("core.{name}.{member}"), reason)?;
         }
         if *name == "env" {
             module.raw_set("PREFIX", "$ENV://")?;

@@ -263,6 +263,10 @@ fn strip_unseen(table: &Table, seen: &mut HashSet<*const c_void>, depth: usize) 
 
 pub(super) fn register(lua: &Lua, host: &Rc<Host>, core: &Table, modules: &Modules) -> mlua::Result<()> {
     let json = lua.create_table()?;
+    for (registry, name) in [(ARRAY_MT, "array_mt"), (EMPTY_ARRAY_MT, "empty_array_mt")] {
+        // All arrays have it: no script may change it.
+        lua.set_named_registry_value(registry, modules.readonly(lua.create_table()?, name)?)?;
+    }
     json.raw_set("array_mt", array_mt(lua)?)?;
     json.raw_set("empty_array_mt", empty_array_mt(lua)?)?;
     json.raw_set("null", crate::ngx::null())?;

@@ -107,6 +107,8 @@ function members.plugin_ctx_id(ctx, extra)
   return key .. "#" .. tostring(version)
 end
 
-members.global = members.new()
+-- The cache of all scripts.
+local shared = members.new()
+function members.global(...) return shared(...) end
 
-return members
+return members, function() shared = members.new() end

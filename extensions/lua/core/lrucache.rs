@@ -5,7 +5,7 @@
 use std::rc::Rc;
 use std::time::Instant;
 
-use mlua::{Lua, Table};
+use mlua::{Function, Lua, Table};
 
 use crate::engine::host::Host;
 use crate::engine::modules::Modules;
@@ -13,11 +13,12 @@ use crate::engine::modules::Modules;
 /// The most entries of one cache. The memory limit of scripts holds besides.
 const MOST_ENTRIES: usize = 1_000_000;
 
-pub(super) fn register(lua: &Lua, _host: &Rc<Host>, core: &Table, modules: &Modules) -> mlua::Result<()> {
+pub(super) fn register(lua: &Lua, host: &Rc<Host>, core: &Table, modules: &Modules) -> mlua::Result<()> {
     let start = Instant::now();
     let clock = lua.create_function(move |_, ()| Ok(start.elapsed().as_secs_f64()))?;
     let chunk = lua.load(include_str!("lrucache.lua")).set_name("=core.lrucache");
-    let members: Table = chunk.call((clock, MOST_ENTRIES))?;
+    let (members, forget): (Table, Function) = chunk.call((clock, MOST_ENTRIES))?;
+    host.on_forget(forget);
     core.raw_set("lrucache", modules.shared("apisix.core.lrucache", members)?)
 }
 

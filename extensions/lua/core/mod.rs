@@ -2,7 +2,7 @@
 
 mod addresses;
 pub(crate) mod config;
-mod ctx;
+pub(crate) mod ctx;
 mod facts;
 mod ip;
 pub(crate) mod json;
@@ -14,6 +14,7 @@ pub(crate) mod response;
 pub(crate) mod schema;
 mod string;
 mod table;
+mod timer;
 
 use std::rc::Rc;
 
@@ -23,21 +24,26 @@ use crate::engine::host::Host;
 use crate::engine::modules::Modules;
 
 /// Registers the modules.
-pub(crate) fn register(lua: &Lua, host: &Rc<Host>, modules: &Modules) -> mlua::Result<()> {
+pub(crate) fn register(lua: &Lua, host: &Rc<Host>, modules: &Modules, libraries: &Table) -> mlua::Result<()> {
     let core = lua.create_table()?;
     ctx::register(lua, host, &core)?;
     request::register(lua, host, &core)?;
     response::register(lua, host, &core)?;
     json::register(lua, host, &core, modules)?;
     log::register(lua, host, &core, modules)?;
-    string::register(lua, host, &core, modules)?;
-    let split_path = table::register(lua, host, &core, modules)?;
+    string::register(lua, host, &core, modules, libraries)?;
+    let split_path = table::register(lua, host, &core, modules, libraries.raw_get("table")?)?;
     addresses::register(lua, host, &core, modules, split_path)?;
     ip::register(lua, host, &core, modules)?;
     lrucache::register(lua, host, &core, modules)?;
     schema::register(lua, host, &core, modules)?;
+    timer::register(lua, &core, modules)?;
     config::register(lua, host, &core, modules)?;
     facts::register(lua, host, &core, modules)?;
+    for name in ["ctx", "request", "response"] {
+        let shown = modules.shared(&format!("apisix.core.{name}"), core.raw_get(name)?)?;
+        core.raw_set(name, shown)?;
+    }
     modules.add("apisix.core", core)
 }
 

@@ -56,19 +56,14 @@ pub(crate) fn through_callbacks(
     let run = Run::new(engine, &exchange, Stage::Access, &place, exit, values.clone());
     Some(match run {
         Ok(run) => {
-            run.step(ctx, env, Box::new(|outcome, _, exchange, ctx, _| reply::after(&outcome, exchange, ctx)))
+            run.step(ctx, env, Box::new(|outcome, _, exchange, _, _| reply::after(&outcome, exchange)))
         }
         Err(_) => Reply::new(500).because("a Lua function failed").into(),
     })
 }
 
 /// The response to a code and a body that a function returned; None if it returned neither.
-pub(crate) fn returned(
-    _engine: &Engine,
-    values: &MultiValue,
-    exchange: &Exchange,
-    ctx: &mut Context,
-) -> Option<Reply> {
+pub(crate) fn returned(_engine: &Engine, values: &MultiValue, exchange: &Exchange) -> Option<Reply> {
     let code = values.front().cloned().unwrap_or(Value::Nil);
     let body = values.get(1).cloned().unwrap_or(Value::Nil);
     if code.is_nil() && body.is_nil() {
@@ -112,9 +107,9 @@ pub(crate) fn returned(
         }
         exchange.output.borrow_mut().get_or_insert_default().extend_from_slice(&body);
     }
-    match reply::written(exchange, ctx) {
+    match reply::written(exchange) {
         Some(reply) => Some(reply),
-        None => Some(reply::page(status, exchange, ctx)),
+        None => Some(reply::page(status, exchange)),
     }
 }
 

@@ -11,6 +11,7 @@ use crate::engine::arguments::{Results, failed, one, several, type_name};
 use crate::engine::host::Host;
 use crate::engine::message_of;
 use crate::engine::modules::Modules;
+use crate::engine::sandbox::check_own;
 
 /// The most compiled schemas of one state; all are dropped when there are more.
 const MOST_SCHEMAS: usize = 1000;
@@ -22,9 +23,16 @@ pub(super) fn register(lua: &Lua, host: &Rc<Host>, core: &Table, modules: &Modul
     let schema = lua.create_table()?;
     schema.raw_set("TYPE_CONSUMER", 1)?;
     schema.raw_set("TYPE_METADATA", 2)?;
-    for (name, definition) in definitions() {
-        schema.raw_set(name, super::to_lua(lua, &definition)?)?;
-    }
+    // Each script gets a copy: these tables are parts of its schemas, and it may change them.
+    let definition = lua.create_function(|lua, (_, name): (Value, Value)| {
+        let known = definitions().into_iter().find(|(known, _)| {
+            Some(*known) == name.as_string().map(|name| name.to_string_lossy()).as_deref()
+        });
+        known.map_or(Ok(Value::Nil), |(_, definition)| super::to_lua(lua, &definition))
+    })?;
+    let of_definitions = lua.create_table()?;
+    of_definitions.raw_set("__index", definition)?;
+    schema.set_metatable(Some(of_definitions))?;
     let compiled = Compiled::new(lua)?;
     host.function(lua, &schema, "check", move |_, arguments| {
         let lua = arguments.lua();
@@ -224,6 +232,7 @@ fn json_number(number: f64) -> Json {
 
 /// Adds the members that a table lacks.
 fn fill(lua: &Lua, table: &Table, value: &Json) -> mlua::Result<()> {
+    check_own(lua, table).map_err(mlua::Error::runtime)?;
     match value {
         Json::Object(members) => {
             for (name, member) in members {

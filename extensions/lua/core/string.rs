@@ -8,7 +8,13 @@ use crate::engine::arguments::{Arguments, one, several, type_name};
 use crate::engine::host::Host;
 use crate::engine::modules::Modules;
 
-pub(super) fn register(lua: &Lua, host: &Rc<Host>, core: &Table, modules: &Modules) -> mlua::Result<()> {
+pub(super) fn register(
+    lua: &Lua,
+    host: &Rc<Host>,
+    core: &Table,
+    modules: &Modules,
+    libraries: &Table,
+) -> mlua::Result<()> {
     let string = lua.create_table()?;
     host.function(lua, &string, "find", |_, arguments| {
         let (text, wanted) = (arguments.text(1)?, arguments.text(2)?);
@@ -49,11 +55,11 @@ pub(super) fn register(lua: &Lua, host: &Rc<Host>, core: &Table, modules: &Modul
         let text = compressed(&text.as_bytes());
         one(arguments.lua(), arguments.lua().create_string(text).map_err(|error| error.to_string())?)
     })?;
-    // Lua's own library serves all other members.
+    // The library of scripts serves all other members: its patterns have a limit of steps.
     let metatable = lua.create_table()?;
-    metatable.raw_set("__index", lua.globals().raw_get::<Table>("string")?)?;
+    metatable.raw_set("__index", libraries.raw_get::<Table>("string")?)?;
     string.set_metatable(Some(metatable))?;
-    host.function(lua, &string, "dump", |_, _| Err("string.dump: scripts may not make bytecode".to_owned()))?;
+    host.refuse(lua, &string, "core.string.dump".to_owned(), "scripts may not make bytecode")?;
     core.raw_set("string", modules.shared("apisix.core.string", string)?)
 }
 
@@ -224,7 +230,7 @@ mod tests {
                 "attempt to use a non-string key in the \"args\" arg table",
             ),
             ("s.compress_script('  a,  b\\n   c')", "a,b\nc"),
-            ("pcall(s.dump, print)", "falsestring.dump: scripts may not make bytecode"),
+            ("pcall(s.dump, print)", "falsecore.string.dump: scripts may not make bytecode"),
         ] {
             let body = format!("local s = require('apisix.core').string ngx.print({value})");
             assert_eq!(output_of(&body), expected, "{value}");

@@ -27,8 +27,8 @@ pub(super) fn register(
     _host: &Rc<Host>,
     core: &Table,
     modules: &Modules,
+    library: Table,
 ) -> mlua::Result<Function> {
-    let library: Table = lua.globals().raw_get("table")?;
     let has_prefix = lua.create_function(|_, (text, prefix): (mlua::LuaString, mlua::LuaString)| {
         Ok(string::has_prefix(&text.as_bytes(), &prefix.as_bytes()))
     })?;

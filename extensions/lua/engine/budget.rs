@@ -1,14 +1,39 @@
 //! The run time of scripts: a hook in the interpreter ends those that take too long.
+//!
+//! The hook counts instructions. One instruction on a text of megabytes takes as long as a million others, so the hook
+//! comes more often while a script is slow or the state holds much memory.
 
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
 use mlua::{HookTriggers, Lua, VmState};
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// Instructions between two readings of the clock: some 100 µs.
-const INSTRUCTIONS: u32 = 10_000;
+/// Instructions between two calls of the hook: some microseconds.
+const INSTRUCTIONS: u32 = 1000;
+
+/// The same after instructions that took long.
+const FEW_INSTRUCTIONS: u32 = 10;
+
+/// The same in a run that works on large texts or tables.
+const MUCH_INSTRUCTIONS: u32 = 100;
+
+/// The same by the memory of the scripts in MiB, besides the state's own.
+const BY_MEMORY: [(usize, u32); 3] = [(32, 50), (16, 100), (4, 500)];
+
+/// So many instructions never take so long, unless they work on much data.
+const SLOW: Duration = Duration::from_millis(1);
+
+/// The time for which the hook comes often after slow instructions.
+const WATCHED: Duration = Duration::from_secs(60);
+
+/// The further time of a script that spends it in calls of the gateway, as a multiple of its time. Without optimization
+/// they take ten times as long.
+const CALL_GRACE: u32 = if cfg!(debug_assertions) { 20 } else { 2 };
+
+/// The time between two looks at the processor time of the thread, which is a system call.
+const LOOK: Duration = Duration::from_micros(500);
 
 /// The time that the scripts of one state have used.
 pub(crate) struct Budget {
@@ -18,17 +43,37 @@ pub(crate) struct Budget {
     began: Cell<Duration>,
     /// The time of the thread when the run ends at the latest.
     until: Cell<Duration>,
+    /// The time of the last look at the processor time.
+    looked: Cell<Duration>,
+    /// The time of the last call of the hook.
+    hooked: Cell<Duration>,
+    /// The time until which the hook comes often.
+    watched: Cell<Duration>,
+    /// The instructions between two calls of the hook.
+    interval: Cell<u32>,
+    /// The run works on large texts or tables.
+    has_much: Cell<bool>,
+    /// The memory of the state without scripts.
+    own_memory: Cell<usize>,
     /// The run has no time left. The hook fails at each instruction then: so `pcall` cannot go on.
     is_spent: Cell<bool>,
     /// A function outside the interpreter has seen the end of the time.
     is_late: Cell<bool>,
 }
 
-/// The processor time of this thread: other threads and a busy machine do not count.
-fn thread_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
+fn since_zero(time: Timespec) -> Duration {
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
     Duration::from_secs(seconds) + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or_default())
+}
+
+/// The processor time of this thread: other threads and a busy machine do not count.
+fn thread_time() -> Duration {
+    since_zero(clock_gettime(ClockId::ThreadCPUTime))
+}
+
+/// The time of the machine, without a system call.
+fn machine_time() -> Duration {
+    since_zero(clock_gettime(ClockId::Monotonic))
 }
 
 impl Budget {
@@ -37,6 +82,12 @@ impl Budget {
             run: Cell::new(Duration::ZERO),
             began: Cell::new(Duration::ZERO),
             until: Cell::new(Duration::MAX),
+            looked: Cell::new(Duration::ZERO),
+            hooked: Cell::new(Duration::ZERO),
+            watched: Cell::new(Duration::ZERO),
+            interval: Cell::new(INSTRUCTIONS),
+            has_much: Cell::new(false),
+            own_memory: Cell::new(0),
             is_spent: Cell::new(false),
             is_late: Cell::new(false),
         }
@@ -47,16 +98,20 @@ impl Budget {
         format!("the script ran longer than {} ms without a wait", self.run.get().as_millis())
     }
 
-    /// Installs the hook.
+    /// Installs the hook in a state without scripts.
     pub(super) fn install(self: &Rc<Self>, lua: &Lua) -> mlua::Result<()> {
+        self.own_memory.set(lua.used_memory());
         self.hook(lua, INSTRUCTIONS)
     }
 
     fn hook(self: &Rc<Self>, lua: &Lua, instructions: u32) -> mlua::Result<()> {
+        self.interval.set(instructions);
         let budget = Rc::clone(self);
         let triggers = HookTriggers::new().every_nth_instruction(instructions);
         lua.set_global_hook(triggers, move |lua, _| {
-            if !budget.is_spent.get() && thread_time() < budget.until.get() {
+            let now = machine_time();
+            if !budget.is_spent.get() && !budget.is_over(now) {
+                budget.adapt(lua, now)?;
                 return Ok(VmState::Continue);
             }
             if !budget.is_spent.replace(true) {
@@ -66,16 +121,50 @@ impl Budget {
         })
     }
 
+    /// Sets how often the hook comes.
+    fn adapt(self: &Rc<Self>, lua: &Lua, now: Duration) -> mlua::Result<()> {
+        if now.saturating_sub(self.hooked.replace(now)) >= SLOW {
+            self.watched.set(now + WATCHED);
+        }
+        let wanted = self.wanted_interval(lua, now);
+        if wanted == self.interval.get() { Ok(()) } else { self.hook(lua, wanted) }
+    }
+
+    fn wanted_interval(&self, lua: &Lua, now: Duration) -> u32 {
+        if now < self.watched.get() {
+            return FEW_INSTRUCTIONS;
+        }
+        if self.has_much.get() {
+            return MUCH_INSTRUCTIONS;
+        }
+        let mib = lua.used_memory().saturating_sub(self.own_memory.get()) >> 20;
+        let by_memory = BY_MEMORY.iter().find(|(from, _)| mib >= *from);
+        by_memory.map_or(INSTRUCTIONS, |(_, instructions)| *instructions)
+    }
+
+    /// Whether the run has no time left. The processor time is read now and then only.
+    fn is_over(&self, now: Duration) -> bool {
+        if now.saturating_sub(self.looked.get()) < LOOK {
+            return self.is_late.get();
+        }
+        self.looked.set(now);
+        self.is_late.get() || thread_time() >= self.until.get()
+    }
+
     /// Begins a run that may take so long.
     pub(super) fn begin(self: &Rc<Self>, lua: &Lua, run: Duration) -> mlua::Result<()> {
-        if self.is_spent.replace(false) {
-            self.hook(lua, INSTRUCTIONS)?;
-        }
+        let machine = machine_time();
         self.is_late.set(false);
+        self.has_much.set(false);
+        if self.is_spent.replace(false) {
+            self.hook(lua, self.wanted_interval(lua, machine))?;
+        }
         let now = thread_time();
         self.run.set(run);
         self.began.set(now);
         self.until.set(now + run);
+        self.looked.set(machine);
+        self.hooked.set(machine);
         Ok(())
     }
 
@@ -83,6 +172,28 @@ impl Budget {
     pub(super) fn check(&self) -> Result<(), String> {
         if thread_time() >= self.until.get() {
             self.is_late.set(true);
+        }
+        self.check_late()
+    }
+
+    /// As `check`, in functions of Lua that work on much data: so does the rest of the script, probably.
+    pub(super) fn check_much(self: &Rc<Self>, lua: &Lua) -> Result<(), String> {
+        if !self.has_much.replace(true) && self.interval.get() > MUCH_INSTRUCTIONS {
+            self.hook(lua, MUCH_INSTRUCTIONS).map_err(|error| error.to_string())?;
+        }
+        self.check()
+    }
+
+    /// As `check`, before each call of the gateway, with some more time: a call may be the last one of a script. The
+    /// processor time is read only if some time has passed.
+    pub(super) fn check_call(&self) -> Result<(), String> {
+        let now = machine_time();
+        if now.saturating_sub(self.looked.get()) >= LOOK {
+            let grace = self.run.get() * CALL_GRACE;
+            self.looked.set(now);
+            if thread_time() >= self.until.get().saturating_add(grace) {
+                self.is_late.set(true);
+            }
         }
         self.check_late()
     }
@@ -103,6 +214,7 @@ impl Budget {
     /// Ends a run; whether it has used its time up.
     pub(super) fn end(&self) -> bool {
         self.until.set(Duration::MAX);
+        self.is_late.set(false);
         self.is_spent.get()
     }
 

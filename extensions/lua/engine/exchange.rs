@@ -1,12 +1,12 @@
 //! The state of scripts in one exchange, over its phases.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use mlua::Table;
-use sigma_http::{HeaderId, Headers};
+use sigma_http::{HeaderId, Headers, Method};
 use sigma_plugin::system::Host;
 use sigma_plugin::{Consumers, Context, Env, Local, Node, Plugin, Slot};
 
@@ -19,6 +19,9 @@ struct Scripts(#[expect(dead_code, reason = "a type with a size has an address o
 impl Plugin for Scripts {}
 
 static SCRIPTS: Scripts = Scripts(0);
+
+/// Less output waits for more, unless a script flushes it: `postpone_output` of nginx.
+const POSTPONED_BYTES: usize = 1460;
 
 /// The state of one exchange for its scripts.
 pub(crate) struct Exchange {
@@ -40,10 +43,16 @@ pub(crate) struct Exchange {
     pub(crate) texts: Cell<usize>,
     /// The body that scripts have written; None if they have written nothing.
     pub(crate) output: RefCell<Option<Vec<u8>>>,
+    /// The client gets the output so far with the next wait: `ngx.flush`.
+    pub(crate) is_flush_due: Cell<bool>,
     /// `ngx.eof` was called: no output follows.
     pub(crate) is_output_complete: Cell<bool>,
     /// The status of `ngx.exit` in a header filter.
     pub(crate) exit_in_filter: Cell<Option<i64>>,
+    /// The names of response fields that scripts set in header filters: they stay in the response of `ngx.exit`.
+    pub(crate) set_in_filter: RefCell<BTreeSet<Vec<u8>>>,
+    /// A script has removed the length of the response: it may change the body.
+    pub(crate) drops_length: Cell<bool>,
     /// The request body was read.
     pub(crate) is_body_read: Cell<bool>,
     /// `ngx.arg` in a body filter.
@@ -76,13 +85,17 @@ impl Exchange {
             variables: RefCell::default(),
             texts: Cell::default(),
             output: RefCell::default(),
+            is_flush_due: Cell::new(false),
             is_output_complete: Cell::new(false),
             exit_in_filter: Cell::new(None),
+            set_in_filter: RefCell::default(),
+            drops_length: Cell::new(false),
             is_body_read: Cell::new(false),
             piece: RefCell::default(),
             lifetime: Rc::default(),
         });
         exchange.ngx_ctx.borrow().raw_set("api_ctx", &exchange.api_ctx)?;
+        engine.memory.add(&exchange);
         ctx.keep(slot, Rc::clone(&exchange));
         Ok(exchange)
     }
@@ -95,6 +108,38 @@ impl Exchange {
                 headers.append_parts(name, &[value]);
             }
         }
+    }
+
+    /// Empties `ctx`, but for its variables, which lose their values.
+    pub(super) fn empty_api_ctx(&self) -> mlua::Result<()> {
+        let variables: Table = self.api_ctx.raw_get("var")?;
+        for values in ["_cache", "_removed"] {
+            variables.raw_get::<Table>(values)?.clear()?;
+        }
+        self.api_ctx.clear()?;
+        self.api_ctx.raw_set("var", variables)
+    }
+
+    /// Whether the client can get the output while the script goes on.
+    pub(crate) fn may_stream(&self, ctx: &Context) -> bool {
+        let has_body = !matches!(self.status.get(), Some(204 | 304));
+        has_body && ctx.request.client_method() != Method::Head
+    }
+
+    /// Whether the client gets the head and the output so far, although the script goes on.
+    pub(crate) fn is_output_due(&self) -> bool {
+        let Some(bytes) = self.output.borrow().as_ref().map(Vec::len) else { return false };
+        self.is_flush_due.get() || bytes >= POSTPONED_BYTES
+    }
+
+    /// Takes the output that the client gets now; None if it waits for more.
+    pub(crate) fn take_due(&self, is_last: bool) -> Option<Vec<u8>> {
+        if !is_last && !self.is_output_due() {
+            return None;
+        }
+        self.is_flush_due.set(false);
+        let mut output = self.output.borrow_mut();
+        output.as_mut().map(std::mem::take).filter(|bytes| !bytes.is_empty())
     }
 
     /// Whether scripts have begun the response: its head cannot change then.

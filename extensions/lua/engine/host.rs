@@ -1,6 +1,7 @@
 //! The gateway as the functions of a Lua state see it: the exchange that runs now, and how functions are registered.
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
@@ -70,6 +71,8 @@ pub(crate) type Ready = Box<dyn FnOnce(&Lua) -> Results>;
 pub(crate) enum Wish {
     /// Work outside the state.
     Work(Work),
+    /// Room: the client has taken the output so far; the function returns 1.
+    Drain,
     /// The whole request body, up to so many bytes; the function returns nothing.
     Body { limit: usize },
     /// The end of the script: the exchange gets this status. 0 ends the phase alone.
@@ -131,6 +134,11 @@ pub(crate) struct Host {
     /// Functions of the prelude; they wrap functions of the gateway.
     checked: RefCell<Option<Function>>,
     waiting: RefCell<Option<Function>>,
+    writing: RefCell<Option<Function>>,
+    /// Functions that drop values of scripts that the gateway's own modules keep.
+    forgetting: RefCell<Vec<Function>>,
+    /// Functions that raise an error which names the reason.
+    refusals: RefCell<BTreeMap<String, &'static str>>,
     budget: Rc<Budget>,
 }
 
@@ -148,6 +156,9 @@ impl Host {
             nested: Cell::new(0),
             checked: RefCell::new(None),
             waiting: RefCell::new(None),
+            writing: RefCell::new(None),
+            forgetting: RefCell::default(),
+            refusals: RefCell::default(),
         }
     }
 
@@ -155,6 +166,7 @@ impl Host {
     pub(super) fn set_wrappers(&self, gateway: &Table) -> mlua::Result<()> {
         *self.checked.borrow_mut() = Some(gateway.get("checked")?);
         *self.waiting.borrow_mut() = Some(gateway.get("waiting")?);
+        *self.writing.borrow_mut() = Some(gateway.get("writing")?);
         Ok(())
     }
 
@@ -166,12 +178,56 @@ impl Host {
         self.budget.check()
     }
 
+    /// As [`Host::check_time`], in functions of Lua that work on much data.
+    ///
+    /// # Errors
+    /// As [`Host::check_time`].
+    pub(crate) fn check_much(&self, lua: &Lua) -> Result<(), String> {
+        self.budget.check_much(lua)
+    }
+
     /// As [`Host::check_time`], without a look at the clock: for functions that are called often.
     ///
     /// # Errors
     /// Returns the text of a Lua error if a check has failed before.
     pub(crate) fn check_late(&self) -> Result<(), String> {
         self.budget.check_late()
+    }
+
+    /// Registers a function that drops values of scripts, for a state without memory.
+    pub(crate) fn on_forget(&self, forget: Function) {
+        self.forgetting.borrow_mut().push(forget);
+    }
+
+    /// Registers a function that raises an error: its path and the reason.
+    pub(crate) fn refuse(
+        self: &Rc<Self>,
+        lua: &Lua,
+        table: &Table,
+        path: String,
+        reason: &'static str,
+    ) -> mlua::Result<()> {
+        self.note_refusal(&path, reason);
+        let message = format!("{path}: {reason}");
+        let raw = self.raw(lua, "refused", move |_, _| Err(message.clone()))?;
+        let checked = self.checked.borrow().clone();
+        let checked = checked.ok_or_else(|| mlua::Error::runtime("the prelude has not run"))?;
+        let name = path.rsplit('.').next().unwrap_or_default();
+        table.raw_set(name, checked.call::<Function>(raw)?)
+    }
+
+    /// Lists a function that raises an error.
+    pub(crate) fn note_refusal(&self, path: &str, reason: &'static str) {
+        self.refusals.borrow_mut().insert(path.to_owned(), reason);
+    }
+
+    /// The functions that raise an error, with the reasons.
+    pub(crate) fn refusals(&self) -> BTreeMap<String, &'static str> {
+        self.refusals.borrow().clone()
+    }
+
+    pub(super) fn forgetting(&self) -> Vec<Function> {
+        self.forgetting.borrow().clone()
     }
 
     /// Sets the state that the functions belong to.
@@ -350,6 +406,28 @@ impl Host {
         name: &'static str,
         run: impl Fn(&Host, Arguments<'_>) -> Result<Wait, String> + 'static,
     ) -> mlua::Result<()> {
+        self.wrapped_waiting(lua, table, name, &self.waiting, run)
+    }
+
+    /// Registers a function that writes: where a script cannot wait, it goes on at once, and returns 1.
+    pub(crate) fn writing_function(
+        self: &Rc<Self>,
+        lua: &Lua,
+        table: &Table,
+        name: &'static str,
+        run: impl Fn(&Host, Arguments<'_>) -> Result<Wait, String> + 'static,
+    ) -> mlua::Result<()> {
+        self.wrapped_waiting(lua, table, name, &self.writing, run)
+    }
+
+    fn wrapped_waiting(
+        self: &Rc<Self>,
+        lua: &Lua,
+        table: &Table,
+        name: &'static str,
+        wrapper: &RefCell<Option<Function>>,
+        run: impl Fn(&Host, Arguments<'_>) -> Result<Wait, String> + 'static,
+    ) -> mlua::Result<()> {
         let raw = self.raw(lua, name, move |host, arguments| match run(host, arguments)? {
             Wait::Ready(mut results) => {
                 results.push_front(Value::Boolean(false));
@@ -364,9 +442,9 @@ impl Host {
                 Ok(MultiValue::from_iter([Value::Boolean(true)]))
             }
         })?;
-        let waiting = self.waiting.borrow().clone();
-        let waiting = waiting.ok_or_else(|| mlua::Error::runtime("the prelude has not run"))?;
-        table.raw_set(name, waiting.call::<Function>(raw)?)
+        let wrapper = wrapper.borrow().clone();
+        let wrapper = wrapper.ok_or_else(|| mlua::Error::runtime("the prelude has not run"))?;
+        table.raw_set(name, wrapper.call::<Function>(raw)?)
     }
 
     /// Counts a call from a script, until the result is dropped.
@@ -390,7 +468,9 @@ impl Host {
     ) -> mlua::Result<Function> {
         let host = Rc::clone(self);
         lua.create_function(move |lua, values: MultiValue| {
-            let results = host.nested().and_then(|_nested| run(&host, Arguments::new(lua, name, values)));
+            // The hook of the interpreter does not count the time of calls.
+            let results = host.budget.check_call().and_then(|()| host.nested());
+            let results = results.and_then(|_nested| run(&host, Arguments::new(lua, name, values)));
             match results {
                 Ok(mut results) => {
                     results.push_front(Value::Nil);

@@ -6,16 +6,20 @@ pub(crate) mod dictionaries;
 pub(crate) mod exchange;
 pub(crate) mod host;
 pub(crate) mod lifetime;
+pub(crate) mod memory;
 pub(crate) mod modules;
 pub(crate) mod outbound;
+pub(crate) mod pace;
 pub(crate) mod place;
 pub(crate) mod run;
-mod sandbox;
+pub(crate) mod sandbox;
 pub(crate) mod settings;
+mod streamed;
 
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::rc::Rc;
+use std::time::Duration;
 
 use mlua::chunk::ChunkMode;
 use mlua::{Function, IntoLuaMulti, LightUserData, Lua, LuaOptions, MultiValue, StdLib, Table, Value};
@@ -24,6 +28,7 @@ use sigma_schema::expr::{VarName, VarValue, Variables};
 
 use budget::Budget;
 use host::Host;
+use memory::Memory;
 use place::Place;
 use sandbox::Parts;
 use settings::Settings;
@@ -56,6 +61,7 @@ pub(crate) struct Engine {
     instances: Loaded,
     /// The counters of its scripts.
     seat: EngineSeat,
+    pub(crate) memory: Memory,
     /// The newest generation of plugins in files.
     generation: RefCell<Option<Rc<dyn Generation>>>,
 }
@@ -106,6 +112,7 @@ impl Engine {
         };
         let gateway: Table = prelude.call((libraries.clone(), wish(), is_spent))?;
         host.set_wrappers(&gateway)?;
+        lua.set_named_registry_value(sandbox::SHARED, gateway.get::<Table>("shared")?)?;
         let parts = Parts {
             base: gateway.get("base")?,
             libraries,
@@ -134,6 +141,7 @@ impl Engine {
             new_ctx: functions.new_ctx,
             instances: Loaded::default(),
             seat: settings.board.enter(),
+            memory: Memory::new(settings.memory_bytes),
             generation: RefCell::new(None),
             lua,
             host,
@@ -142,6 +150,11 @@ impl Engine {
         });
         engine.host.set_engine(&engine);
         Ok(engine)
+    }
+
+    /// The counters of its scripts.
+    fn board_seat(&self) -> &EngineSeat {
+        &self.seat
     }
 
     pub(crate) fn lua(&self) -> &Lua {
@@ -233,11 +246,12 @@ impl Engine {
         })
     }
 
-    /// Ends a run, and counts it.
-    fn end_budget_at(&self, place: &Place) {
+    /// Ends a run, and counts it; returns its processor time.
+    fn end_budget_at(&self, place: &Place) -> Duration {
         let used = self.budget.used();
         place.counts.ran(used, self.end_budget());
         self.seat.set_memory(self.lua.used_memory());
+        used
     }
 
     /// Ends a run; whether it had no time left. The prelude resets its count then.

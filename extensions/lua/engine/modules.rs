@@ -1,7 +1,7 @@
 //! The modules that scripts require, by name.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use mlua::{Function, Lua, Table, Value};
@@ -68,6 +68,12 @@ impl Modules {
 
 /// The modules of a state, for files of plugins.
 struct Known(Rc<RefCell<HashMap<String, Value>>>);
+
+/// The modules of the gateway in a state, by name.
+pub(crate) fn known_modules(lua: &Lua) -> BTreeMap<String, Value> {
+    let Some(known) = lua.app_data_ref::<Known>() else { return BTreeMap::new() };
+    known.0.borrow().iter().map(|(name, module)| (name.clone(), module.clone())).collect()
+}
 
 /// A module of the gateway in a state; None if there is no such module.
 pub(crate) fn known_module(lua: &Lua, name: &str) -> Option<Value> {

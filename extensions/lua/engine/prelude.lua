@@ -32,33 +32,59 @@ function gateway.waiting(f)
   return function(...) return finish_wait(f(...)) end
 end
 
+-- As waiting, for a function that need not wait: callbacks of C functions cannot yield.
+local isyieldable = coroutine.isyieldable
+local function finish_writing(message, waits, ...)
+  if waits and not isyieldable() then return 1 end
+  return finish_wait(message, waits, ...)
+end
+
+function gateway.writing(f)
+  return function(...) return finish_writing(f(...)) end
+end
+
+-- Tables that all scripts share. Functions that write without regard to metatables refuse them.
+local shared = setmetatable({}, { __mode = "k" })
+gateway.shared = shared
+
+local function share(t)
+  shared[t] = true
+  return t
+end
+gateway.share = share
+
+function libraries.rawset(t, key, value)
+  if shared[t] then error("attempt to change a table that all scripts share", 2) end
+  return rawset(t, key, value)
+end
+
 -- A table that scripts can read and not change.
 local function readonly(real, name)
-  return setmetatable({}, {
+  return share(setmetatable({}, {
     __index = real,
     __newindex = function(_, key) error("attempt to change `" .. name .. "." .. tostring(key) .. "`, which all scripts share", 2) end,
     __metatable = false,
-  })
+  }))
 end
 gateway.readonly = readonly
 
 -- A table of functions: `get(key)` and `set(key, value)`, each with an error first.
 function gateway.proxy(get, set)
-  return setmetatable({}, {
+  return share(setmetatable({}, {
     __index = function(_, key) return finish(get(key)) end,
     __newindex = function(_, key, value) return finish(set(key, value)) end,
     __metatable = false,
-  })
+  }))
 end
 
 -- A table with constants and functions, besides members that are computed.
 function gateway.object(real, get, set)
   setmetatable(real, { __index = function(_, key) return finish(get(key)) end })
-  return setmetatable({}, {
+  return share(setmetatable({}, {
     __index = real,
     __newindex = function(_, key, value) return finish(set(key, value)) end,
     __metatable = false,
-  })
+  }))
 end
 
 -- C functions that call functions of scripts, and coroutines, take room on the stack of the thread, which has no other
@@ -115,9 +141,9 @@ function libraries.xpcall(f, handler, ...)
   end, ...)
 end
 
-local function pass(co, ok, first, ...)
-  if ok and first == WISH then return pass(co, co_resume(co, co_yield(WISH))) end
-  return ok, first, ...
+local function pass(co, ok, ...)
+  if ok and (...) == WISH then return pass(co, co_resume(co, co_yield(WISH))) end
+  return ok, ...
 end
 
 local function unwrap(ok, ...)
@@ -125,14 +151,22 @@ local function unwrap(ok, ...)
   return ...
 end
 
-coroutines.create, coroutines.running, coroutines.status = co_create, co_running, co_status
-coroutines.yield = co_yield
+coroutines.running, coroutines.status, coroutines.yield = co_running, co_status, co_yield
+
+-- The words of OpenResty.
+local NO_FUNCTION = "bad argument #1 to '?' (Lua function expected)"
+
+function coroutines.create(f)
+  if type(f) ~= "function" then error(NO_FUNCTION, 2) end
+  return co_create(f)
+end
 
 function coroutines.resume(co, ...)
   return pass(co, co_resume(co, ...))
 end
 
 function coroutines.wrap(f)
+  if type(f) ~= "function" then error(NO_FUNCTION, 2) end
   local co = co_create(f)
   return function(...) return unwrap(pass(co, co_resume(co, ...))) end
 end

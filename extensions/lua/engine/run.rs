@@ -2,7 +2,8 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{self, Poll};
+use std::time::Duration;
 
 use mlua::{Function, MultiValue, Thread, Value};
 use sigma_plugin::step::{BodyRead, Resume};
@@ -12,6 +13,8 @@ use super::arguments::failed;
 use super::exchange::Exchange;
 use super::host::{Ready, Stage, Wish, Work};
 use super::lifetime::Alone;
+use super::memory::Ticket;
+use super::pace::Pace;
 use super::place::Place;
 use super::{Engine, message_of, wish};
 
@@ -30,7 +33,7 @@ pub(crate) enum Outcome {
 pub(crate) type Finish = Box<dyn FnOnce(Outcome, &Rc<Engine>, &Exchange, &mut Context, &Env<'_>) -> Step>;
 
 /// Why a run stopped.
-enum Progress {
+pub(super) enum Progress {
     Ended(Outcome),
     /// It needs the request body.
     NeedsBody {
@@ -51,6 +54,8 @@ enum State {
     Body {
         limit: usize,
     },
+    /// It waits until the client has taken the output so far.
+    Draining,
     /// It waits for the end of one of these.
     Joining(Vec<Thread>),
     /// It ended with true and results, or with false and an error.
@@ -82,7 +87,14 @@ pub(crate) struct Run {
     tasks: Vec<Task>,
     /// Where the log says that it ran.
     place: Rc<Place>,
+    ticket: Ticket,
+    /// The processor time so far.
+    used: Duration,
 }
+
+/// The most processor time of a script with all its waits, as a multiple of its time between two waits. A timer may run
+/// for as long as its worker; its turns are spaced instead.
+const MOST_RUNS: u32 = 50;
 
 impl Run {
     /// Prepares a run of a function.
@@ -98,7 +110,7 @@ impl Run {
         arguments: MultiValue,
     ) -> Result<Run, String> {
         let scope = Scope::Exchange(Rc::clone(exchange));
-        let run = Run { engine: Rc::clone(engine), scope, stage, tasks: Vec::new(), place: Rc::clone(place) };
+        let run = Run::of(engine, place, scope, stage);
         run.beginning(function, arguments).map_err(|error| message_of(&error))
     }
 
@@ -115,11 +127,22 @@ impl Run {
         let made = || {
             let ngx_ctx = RefCell::new(engine.lua.create_table()?);
             let scope = Scope::Alone(Rc::new(Alone { lifetime: Rc::default(), ngx_ctx }));
-            let (engine, place) = (Rc::clone(engine), Rc::clone(place));
-            Run { engine, scope, stage: Stage::Timer, tasks: Vec::new(), place }
-                .beginning(function, arguments)
+            Run::of(engine, place, scope, Stage::Timer).beginning(function, arguments)
         };
         made().map_err(|error| message_of(&error))
+    }
+
+    fn of(engine: &Rc<Engine>, place: &Rc<Place>, scope: Scope, stage: Stage) -> Run {
+        let ticket = engine.memory.ticket();
+        Run {
+            engine: Rc::clone(engine),
+            scope,
+            stage,
+            tasks: Vec::new(),
+            place: Rc::clone(place),
+            ticket,
+            used: Duration::ZERO,
+        }
     }
 
     fn beginning(mut self, function: Function, arguments: MultiValue) -> mlua::Result<Run> {
@@ -140,15 +163,19 @@ impl Run {
         Ok(thread)
     }
 
-    /// Runs a timer to its end.
-    pub(crate) async fn finish(mut self) -> Outcome {
+    /// Runs a timer to its end. Its turns wait for the pace of all timers.
+    pub(crate) async fn finish(mut self, pace: &Pace) -> Outcome {
         loop {
-            match self.advanced_alone() {
+            let before = self.used;
+            let progress = self.advanced_alone();
+            pace.used(self.used.saturating_sub(before));
+            match progress {
                 Progress::Ended(outcome) => return outcome,
                 // A timer has no request body.
                 Progress::NeedsBody { .. } => return Outcome::Failed,
                 Progress::Waits => self.woken().await,
             }
+            pace.turn().await;
         }
     }
 
@@ -186,28 +213,64 @@ impl Run {
                     }
                 }),
             },
-            Progress::Waits => Step::Wait(Box::pin(async move {
-                self.woken().await;
-                Box::new(move |ctx: &mut Context, env: &Env<'_>| self.step(ctx, env, then)) as Resume
-            })),
+            Progress::Waits => match self.streaming(ctx) {
+                Some(exchange) => super::streamed::step(self, exchange, then, env),
+                None => Step::Wait(Box::pin(async move {
+                    self.woken().await;
+                    Box::new(move |ctx: &mut Context, env: &Env<'_>| self.step(ctx, env, then)) as Resume
+                })),
+            },
         }
     }
 
     /// Waits until the work of at least one coroutine is done.
     async fn woken(&mut self) {
-        std::future::poll_fn(|cx| {
-            let mut is_woken = false;
-            for task in &mut self.tasks {
-                if let State::Working(work) = &mut task.state
-                    && let Poll::Ready(ready) = work.as_mut().poll(cx)
-                {
-                    task.state = State::Woken(ready);
-                    is_woken = true;
-                }
+        std::future::poll_fn(|cx| self.poll_woken(cx)).await;
+    }
+
+    /// Ready when the work of at least one coroutine is done.
+    pub(super) fn poll_woken(&mut self, cx: &mut task::Context<'_>) -> Poll<()> {
+        let mut is_woken = false;
+        for task in &mut self.tasks {
+            if let State::Working(work) = &mut task.state
+                && let Poll::Ready(ready) = work.as_mut().poll(cx)
+            {
+                task.state = State::Woken(ready);
+                is_woken = true;
             }
-            if is_woken { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
+        }
+        if is_woken { Poll::Ready(()) } else { self.ticket.poll(cx) }
+    }
+
+    /// The exchange, if the client gets the output so far while the script goes on.
+    fn streaming(&self, ctx: &Context) -> Option<Rc<Exchange>> {
+        let Scope::Exchange(exchange) = &self.scope else { return None };
+        let is_due = exchange.may_stream(ctx) && exchange.is_output_due();
+        is_due.then(|| Rc::clone(exchange))
+    }
+
+    /// Lets coroutines go on that wait until the client has taken their output; whether any coroutine goes on.
+    pub(super) fn goes_on(&mut self) -> bool {
+        for task in &mut self.tasks {
+            if matches!(task.state, State::Draining) {
+                task.state = State::Runnable(drained());
+            }
+        }
+        self.runnable().is_some()
+    }
+
+    /// Ends the wait for a request body that cannot be read any more.
+    pub(super) fn lacks_body(&mut self) {
+        for task in &mut self.tasks {
+            if matches!(task.state, State::Body { .. }) {
+                let lacking = "the request body cannot be read after the response has begun".to_owned();
+                task.state = State::Runnable(results(&self.engine, Err(lacking)));
+            }
+        }
+    }
+
+    pub(super) fn engine(&self) -> &Rc<Engine> {
+        &self.engine
     }
 
     fn has_body(&mut self) {
@@ -219,7 +282,7 @@ impl Run {
     }
 
     /// Runs coroutines until none can go on.
-    fn advanced(&mut self, ctx: &mut Context, env: &Env<'_>) -> Progress {
+    pub(super) fn advanced(&mut self, ctx: &mut Context, env: &Env<'_>) -> Progress {
         let Scope::Exchange(exchange) = &self.scope else { return Progress::Ended(Outcome::Failed) };
         let engine = Rc::clone(&self.engine);
         engine.host.enter(self.stage, ctx, env, Rc::clone(exchange), &self.place);
@@ -243,11 +306,24 @@ impl Run {
             Ok(()) => self.progress(),
             Err(error) => self.failed(&message_of(&error)),
         };
-        engine.end_budget_at(&self.place);
-        progress
+        self.used += engine.end_budget_at(&self.place);
+        let most = self.place.run_time * MOST_RUNS;
+        match progress {
+            Progress::Waits | Progress::NeedsBody { .. }
+                if self.used > most && self.stage != Stage::Timer =>
+            {
+                self.failed(&format!("the script ran longer than {} ms with all its waits", most.as_millis()))
+            }
+            progress => progress,
+        }
     }
 
     fn progress(&mut self) -> Progress {
+        if self.ticket.is_evicted() {
+            return self.failed(
+                "the script was ended while it waited: the scripts of this worker have no memory left",
+            );
+        }
         // Ends that were taken are no longer needed; the main coroutine keeps its place.
         let main = self.tasks.first().map(|main| main.thread.clone());
         self.tasks.retain(|task| !matches!(task.state, State::Gone) || Some(&task.thread) == main.as_ref());
@@ -264,7 +340,7 @@ impl Run {
         if let Some(limit) = limits.max() {
             return Progress::NeedsBody { limit };
         }
-        if self.tasks.iter().any(|task| matches!(task.state, State::Working(_))) {
+        if self.tasks.iter().any(|task| matches!(task.state, State::Working(_) | State::Draining)) {
             return Progress::Waits;
         }
         match self.tasks.first_mut().map(|main| std::mem::replace(&mut main.state, State::Gone)) {
@@ -333,6 +409,10 @@ impl Run {
         self.tasks[index].state = match wish {
             Wish::Exit(status) => return Some(Outcome::Exited(status)),
             Wish::Work(work) => State::Working(work),
+            Wish::Drain => match self.engine.host.with(|seat| Ok(seat.exchange.may_stream(&seat.ctx))) {
+                Ok(true) => State::Draining,
+                _ => State::Runnable(drained()),
+            },
             Wish::Body { limit } => State::Body { limit },
             Wish::Join(threads) => match self.foreign_thread(index, &threads) {
                 None => State::Joining(threads),
@@ -425,7 +505,15 @@ impl Run {
         self.place.counts.failed();
         // The first line names the place; the stack follows it.
         let (first, stack) = message.split_once('\n').unwrap_or((message, ""));
-        tracing::error!("{}: a Lua function failed: runtime error: {first}", self.place);
+        // Errors of the binding say so themselves.
+        let first = first.strip_prefix("runtime error: ").unwrap_or(first);
+        let limit = match first.contains("not enough memory") {
+            true => {
+                format!(": the scripts of a worker may use {} MiB", self.engine.settings.memory_bytes >> 20)
+            }
+            false => String::new(),
+        };
+        tracing::error!("{}: a Lua function failed: runtime error: {first}{limit}", self.place);
         if !stack.is_empty() {
             tracing::info!("{}: {stack}", self.place);
         }
@@ -450,6 +538,11 @@ fn results(engine: &Engine, results: Result<MultiValue, String>) -> MultiValue {
 fn failure(engine: &Engine, message: &str) -> MultiValue {
     let text = engine.lua.create_string(message).map_or(Value::Nil, Value::String);
     MultiValue::from_iter([Value::Boolean(false), text])
+}
+
+/// The result of functions that write.
+fn drained() -> MultiValue {
+    MultiValue::from_iter([Value::Nil, Value::Integer(1)])
 }
 
 /// No error and no results.

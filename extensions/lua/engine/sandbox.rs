@@ -25,6 +25,23 @@ pub(crate) struct Parts {
     pub(crate) readonly: mlua::Function,
 }
 
+/// The name of the set of tables that all scripts share, in the registry.
+pub(super) const SHARED: &str = "sigma.shared";
+
+/// Fails for a table that all scripts share: functions of the gateway write without regard to metatables.
+///
+/// # Errors
+/// Returns the text of a Lua error.
+pub(crate) fn check_own(lua: &Lua, table: &Table) -> Result<(), String> {
+    let shared = lua.named_registry_value::<Table>(SHARED);
+    let known =
+        shared.and_then(|shared| shared.raw_get::<Value>(table)).map_err(|error| error.to_string())?;
+    match known {
+        Value::Nil => Ok(()),
+        _ => Err("attempt to change a table that all scripts share".to_owned()),
+    }
+}
+
 /// Functions of the basic library that are passed on as they are.
 const BASIC: &[&str] = &[
     "_VERSION",
@@ -162,9 +179,9 @@ pub(super) fn register(lua: &Lua, host: &Rc<Host>, parts: &Parts) -> mlua::Resul
             Some((library, member)) => (libraries.raw_get::<Table>(library)?, member),
             None => (base.clone(), *path),
         };
-        host.function(lua, &table, name, |_, _| {
-            Err("scripts of a configuration may not reach the machine".to_owned())
-        })?;
+        const REASON: &str = "scripts of a configuration may not reach the machine";
+        host.note_refusal(path, REASON);
+        host.function(lua, &table, name, |_, _| Err(REASON.to_owned()))?;
     }
     Ok(())
 }

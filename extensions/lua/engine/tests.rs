@@ -1,8 +1,9 @@
 //! The sandbox, budgets and coroutines.
 
+use serde_json::json;
 use sigma_plugin::Phase;
 
-use crate::snippets::{check, function, output_of, refusal_of};
+use crate::snippets::{OnWorker, check, function, output_of, refusal_of};
 use crate::testing::Case;
 
 #[test]
@@ -55,6 +56,8 @@ fn endless_scripts_end() {
         "while true do coroutine.yield() end",
         "setmetatable({}, {__index = function() while true do end end})[1] = nil local x = setmetatable({}, {__index = function() while true do end end}).y",
         "xpcall(function() while true do end end, function() while true do end end)",
+        "require('apisix.core').string.match(('a'):rep(60), ('a?'):rep(60) .. ('a'):rep(60))",
+        "require('apisix.core').utils.get_last_index(('a'):rep(60), ('a?'):rep(60) .. ('a'):rep(60))",
     ] {
         assert_eq!(output_of(body), "500", "{body}");
     }
@@ -126,6 +129,16 @@ fn coroutines_and_environments() {
             "minetable\n",
         ),
         ("ngx.say(coroutine.yield() == nil)", "true\n"),
+        // No results are no nil.
+        (
+            "local co = coroutine.create(function() coroutine.yield() end) \
+          ngx.say(select('#', coroutine.resume(co)), select('#', coroutine.wrap(function() end)()))",
+            "10\n",
+        ),
+        (
+            "ngx.say(select(2, pcall(coroutine.create, 1)), select(2, pcall(coroutine.wrap, 'x')))",
+            "bad argument #1 to '?' (Lua function expected)bad argument #1 to '?' (Lua function expected)\n",
+        ),
         ("local ok, e = pcall(error, {1}) ngx.say(ok, type(e))", "falsetable\n"),
     ]);
 }
@@ -209,7 +222,7 @@ fn functions_of_the_gateway_cannot_be_changed() {
             "false\n",
         ),
         (
-            "rawset(getfenv(require('resty.http').new), 'ngx', 7) ngx.say(type(require('resty.http').new()))",
+            "pcall(rawset, getfenv(require('resty.http').new), 'ngx', 7) ngx.say(type(require('resty.http').new()))",
             "table\n",
         ),
         (
@@ -217,8 +230,80 @@ fn functions_of_the_gateway_cannot_be_changed() {
             "false'setfenv' cannot change environment of given object\n",
         ),
         (
-            "for level = 1, 20 do local ok, e = pcall(getfenv, level) if ok and e ~= _G then rawset(e, 'ngx', 7) end end ngx.say('on')",
+            "for level = 1, 20 do local ok, e = pcall(getfenv, level) if ok and e ~= _G then pcall(rawset, e, 'ngx', 7) end end ngx.say('on')",
             "on\n",
         ),
     ]);
+}
+
+/// Functions that write without regard to metatables refuse the tables that all scripts share.
+#[test]
+fn shared_tables_cannot_be_written_raw() {
+    let shared = "for name, t in pairs({ string = string, ngx = ngx, core = require('apisix.core'), \
+         response = require('apisix.core').response, request = require('apisix.core').request, \
+         dict = ngx.shared['plugin-limit-count'], cjson = require('cjson'), mt = require('cjson').array_mt, \
+         uuid = require('resty.jit-uuid'), http = require('resty.http') }) do";
+    for write in [
+        "t.evil = 1",
+        "rawset(t, 'evil', 1)",
+        "table.insert(t, 1)",
+        "require('apisix.core').table.insert(t, 1)",
+        "ngx.re.match('x', '(?<evil>x)', '', nil, t)",
+        "ngx.re.match('x', 'x', '', t)",
+        "require('apisix.core').schema.check({properties = {evil = {default = 1}}}, t)",
+        "require('apisix.plugin').conf_version(t)",
+    ] {
+        let body = format!(
+            "{shared} pcall(function() {write} end) \
+             if t.evil or rawget(t, 'evil') or rawget(t, 'pos') or rawget(t, '_version') or rawget(t, 0) or (name ~= 'dict' and rawget(t, 1)) \
+             then ngx.say(name) end end ngx.say('end')"
+        );
+        assert_eq!(output_of(&body), "end\n", "{write}");
+    }
+}
+
+#[test]
+fn instructions_on_much_data_do_not_overrun_the_time() {
+    let mut worker = OnWorker::new(&json!({}));
+    for body in [
+        "local s = ('x'):rep(16e6) while true do local t = s .. 'y' end",
+        "local a = ('x'):rep(8e6) local b = a .. 'y' while a < b do end",
+        "while true do local s = ('x'):rep(3e7) end",
+        "local s = ('x'):rep(5e6) while true do ngx.md5(s) end",
+        "local s = ('x'):rep(5e6) while true do pcall(ngx.encode_base64, s) end",
+    ] {
+        let began = std::time::Instant::now();
+        assert_eq!(worker.output(body), "500", "{body}");
+        // It would take minutes.
+        assert!(began.elapsed() < std::time::Duration::from_secs(30), "{body}");
+    }
+    assert_eq!(worker.output("ngx.say('fine')"), "200 fine");
+}
+
+/// A script that keeps all memory does not take it from the others.
+#[test]
+fn scripts_get_their_memory_back() {
+    let mut worker = OnWorker::new(&json!({"memory_mib": 8}));
+    let fine = function("access", "ngx.say(('x'):rep(100000):len())");
+    for body in [
+        "kept = {} while true do kept[#kept + 1] = {} end",
+        "kept = {} local i = 0 while true do i = i + 1 kept[i] = ('x'):rep(1000) .. i end",
+        "kept = {} while true do kept[#kept + 1] = function() return kept end end",
+        "kept = {} while true do local co = coroutine.wrap(function() coroutine.yield() end) co() kept[#kept + 1] = co end",
+        "local kept = {} ngx.timer.at(3600, function() return kept end) while true do kept[#kept + 1] = {} end",
+        "local core = require('apisix.core') local kept = {} core.ctx.register_var('held', function() return kept end) while true do kept[#kept + 1] = {} end",
+        "local core = require('apisix.core') local kept = {} core.lrucache.global('a', 1, function() return kept end) while true do kept[#kept + 1] = {} end",
+    ] {
+        let hostile = function("access", body);
+        for _ in 0..40 {
+            worker.run(&hostile);
+        }
+        // The first one may fail: a timer that was ended frees its memory when it is woken.
+        worker.run(&fine);
+        worker.turn();
+        assert_eq!(worker.run(&fine), "200 100000", "{body}");
+    }
+    worker.end();
+    // After failed allocations LuaJIT with assertions misses some bytes when it closes a state.
+    std::mem::forget(worker);
 }

@@ -122,7 +122,7 @@ impl Functions {
         let run = Run::new(&engine, &exchange, Stage::HeaderFilter, &compiled.place, chain, arguments)?;
         let outcome = run.at_once(ctx, env);
         if let Some(status) = exchange.exit_in_filter.take().filter(|status| *status >= 200) {
-            return Ok(ResponseStep::Replace(Box::new(reply::page(status, &exchange, ctx))));
+            return Ok(ResponseStep::Replace(Box::new(reply::page(status, &exchange))));
         }
         // An error outside the functions is logged already, such as the end of the run time.
         let Outcome::Returned(values) = outcome else { return Ok(ResponseStep::Next) };

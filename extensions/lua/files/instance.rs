@@ -120,12 +120,12 @@ fn finish() -> Finish {
             if let Some(step) = core::response::through_callbacks(values, exchange, ctx, env, engine) {
                 return step;
             }
-            match core::response::returned(engine, values, exchange, ctx) {
+            match core::response::returned(engine, values, exchange) {
                 Some(reply) => reply.into(),
-                None => reply::after(&outcome, exchange, ctx),
+                None => reply::after(&outcome, exchange),
             }
         }
-        _ => reply::after(&outcome, exchange, ctx),
+        _ => reply::after(&outcome, exchange),
     })
 }
 

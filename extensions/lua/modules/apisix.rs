@@ -7,10 +7,15 @@ use mlua::{Lua, Value};
 
 use super::consumer;
 use crate::core::config::attribute;
-use crate::engine::arguments::one;
+use crate::core::ctx::choose_upstream;
+use crate::engine::arguments::{nothing, one};
 use crate::engine::host::Host;
 use crate::engine::message_of;
 use crate::engine::modules::Modules;
+use crate::engine::sandbox::check_own;
+
+/// The error of an upstream that is not declared.
+const NO_UPSTREAM: &str = "apisix.upstream.set: scripts cannot make upstreams; declare one, and name it: `set(ctx, key, version, { id = \"ID\" })`";
 
 /// Functions that are refused, with the reason.
 const REFUSED: &[(&str, &[&str], &str)] = &[
@@ -20,11 +25,7 @@ const REFUSED: &[(&str, &[&str], &str)] = &[
         &["consumers", "consumers_conf"],
         "scripts cannot read all consumers; use `plugin` or `find_consumer`",
     ),
-    (
-        "apisix.upstream",
-        &["set", "set_by_route"],
-        "scripts cannot make upstreams; declare them, and choose with traffic-split or rules of routes",
-    ),
+    ("apisix.upstream", &["set_by_route"], "the gateway does this after the plugins"),
     ("apisix.balancer", &["pick_server"], "the gateway chooses nodes itself"),
 ];
 
@@ -56,19 +57,31 @@ pub(crate) fn register(lua: &Lua, host: &Rc<Host>, modules: &Modules) -> mlua::R
         if !known.is_nil() {
             return one(arguments.lua(), known);
         }
+        check_own(arguments.lua(), &conf)?;
         version.set(version.get() + 1);
         conf.raw_set("_version", version.get()).map_err(|error| error.to_string())?;
         one(arguments.lua(), version.get())
+    })?;
+    let upstream = lua.create_table()?;
+    host.function(lua, &upstream, "set", |host, arguments| {
+        let id = match arguments.value(4) {
+            Value::Table(conf) => conf.raw_get::<Value>("id").map_err(|error| message_of(&error))?,
+            _ => return Err(arguments.wrong(4, "table")),
+        };
+        let Some(id) = id.as_string() else { return Err(NO_UPSTREAM.to_owned()) };
+        choose_upstream(host, Some(&id.to_string_lossy()))?;
+        nothing()
     })?;
     for module in ["apisix.plugin", "apisix.consumer", "apisix.upstream", "apisix.balancer"] {
         let table = match module {
             "apisix.plugin" => plugin.clone(),
             "apisix.consumer" => consumer::module(lua, host)?,
+            "apisix.upstream" => upstream.clone(),
             _ => lua.create_table()?,
         };
         for (_, members, reason) in REFUSED.iter().filter(|(name, ..)| *name == module) {
             for member in *members {
-                host.function(lua, &table, member, move |_, _| Err(format!("{module}.{member}: {reason}")))?;
+                host.refuse(lua, &table, format!("{module}.{member}"), reason)?;
             }
         }
         modules.add(module, table)?;
@@ -93,8 +106,8 @@ mod tests {
                 "apisix.plugin.plugin_metadata: only a plugin in a file reads its own metadata, not x's; write the values into the configuration",
             ),
             (
-                "select(2, pcall(require('apisix.upstream').set, {}))",
-                "apisix.upstream.set: scripts cannot make upstreams; declare them, and choose with traffic-split or rules of routes",
+                "select(2, pcall(require('apisix.upstream').set, ctx, 'k', 1, {nodes = {}}))",
+                "apisix.upstream.set: scripts cannot make upstreams; declare one, and name it: `set(ctx, key, version, { id = \"ID\" })`",
             ),
             (
                 "select(2, pcall(require('apisix.consumer').attach_consumer, {}, {}))",

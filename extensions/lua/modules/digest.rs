@@ -12,7 +12,7 @@ use mlua::{Lua, Table, Value};
 use sha1::Digest;
 use sigma_plugin::system::{self, System};
 
-use super::jwt;
+use super::{jwt, keys};
 use crate::engine::arguments::{Arguments, Results, nothing, one};
 use crate::engine::host::Host;
 use crate::engine::modules::Modules;
@@ -33,6 +33,7 @@ pub(crate) fn register(
     register_primitives(lua, host, &native)?;
     register_ciphers(lua, host, &native)?;
     jwt::register(lua, host, &native)?;
+    keys::register(lua, host, &native)?;
     native.raw_set("readonly", &modules.readonly)?;
     let known = Rc::clone(modules);
     let add = lua.create_function(move |_, (name, module): (String, Table)| known.add(&name, module))?;
@@ -50,6 +51,7 @@ pub(crate) fn register(
     let tokens: Table = run("resty.jwt", include_str!("lua/jwt.lua"))?.call((native.clone(), json))?;
     modules.add("resty.jwt", tokens)?;
     run("resty", include_str!("lua/digests.lua"))?.call::<()>((&native, &add))?;
+    run("url", include_str!("lua/urls.lua"))?.call::<()>(&add)?;
     run("resty", include_str!("lua/others.lua"))?.call::<()>((&native, &add, gateway))?;
     register_facts(lua, host, modules)
 }

@@ -4,6 +4,7 @@ pub(crate) mod cjson;
 mod consumer;
 pub(crate) mod digest;
 mod jwt;
+mod keys;
 pub(crate) mod tables;
 pub(crate) mod text;
 

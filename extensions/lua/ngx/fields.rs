@@ -6,7 +6,7 @@ use sigma_http::{HeaderId, Headers};
 use crate::engine::arguments::{Results, several};
 
 /// The most fields of a message that scripts change.
-const MOST_FIELDS: usize = 1000;
+pub(super) const MOST_FIELDS: usize = 1000;
 
 /// The longest name of a field that scripts set, in bytes.
 const NAME_BYTES: usize = 1024;

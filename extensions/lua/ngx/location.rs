@@ -5,21 +5,24 @@ use std::rc::Rc;
 use mlua::{Lua, Table};
 
 use crate::engine::host::{Host, Stage};
+use crate::engine::modules::Modules;
 
-pub(super) fn register(lua: &Lua, host: &Rc<Host>, ngx: &Table) -> mlua::Result<()> {
+pub(super) fn register(lua: &Lua, host: &Rc<Host>, ngx: &Table, modules: &Modules) -> mlua::Result<()> {
     let location = lua.create_table()?;
     for name in ["capture", "capture_multi"] {
+        host.note_refusal(&format!("ngx.location.{name}"), REASON);
         host.function(lua, &location, name, |host, _| Err(refusal(host)))?;
     }
-    ngx.raw_set("location", location)?;
+    ngx.raw_set("location", modules.readonly(location, "ngx.location")?)?;
+    host.note_refusal("ngx.exec", REASON);
     host.function(lua, ngx, "exec", |host, _| Err(refusal(host)))
 }
 
+const REASON: &str = "this gateway has no locations of nginx: call a service by resty.http";
+
 fn refusal(host: &Host) -> String {
     match host.stage() {
-        Stage::Rewrite | Stage::Access => {
-            "this gateway has no locations of nginx: call a service by resty.http".to_owned()
-        }
+        Stage::Rewrite | Stage::Access => REASON.to_owned(),
         stage => stage.disabled(),
     }
 }

@@ -38,6 +38,8 @@ pub(crate) fn joined(arguments: &Arguments<'_>, from: usize) -> Result<Vec<u8>, 
             Value::Nil => line.extend_from_slice(b"nil"),
             Value::Boolean(value) => line.extend_from_slice(if value { b"true" } else { b"false" }),
             value if is_null(&value) => line.extend_from_slice(b"null"),
+            // Whole numbers are integers, which have no sign of zero.
+            Value::Number(0.0) => line.push(b'0'),
             Value::String(_) | Value::Integer(_) | Value::Number(_) => {
                 line.extend_from_slice(&arguments.text(place)?.as_bytes());
             }

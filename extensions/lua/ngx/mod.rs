@@ -48,7 +48,7 @@ pub(crate) fn register(
     let ngx = lua.create_table()?;
     constants::register(lua, &ngx)?;
     log::register(lua, host, &ngx, base)?;
-    location::register(lua, host, &ngx)?;
+    location::register(lua, host, &ngx, modules)?;
     output::register(lua, host, &ngx, settings)?;
     fields::register(lua)?;
     response::register(lua, host, &ngx, gateway, modules)?;
@@ -64,7 +64,7 @@ pub(crate) fn register(
     codec::register(lua, host, &ngx, modules)?;
     time::register(lua, host, &ngx)?;
     re::register(lua, host, &ngx, modules)?;
-    shared::register(lua, host, &ngx, modules, &settings.dictionaries)?;
+    shared::register(lua, host, &ngx, gateway, modules, &settings.dictionaries)?;
     sleep::register(lua, host, &ngx)?;
     modules.add("ngx.semaphore", semaphore::module(lua, host)?)?;
     let readonly: Function = gateway.get("readonly")?;

@@ -15,22 +15,41 @@ const REQUEST: &[Stage] = &[Stage::Rewrite, Stage::Access];
 /// The deepest nesting of tables that are written.
 const DEPTH: usize = 32;
 
+/// So many bytes of output wait before a script that writes more waits for the client.
+const WAITING_BYTES: usize = 256 << 10;
+
 /// The most values of the tables of one argument: a table may be in others many times.
 const MOST_VALUES: usize = 1 << 16;
 
 pub(super) fn register(lua: &Lua, host: &Rc<Host>, ngx: &Table, settings: &Settings) -> mlua::Result<()> {
     let most = settings.output_bytes;
-    host.function(lua, ngx, "print", move |host, arguments| write(host, &arguments, "", most))?;
-    host.function(lua, ngx, "say", move |host, arguments| write(host, &arguments, "\n", most))?;
-    for name in ["flush", "send_headers"] {
-        host.function(lua, ngx, name, |host, arguments| {
-            host.within(REQUEST, |seat| {
-                seat.exchange.output.borrow_mut().get_or_insert_default();
-                Ok(())
-            })?;
-            one(arguments.lua(), 1)
+    host.writing_function(lua, ngx, "print", move |host, arguments| write(host, &arguments, "", most))?;
+    host.writing_function(lua, ngx, "say", move |host, arguments| write(host, &arguments, "\n", most))?;
+    host.function(lua, ngx, "send_headers", |host, arguments| {
+        host.within(REQUEST, |seat| {
+            seat.exchange.output.borrow_mut().get_or_insert_default();
+            Ok(())
         })?;
-    }
+        one(arguments.lua(), 1)
+    })?;
+    host.writing_function(lua, ngx, "flush", |host, arguments| {
+        let problem = host.within(REQUEST, |seat| {
+            let exchange = &seat.exchange;
+            if !exchange.may_stream(&seat.ctx) {
+                return Ok(Some("header only"));
+            }
+            if exchange.is_output_complete.get() {
+                return Ok(Some("seen eof"));
+            }
+            exchange.is_flush_due.set(exchange.is_head_sent());
+            Ok((!exchange.is_head_sent()).then_some("nothing to flush"))
+        })?;
+        match problem {
+            Some(problem) => failed(arguments.lua(), problem).map(Wait::Ready),
+            None if arguments.is_true(1) => Ok(Wait::For(Wish::Drain)),
+            None => one(arguments.lua(), 1).map(Wait::Ready),
+        }
+    })?;
     host.function(lua, ngx, "eof", |host, arguments| {
         let was_complete = host.within(REQUEST, |seat| {
             seat.exchange.output.borrow_mut().get_or_insert_default();
@@ -40,7 +59,9 @@ pub(super) fn register(lua: &Lua, host: &Rc<Host>, ngx: &Table, settings: &Setti
     })?;
     host.waiting_function(lua, ngx, "exit", |host, arguments| {
         let (Value::Integer(_) | Value::Number(_)) = arguments.value(1) else {
-            return Err(arguments.wrong(1, "number"));
+            // The words of OpenResty.
+            let got = type_name(&arguments.value(1));
+            return Err(format!("bad argument #2 to 'ngx_lua_ffi_exit' (cannot convert '{got}' to 'int')"));
         };
         exit(host, arguments.integer(1)?)
     })
@@ -62,7 +83,7 @@ pub(crate) fn exit(host: &Host, status: i64) -> Result<Wait, String> {
 }
 
 /// Appends texts to the response body.
-fn write(host: &Host, arguments: &Arguments<'_>, end: &str, most: usize) -> Results {
+fn write(host: &Host, arguments: &Arguments<'_>, end: &str, most: usize) -> Result<Wait, String> {
     let mut bytes = Vec::new();
     for place in 1..=arguments.count() {
         check_size(bytes.len(), most)?;
@@ -88,9 +109,9 @@ fn write(host: &Host, arguments: &Arguments<'_>, end: &str, most: usize) -> Resu
         }
     }
     bytes.extend_from_slice(end.as_bytes());
-    let is_written = host.within(REQUEST, |seat| {
+    let waiting = host.within(REQUEST, |seat| {
         if seat.exchange.is_output_complete.get() {
-            return Ok(false);
+            return Ok(None);
         }
         let mut output = seat.exchange.output.borrow_mut();
         let output = output.get_or_insert_default();
@@ -98,9 +119,14 @@ fn write(host: &Host, arguments: &Arguments<'_>, end: &str, most: usize) -> Resu
             return Err(format!("a script may write {most} bytes at most"));
         }
         output.extend_from_slice(&bytes);
-        Ok(true)
+        Ok(Some(output.len()))
     })?;
-    if is_written { one(arguments.lua(), 1) } else { failed(arguments.lua(), "seen eof") }
+    match waiting {
+        None => failed(arguments.lua(), "seen eof").map(Wait::Ready),
+        // The client takes them before the script makes more.
+        Some(bytes) if bytes >= WAITING_BYTES.min(most / 2) => Ok(Wait::For(Wish::Drain)),
+        Some(_) => one(arguments.lua(), 1).map(Wait::Ready),
+    }
 }
 
 /// Appends the texts of an array and of the arrays within it.
@@ -164,6 +190,7 @@ pub(super) fn status(host: &Host, lua: &Lua) -> Results {
     let stage = host.stage();
     let status = host.with(|seat| {
         let set = seat.exchange.status.get();
+        let set = set.or_else(|| seat.exchange.is_head_sent().then_some(200));
         Ok(match stage {
             Stage::HeaderFilter | Stage::BodyFilter => seat.ctx.response.status,
             Stage::Log => seat.ctx.record.status,

@@ -44,7 +44,7 @@ pub(super) fn register(lua: &Lua, host: &Rc<Host>, req: &Table) -> mlua::Result<
     host.function(lua, req, "set_header", |host, arguments| set_header(host, &arguments, true))?;
     host.function(lua, req, "add_header", |host, arguments| set_header(host, &arguments, false))?;
     host.function(lua, req, "clear_header", |host, arguments| {
-        let name = field_name(&arguments)?;
+        let name = text_of(arguments.lua(), &arguments.value(1))?;
         host.with(|seat| store(&mut seat.ctx, &name, &[], true))?;
         nothing()
     })?;

@@ -6,7 +6,8 @@ use mlua::{Function, Lua, Table, Value};
 use sigma_http::{HeaderId, Headers};
 
 use super::fields::{
-    add, check_room, count_of, is_framing, name_of, table_of, text_of, truncated, value_of, values_of,
+    MOST_FIELDS, add, check_room, count_of, is_framing, name_of, table_of, text_of, truncated, value_of,
+    values_of,
 };
 use super::request::unsafe_byte;
 use crate::engine::arguments::{Arguments, Results, nothing, one};
@@ -92,11 +93,26 @@ fn change(host: &Host, arguments: &Arguments<'_>, replaces: bool) -> Results {
         super::log::write(4, b"attempt to set ngx.header.HEADER after sending out response headers");
         return nothing();
     }
+    if stage == Stage::HeaderFilter && HeaderId::of(&name) == HeaderId::ContentLength {
+        host.with(|seat| {
+            seat.exchange.drops_length.set(values.is_empty());
+            Ok(())
+        })?;
+    }
     // The gateway frames the response itself.
     if name.is_empty() || is_framing(&name) {
         return nothing();
     }
     with_fields(host, |headers| store(headers, &name, values, replaces))?;
+    if stage == Stage::HeaderFilter {
+        host.with(|seat| {
+            let mut names = seat.exchange.set_in_filter.borrow_mut();
+            if names.len() < MOST_FIELDS {
+                names.insert(name.to_ascii_lowercase());
+            }
+            Ok(())
+        })?;
+    }
     nothing()
 }
 

@@ -7,7 +7,7 @@ use mlua::{AnyUserData, Lua, Table, Value};
 use tokio::sync::Semaphore;
 
 use super::sleep::duration_of;
-use crate::engine::arguments::{Arguments, failed, one};
+use crate::engine::arguments::{Arguments, failed, one, several};
 use crate::engine::host::{Host, Wait};
 
 /// The most resources of a semaphore.
@@ -72,7 +72,11 @@ pub(super) fn module(lua: &Lua, host: &Rc<Host>) -> mlua::Result<Table> {
                 _ => false,
             }
         };
-        Ok(Wait::until(acquired, |lua, has| if has { one(lua, true) } else { failed(lua, "timeout") }))
+        // As in OpenResty: nil without a wait, false after one.
+        Ok(Wait::until(
+            acquired,
+            |lua, has| if has { one(lua, true) } else { several(lua, (false, "timeout")) },
+        ))
     })?;
     let module = lua.create_table()?;
     host.function(lua, &module, "new", move |_, arguments| {
@@ -117,7 +121,7 @@ mod tests {
                  s:post(2) ngx.thread.wait(t) ngx.say(s:count())",
                 "-1\ntrue\nfirst\n1\n",
             ),
-            ("ngx.say(s:wait(0.001)) ngx.say(s:wait(0)) ngx.say(s:count())", "niltimeout\nniltimeout\n0\n"),
+            ("ngx.say(s:wait(0.001)) ngx.say(s:wait(0)) ngx.say(s:count())", "falsetimeout\nniltimeout\n0\n"),
             (
                 "local t = ngx.thread.spawn(function() s:wait(5) end) ngx.thread.kill(t) s:post() ngx.say(s:wait(1), s:count())",
                 "true0\n",

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use mlua::{LightUserData, Lua, Table, Value};
+use mlua::{Function, LightUserData, Lua, Table, Value};
 
 use super::codec::any_text;
 use super::time::now;
@@ -42,6 +42,7 @@ pub(super) fn register(
     lua: &Lua,
     host: &Rc<Host>,
     ngx: &Table,
+    gateway: &Table,
     modules: &Modules,
     dictionaries: &Arc<Dictionaries>,
 ) -> mlua::Result<()> {
@@ -53,17 +54,23 @@ pub(super) fn register(
             run(&Call { host, arguments: &arguments, dictionary, now: now(host) })
         })?;
     }
+    let refuse = host.raw(lua, "shared", |_, _| {
+        Err("attempt to change a dictionary, which all scripts share; use its methods".to_owned())
+    })?;
+    let refuse: Function = gateway.get::<Function>("checked")?.call(refuse)?;
+    let share: Function = gateway.get("share")?;
     let shared = lua.create_table()?;
     for (index, name) in dictionaries.0.keys().enumerate() {
         let metatable = lua.create_table()?;
         metatable.raw_set("__index", &methods)?;
         metatable.raw_set("__metatable", false)?;
+        metatable.raw_set("__newindex", &refuse)?;
         let object = lua.create_table()?;
         // Numbers of dictionaries are no addresses that are ever read.
         let mark = std::ptr::without_provenance_mut::<c_void>(index + 1);
         object.raw_set(1, Value::LightUserData(LightUserData(mark)))?;
         object.set_metatable(Some(metatable))?;
-        shared.raw_set(name.as_str(), object)?;
+        shared.raw_set(name.as_str(), share.call::<Table>(object)?)?;
     }
     ngx.raw_set("shared", modules.readonly(shared, "ngx.shared")?)
 }

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::rc::{Rc, Weak};
+use std::task::Poll;
 use std::time::Duration;
 
 use mlua::{Function, Lua, MultiValue, Table, Value};
@@ -14,6 +15,8 @@ use super::sleep::duration_of;
 use crate::engine::Engine;
 use crate::engine::arguments::{Arguments, Results, failed, one};
 use crate::engine::host::Host;
+use crate::engine::memory::Ticket;
+use crate::engine::pace::Pace;
 use crate::engine::place::Place;
 use crate::engine::run::Run;
 use crate::engine::settings::Settings;
@@ -27,6 +30,7 @@ struct Timers {
     running: Count,
     most_pending: usize,
     most_running: usize,
+    pace: Pace,
     /// Reports the end of the worker to all timers; the first timer starts the task behind it.
     ending: RefCell<Option<watch::Receiver<bool>>>,
 }
@@ -63,6 +67,7 @@ pub(super) fn group(lua: &Lua, host: &Rc<Host>, settings: &Settings) -> mlua::Re
         running: Count::default(),
         most_pending: settings.pending_timers,
         most_running: settings.running_timers,
+        pace: Pace::default(),
         ending: RefCell::default(),
     });
     for (name, is_repeated) in [("at", false), ("every", true)] {
@@ -110,6 +115,7 @@ fn start(timers: &Rc<Timers>, host: &Host, arguments: &Arguments<'_>, is_repeate
         function,
         arguments: arguments.rest(3),
         starter: host.place(),
+        ticket: host.engine().upgrade().map(|engine| engine.memory.ticket()),
         delay: delay.max(LEAST),
         is_repeated,
     };
@@ -155,8 +161,15 @@ struct Timer {
     arguments: MultiValue,
     /// The position of the script that made it.
     starter: Option<Rc<Place>>,
+    ticket: Option<Ticket>,
     delay: Duration,
     is_repeated: bool,
+}
+
+/// Ready after the delay, when it is the timer's turn.
+async fn due(delay: Duration, pace: &Pace) {
+    tokio::time::sleep(delay).await;
+    pace.turn().await;
 }
 
 impl Timer {
@@ -166,7 +179,9 @@ impl Timer {
             let is_premature = tokio::select! {
                 // The sender goes with the worker.
                 _ = self.ending.wait_for(|is_ending| *is_ending) => true,
-                () = tokio::time::sleep(self.delay) => false,
+                () = due(self.delay, &self.timers.pace) => false,
+                // The state has no memory left.
+                () = poll_fn(|cx| self.ticket.as_ref().map_or(Poll::Pending, |ticket| ticket.poll(cx))) => return,
             };
             drop(pending);
             let Some(engine) = self.engine.upgrade() else { return };
@@ -192,6 +207,7 @@ impl Timer {
         let most = self.timers.most_running;
         let is_full = self.timers.running.get() >= most;
         let running = self.timers.running.one();
+        let timers = Rc::clone(&self.timers);
         let (function, mut arguments) = (self.function.clone(), self.arguments.clone());
         arguments.push_front(Value::Boolean(is_premature));
         async move {
@@ -201,7 +217,7 @@ impl Timer {
             }
             match Run::alone(&engine, &place, function, arguments) {
                 // Errors are logged by the run.
-                Ok(run) => drop(run.finish().await),
+                Ok(run) => drop(run.finish(&timers.pace).await),
                 Err(message) => tracing::error!("{place}: the timer failed: runtime error: {message}"),
             }
             drop(running);

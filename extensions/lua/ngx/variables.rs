@@ -122,13 +122,14 @@ pub(crate) fn read(seat: &Seat, name: &str, stage: Stage) -> Option<Vec<u8>> {
         }
         "upstream_uri" => Some(ctx.target.clone()),
         "upstream_scheme" if is_before => Some(b"http".to_vec()),
-        name if name.contains('-') => None,
-        name => prefixed(seat, name, is_before).unwrap_or_else(|| {
-            let value = text(ctx.get(&VarName::parse(name)))?;
-            Some(value)
+        "http_cookie" => joined_cookies(ctx),
+        "https" => Some(if ctx.client.tls.is_some() { b"on".to_vec() } else { Vec::new() }),
+        name => prefixed(seat, name, is_before).unwrap_or_else(|| match name.contains('-') {
+            true => None,
+            false => text(ctx.get(&VarName::parse(name))),
         }),
     }
-    .or_else(|| PLAIN.contains(&name).then(Vec::new))
+    .or_else(|| (PLAIN.contains(&name) || name == "request_completion").then(Vec::new))
 }
 
 /// The value of a variable whose name has the name of a field, an argument or a cookie in it; None for other names.
@@ -152,6 +153,12 @@ fn raw_argument(ctx: &Context, name: &[u8]) -> Option<Vec<u8>> {
         let at = pair.iter().position(|byte| *byte == b'=')?;
         pair[..at].eq_ignore_ascii_case(name).then(|| pair[at + 1..].to_vec())
     })
+}
+
+/// All fields with cookies, as one.
+fn joined_cookies(ctx: &Context) -> Option<Vec<u8>> {
+    let fields: Vec<&[u8]> = ctx.request.headers.get_all(HeaderId::Cookie).collect();
+    if fields.is_empty() { None } else { Some(fields.join(&b"; "[..])) }
 }
 
 /// A cookie, without regard to case.

@@ -20,9 +20,9 @@ pub(super) fn group(lua: &Lua, host: &Rc<Host>) -> mlua::Result<Table> {
     host.function(lua, &worker, "id", |host, arguments| {
         one(arguments.lua(), local(host).map_or(0, |local| local.worker()))
     })?;
-    // Without a setting there is a worker for each processor.
-    let count = std::thread::available_parallelism().map_or(1, usize::from);
-    host.function(lua, &worker, "count", move |_, arguments| one(arguments.lua(), count))?;
+    host.function(lua, &worker, "count", |host, arguments| {
+        one(arguments.lua(), local(host).map_or(1, |local| local.workers()))
+    })?;
     host.function(lua, &worker, "pid", |_, arguments| one(arguments.lua(), std::process::id()))?;
     host.function(lua, &worker, "exiting", |host, arguments| {
         one(arguments.lua(), local(host).is_some_and(|local| local.is_ending()))

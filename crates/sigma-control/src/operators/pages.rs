@@ -170,7 +170,7 @@ impl Pages {
                 let (pieces, sent) = mpsc::channel(1);
                 let body_sent = Body::from_stream(Pieces { sent, is_whole: false });
                 if answered.send(response(*reply).map(|_| body_sent)).is_ok() {
-                    send_all(body, &pieces).await;
+                    send_all(body, &mut ctx, &pieces).await;
                 }
             }
         }
@@ -181,10 +181,10 @@ impl Pages {
 type Piece = io::Result<Option<Bytes>>;
 
 /// Sends a body as it is made, as fast as it is read; until its reader has gone.
-async fn send_all(mut body: StreamBody, pieces: &mpsc::Sender<Piece>) {
+async fn send_all(mut body: StreamBody, ctx: &mut Context, pieces: &mpsc::Sender<Piece>) {
     loop {
         let next = tokio::select! {
-            next = poll_fn(|task| body.source.poll_piece(task)) => next,
+            next = poll_fn(|task| body.source.poll_piece_with(ctx, task)) => next,
             () = pieces.closed() => return,
         };
         let is_last = !matches!(next, Ok(Some(_)));

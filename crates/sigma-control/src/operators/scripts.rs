@@ -29,7 +29,13 @@ pub(super) fn measures(board: &ScriptBoard) -> Vec<Measure> {
         is_counter: false,
         series: memory.map(|(state, bytes)| (vec![("state", state.to_string())], bytes)).collect(),
     };
-    counts.into_iter().chain([memory]).collect()
+    let resets = Measure {
+        name: "lua_resets_total",
+        help: "How often workers dropped the values of Lua scripts because they had no memory left",
+        is_counter: true,
+        series: if memory.series.is_empty() { Vec::new() } else { vec![(Vec::new(), board.resets())] },
+    };
+    counts.into_iter().chain([memory, resets]).collect()
 }
 
 /// The same for the status page.
@@ -43,7 +49,7 @@ pub(super) fn shown(board: &ScriptBoard) -> Value {
             (plugin.into(), shown)
         })
         .collect();
-    json!({"plugins": plugins, "memory_bytes": board.memory()})
+    json!({"plugins": plugins, "memory_bytes": board.memory(), "resets": board.resets()})
 }
 
 #[cfg(test)]
@@ -66,6 +72,7 @@ mod tests {
             "sigma_lua_cpu_microseconds_total{plugin=\"x\"} 3000\n",
             "sigma_lua_aborted_total{plugin=\"x\"} 1\n",
             "sigma_lua_memory_bytes{state=\"0\"} 0\n",
+            "sigma_lua_resets_total 0\n",
         ] {
             assert!(text.contains(line), "{text}");
         }

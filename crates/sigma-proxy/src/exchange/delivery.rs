@@ -14,7 +14,7 @@ use super::grpc;
 /// The source of a response body.
 pub(super) trait Source {
     /// Returns the next frame of the body.
-    fn poll_frame(&mut self, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>>;
+    fn poll_frame(&mut self, ctx: &mut Context, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>>;
 
     /// Moves bytes of the body to the client's queue without reading them; None if they have to be read
     /// ([`Connection::poll_splice_to`]).
@@ -38,7 +38,7 @@ pub(super) trait Source {
 }
 
 impl Source for Connection {
-    fn poll_frame(&mut self, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>> {
+    fn poll_frame(&mut self, _: &mut Context, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>> {
         Connection::poll_frame(self, task)
     }
 
@@ -106,14 +106,14 @@ impl OwnBody {
 }
 
 impl Source for OwnBody {
-    fn poll_frame(&mut self, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>> {
+    fn poll_frame(&mut self, ctx: &mut Context, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>> {
         match self {
             OwnBody::Bytes(bytes, taken) => {
                 let piece = Chunk::next_of(bytes, taken);
                 Poll::Ready(Ok(piece.map_or(Frame::End, Frame::Data)))
             }
             OwnBody::Rest(rest) => Poll::Ready(Ok(rest.next_frame())),
-            OwnBody::Made(source) => source.poll_piece(task).map(|piece| match piece {
+            OwnBody::Made(source) => source.poll_piece_with(ctx, task).map(|piece| match piece {
                 Ok(piece) => Ok(piece.map_or(Frame::End, Frame::Data)),
                 Err(error) => {
                     tracing::warn!(%error, "a response body could not be read to its end");
@@ -306,11 +306,11 @@ struct Outgoing<'o, S> {
 
 impl<S: Source> Frames for Outgoing<'_, S> {
     #[inline]
-    fn poll_frame(&mut self, _cx: &mut Context, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>> {
+    fn poll_frame(&mut self, ctx: &mut Context, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>> {
         if *self.exhausted {
             return Poll::Ready(Ok(Frame::End));
         }
-        let frame = task::ready!(self.source.poll_frame(task))?;
+        let frame = task::ready!(self.source.poll_frame(ctx, task))?;
         *self.progressed = true;
         match &frame {
             Frame::Data(_) => {}

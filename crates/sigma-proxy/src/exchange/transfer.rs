@@ -240,7 +240,9 @@ impl<'t, 'c, S: FarEnd> Transfer<'t, 'c, S> {
         let mut open = true;
         let mut up_pending = self.up.poll_flush(task)?.is_pending();
         while !up_pending && open {
-            match ctx.paced(Direction::ToNode, task, |_, task| self.poll_tunnelled(Sender::Client, task)) {
+            match ctx
+                .paced(Direction::ToNode, task, |ctx, task| self.poll_tunnelled(Sender::Client, ctx, task))
+            {
                 Poll::Ready(Ok(Frame::Data(data))) => {
                     self.up.send(Frame::Data(data));
                     up_pending = self.up.poll_flush(task)?.is_pending();
@@ -251,7 +253,9 @@ impl<'t, 'c, S: FarEnd> Transfer<'t, 'c, S> {
         }
         let mut down_pending = self.down.poll_flush(task)?.is_pending();
         while !down_pending && open {
-            match ctx.paced(Direction::ToClient, task, |_, task| self.poll_tunnelled(Sender::Server, task)) {
+            match ctx
+                .paced(Direction::ToClient, task, |ctx, task| self.poll_tunnelled(Sender::Server, ctx, task))
+            {
                 Poll::Ready(Ok(Frame::Data(data))) => {
                     self.down.send(Frame::Data(data));
                     down_pending = self.down.poll_flush(task)?.is_pending();
@@ -283,14 +287,19 @@ impl<'t, 'c, S: FarEnd> Transfer<'t, 'c, S> {
     }
 
     /// Returns the next frame to forward in the direction of `sender`'s bytes.
-    fn poll_tunnelled(&mut self, sender: Sender, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>> {
+    fn poll_tunnelled(
+        &mut self,
+        sender: Sender,
+        ctx: &mut Context,
+        task: &mut task::Context<'_>,
+    ) -> Poll<Result<Frame, Fault>> {
         loop {
             if let Some(word) = self.socket.as_mut().and_then(|socket| socket.last_word(sender)) {
                 return Poll::Ready(Ok(Frame::Data(word)));
             }
             let frame = task::ready!(match sender {
                 Sender::Client => self.down.poll_frame(task),
-                Sender::Server => self.up.poll_frame(task),
+                Sender::Server => self.up.poll_frame(ctx, task),
             })?;
             let Frame::Data(data) = frame else { return Poll::Ready(Ok(frame)) };
             self.progressed = true;

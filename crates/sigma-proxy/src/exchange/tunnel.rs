@@ -28,7 +28,7 @@ fn broke_off(error: &std::io::Error) -> Fault {
 }
 
 impl Source for Plugged {
-    fn poll_frame(&mut self, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>> {
+    fn poll_frame(&mut self, _: &mut Context, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>> {
         let next = ready!(self.peer.poll_next(task));
         if std::mem::take(&mut self.full) {
             // It may have room now, and need not know who made it.

@@ -113,3 +113,70 @@ function cipher_methods:decrypt(text, no_padding)
 end
 
 add("resty.aes", aes)
+
+-- ---------------------------------------------------------------- resty.openssl
+
+add("resty.openssl.rand", { bytes = function(length) return native.random(length) end })
+
+-- Ciphers of AES in the modes of resty.aes.
+local openssl_cipher = {}
+local openssl_cipher_metatable = { __index = openssl_cipher, __metatable = false }
+
+local function ciphering(work)
+  return function(self, key, iv, text, no_padding)
+    if type(key) ~= "string" or #key ~= self.key_bytes then return nil, "cipher:init: incorrect key size, expect " .. self.key_bytes end
+    if self.mode == "cbc" and (type(iv) ~= "string" or #iv ~= 16) then return nil, "cipher:init: incorrect iv size, expect 16" end
+    local result = work(self.mode, key, iv or "", text, no_padding)
+    if not result then return nil, "cipher:final: wrong final block length or padding" end
+    return result
+  end
+end
+openssl_cipher.encrypt, openssl_cipher.decrypt = ciphering(native.encrypt), ciphering(native.decrypt)
+
+add("resty.openssl.cipher", {
+  new = function(name)
+    local bits, mode = tostring(name):lower():match("^aes%-(%d+)%-(%a+)$")
+    if not bits or not ciphers[mode] or (bits ~= "128" and bits ~= "192" and bits ~= "256") then
+      return nil, 'cipher.new: invalid cipher type "' .. tostring(name) .. '"; this gateway has aes-128, aes-192 and aes-256 with cbc and ecb'
+    end
+    return setmetatable({ key_bytes = tonumber(bits) / 8, mode = mode }, openssl_cipher_metatable)
+  end,
+})
+
+local key_methods = {}
+local key_metatable = { __index = key_methods, __metatable = false }
+local PSS = 6
+
+-- The text and the digest of a signature: of a digest object, or of a text and a name.
+local function message_of(data, name)
+  if type(data) == "table" and data.algorithm and not data.key then return concat(data), data.algorithm end
+  if type(data) ~= "string" then return nil, nil, "expect a string or a digest instance at #1" end
+  if type(name) == "table" then name = name.algorithm end
+  return data, tostring(name or "sha256"):lower():gsub("%-", ""), nil
+end
+
+function key_methods:sign(data, name, padding, options)
+  local text, algorithm, problem = message_of(data, name)
+  if not text then return nil, "pkey:sign: " .. problem end
+  return native.key_sign(self.key, text, algorithm, padding == PSS, options and options.ecdsa_use_raw)
+end
+
+function key_methods:verify(signature, data, name, padding, options)
+  if type(signature) ~= "string" then return nil, "pkey:verify: expect a string at #1" end
+  local text, algorithm, problem = message_of(data, name)
+  if not text then return nil, "pkey:verify: " .. problem end
+  return native.key_verify(self.key, text, signature, algorithm, padding == PSS, options and options.ecdsa_use_raw)
+end
+
+function key_methods:is_private() return self.has_private end
+function key_methods:get_key_type() return { sn = self.kind, ln = self.kind } end
+
+add("resty.openssl.pkey", {
+  PADDINGS = native.readonly({ RSA_PKCS1_PADDING = 1, RSA_PKCS1_PSS_PADDING = PSS }, "PADDINGS"),
+  new = function(text)
+    if type(text) ~= "string" then return nil, "pkey.new: this gateway makes no keys for scripts; expect a key in PEM" end
+    local key, kind, has_private = native.key(text)
+    if not key then return nil, kind end
+    return setmetatable({ key = key, kind = kind, has_private = has_private }, key_metatable)
+  end,
+})

@@ -131,12 +131,12 @@ uuid.factory_v3, uuid.factory_v5 = factory("md5", 3), factory("sha1", 5)
 uuid.generate_v3, uuid.generate_v5 = generate(uuid.factory_v3), generate(uuid.factory_v5)
 
 -- The module itself makes one too.
-native.add_value("resty.jit-uuid", setmetatable({}, {
+native.add_value("resty.jit-uuid", gateway.share(setmetatable({}, {
   __index = uuid,
   __newindex = function() error("attempt to change `resty.jit-uuid`, which all scripts share", 2) end,
   __call = function() return uuid.generate_v4() end,
   __metatable = false,
-}))
+})))
 
 -- ---------------------------------------------------------------- cookies
 

@@ -1,6 +1,6 @@
 -- Functions of tables that OpenResty's LuaJIT has besides those of Lua, and checks of the time for those that work long
 -- outside the interpreter.
-local tables, texts, late = ...
+local tables, texts, late, shared = ...
 local next, type, select, error, floor = next, type, select, error, math.floor
 
 function tables.isempty(t)
@@ -49,6 +49,12 @@ local function moves_many(t, place)
 end
 
 guard(tables, "insert", function(t, place, ...) return select("#", ...) > 0 and moves_many(t, place) end)
+local insert = tables.insert
+function tables.insert(t, ...)
+  -- It writes without regard to metatables.
+  if shared[t] then error("attempt to change a table that all scripts share", 2) end
+  return insert(t, ...)
+end
 guard(tables, "remove", moves_many)
 guard(tables, "concat", function(t) return type(t) == "table" and #t > MANY end)
 for _, name in next, { "lower", "upper", "reverse" } do

@@ -69,3 +69,40 @@ fn views_have_expressions_and_code() {
         ("ngx.print(pcall(require('resty.template').process, '{% while true do end %}', {}))", "500"),
     ]);
 }
+
+#[test]
+fn parts_of_addresses() {
+    for (value, expected) in [
+        ("u.build(u.parse('http://me:pw@[::1]:8080/a/b;p?q=1#f'))", "http://me:pw@[::1]:8080/a/b;p?q=1#f"),
+        (
+            "u.parse('http://me:pw@h.test:80/a').port, u.parse('http://me:pw@h.test:80/a').user, u.parse('')",
+            "80menilinvalid url",
+        ),
+        // RFC 3986, 5.4.
+        (
+            "u.absolute('http://a/b/c/d;p?q', '../g'), ' ', u.absolute('http://a/b/c/d;p?q', './')",
+            "http://a/b/g http://a/b/c/",
+        ),
+        (
+            "u.absolute('http://a/b/c/d;p?q', '?y'), ' ', u.absolute('http://a/b/c/d;p?q', '../../../g')",
+            "http://a/b/c/d;p?y http://a/g",
+        ),
+        (
+            "u.escape('a b/c'), u.unescape('a%20b'), u.build_path({'a', 'b c', is_absolute = 1})",
+            "a%20b%2fca b/a/b%20c",
+        ),
+        (
+            "tostring(n.parse('HTTP://User:pw@Host.Test:80/a/./b/../c?x=1&z[]=1&z[]=2&w[k]=v#f'):normalize())",
+            "http://User:pw@host.test/a/c?w[k]=v&x=1&z[1]=1&z[2]=2#f",
+        ),
+        ("n.parse('http://h:81/a?x=a+b').query.x, n.parse('http://h:81/').port", "a b81"),
+        (
+            "tostring(n.parse('http://h/a') / 'b'), ' ', tostring(n.parse('http://h/a/b'):resolve('../c?d'))",
+            "http://h/a/b http://h/c?d",
+        ),
+        ("n.buildQuery({a = 1, b = {'x', 'y'}, c = 'a b'})", "a=1&b[1]=x&b[2]=y&c=a+b"),
+    ] {
+        let body = format!("local u, n = require('socket.url'), require('net.url') ngx.print({value})");
+        assert_eq!(crate::snippets::output_of(&body), expected, "{value}");
+    }
+}

@@ -12,9 +12,10 @@ use pcre2::bytes::CaptureLocations;
 use self::pattern::{Cache, Failure, Pattern};
 use self::template::Template;
 use super::codec::{any_text, bytes};
-use crate::engine::arguments::{Arguments, Results, failed, one, several};
+use crate::engine::arguments::{Arguments, Results, failed, one, several, type_name};
 use crate::engine::host::Host;
 use crate::engine::modules::Modules;
+use crate::engine::sandbox::check_own;
 
 /// The longest text that a replacement makes.
 const MOST_BYTES: usize = 16 << 20;
@@ -79,9 +80,15 @@ impl Search {
             Value::Table(ctx) => ctx,
             _ => return Err(arguments.wrong(place, "table")),
         };
-        let told: Option<f64> = ctx.raw_get("pos").map_err(|error| error.to_string())?;
-        // Places below 1 mean the beginning.
-        let from = told.map_or(0, |told| (told - 1.0).max(0.0) as usize);
+        check_own(arguments.lua(), &ctx)?;
+        let from = match ctx.raw_get::<Value>("pos").map_err(|error| error.to_string())? {
+            Value::Nil => 0,
+            // Places below 1 mean the beginning.
+            value => match value.as_f64() {
+                Some(place) => (place - 1.0).max(0.0) as usize,
+                None => return Err(format!("attempt to compare {} with number", type_name(&value))),
+            },
+        };
         Ok(Search { ctx: Some(ctx), from })
     }
 
@@ -109,7 +116,10 @@ fn matched(host: &Host, patterns: &Patterns, arguments: &Arguments<'_>) -> Resul
     };
     search.set(captures.get(0).map_or(0, |whole| whole.1))?;
     let result = match arguments.value(5) {
-        Value::Table(result) => result,
+        Value::Table(result) => {
+            check_own(lua, &result)?;
+            result
+        }
         _ => lua.create_table().map_err(|error| error.to_string())?,
     };
     fill(lua, &pattern, &captures, &subject, &result).map_err(|error| error.to_string())?;

@@ -395,12 +395,14 @@ fn receive_until(host: &Rc<Host>, arguments: &Arguments<'_>) -> Results {
             return one(arguments.lua(), "").map(Wait::Ready);
         }
         // After the last piece of a text that was read in pieces.
-        if was_matched.replace(false) && size.is_some() {
+        if was_matched.replace(false) {
             return several(arguments.lua(), (Value::Nil, Value::Nil, Value::Nil)).map(Wait::Ready);
         }
         let wanted = Wanted::Until { text: text.clone(), size, is_inclusive };
         let was_matched = Rc::clone(&was_matched);
-        receive(host, &arguments, &socket, wanted, move |is_match| was_matched.set(is_match))
+        receive(host, &arguments, &socket, wanted, move |is_match| {
+            was_matched.set(is_match && size.is_some());
+        })
     });
     registered.map_err(|error| error.to_string())?;
     let iterator: Function = holder.raw_get("receiveuntil").map_err(|error| error.to_string())?;

@@ -98,6 +98,12 @@ fn sockets_send_and_receive() {
              ngx.say(D(q(1))) ngx.say(D(q(1)))",
             "aa--XX--\nbb--XX--\nc\nc\n\nnil,nil,nil",
         ),
+        // Only a text that was read in pieces ends with nil.
+        (
+            "local s = connected() s:send('marks\\n') local r = s:receiveuntil('--XX--') \
+             ngx.say(D(r())) ngx.say(D(r(1))) ngx.say(D(r(100))) ngx.say(D(r()))",
+            "aa\nb\nb\nnil,nil,nil",
+        ),
         (
             "local s = connected() s:send('echo abc\\n') local d, e = s:receiveany(100) ngx.say(#d > 0, tostring(e))",
             "truenil",
