@@ -9,6 +9,7 @@ import { curl } from "../lib/curl.js";
 import { diff, folded, text } from "../lib/diff.js";
 import { place } from "../lib/errors.js";
 import { failure } from "../lib/exchange.js";
+import { runnerTone, scriptRows } from "../lib/extensions.js";
 import * as format from "../lib/format.js";
 import { blocks, spans } from "../lib/markdown.js";
 import { SHOWN_MAX, overview } from "../lib/overview.js";
@@ -416,4 +417,12 @@ test("the worst remarks of a conversion come first", () => {
   assert.deepEqual(shownRemarks(report).map(({ line }) => line), [3, 2, 4]);
   assert.equal(shownRemarks(report, 1).length, 1);
   assert.deepEqual(shownRemarks({}), []);
+});
+
+test("plugins with scripts are listed by their runs", () => {
+  const counts = { runs: 4, cpu_us: 8_000, errors: 1, aborted: 0 };
+  const rows = scriptRows({ plugins: { a: { ...counts, runs: 0 }, b: counts } });
+  assert.deepEqual(rows.map(({ plugin, millis }) => [plugin, millis]), [["b", 2], ["a", 0]]);
+  assert.deepEqual(scriptRows(undefined), []);
+  assert.equal(runnerTone("waiting"), "bad");
 });

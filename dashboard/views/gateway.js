@@ -1,7 +1,9 @@
-// This gateway: whether its configuration is up to date, and which objects it cannot serve as they were written.
+// This gateway: whether its configuration is up to date, which objects it cannot serve as they were written, and the code
+// of users that it runs.
 
 import { get, getIfAny } from "../api.js";
 import * as format from "../lib/format.js";
+import { runnerTone, scriptRows } from "../lib/extensions.js";
 import { standing } from "../lib/revision.js";
 import { to } from "../router.js";
 import { getCaller } from "../store.js";
@@ -13,17 +15,24 @@ export function show(root, _place, signal) {
   const body = h("div", {});
   root.append(heading("This gateway"), body);
   const ask = async () => {
-    const [revision, members] = await Promise.all([get("revision", signal), getIfAny("members", signal)]);
+    const asked = [get("revision", signal), getIfAny("members", signal), getIfAny("live", signal)];
+    const [revision, members, live] = await Promise.all(asked);
     const changed = members?.changed ?? 0;
     const isBehind = revision.revision < Math.max(revision.published, changed);
     const history = isBehind && (await getIfAny("history?limit=100", signal));
-    return { revision, changed, versions: history ? history.list : [] };
+    return { revision, changed, versions: history ? history.list : [], lua: live?.lua, runner: live?.runner };
   };
   return poll(signal, 5, ask, body, (seen) => fill(body, draw(seen)));
 }
 
-function draw({ revision, changed, versions }) {
-  return [state(revision, changed, versions), quarantine(revision.quarantined), warnings(revision.warnings)];
+function draw({ revision, changed, versions, lua, runner }) {
+  return [
+    state(revision, changed, versions),
+    quarantine(revision.quarantined),
+    warnings(revision.warnings),
+    scripts(lua),
+    pluginRunner(runner),
+  ];
 }
 
 function state(seen, changed, versions) {
@@ -71,4 +80,34 @@ function warnings(items) {
     { title: "Remedy", value: (one) => one.remedy },
   ];
   return items.length > 0 && section("Warnings", table("Warnings", columns, items));
+}
+
+function scripts(lua) {
+  const rows = scriptRows(lua);
+  if (rows.length === 0) return false;
+  const columns = [
+    { title: "Plugin", value: (one) => one.plugin },
+    { title: "Runs", numeric: true, value: (one) => format.count(one.runs) },
+    { title: "Time per run", numeric: true, value: (one) => format.milliseconds(one.millis) },
+    { title: "Errors", numeric: true, value: (one) => format.count(one.errors) },
+    { title: "Aborted", numeric: true, value: (one) => format.count(one.aborted) },
+  ];
+  const memory = lua.memory_bytes.map(format.bytes).join(", ");
+  return section(
+    "Lua scripts",
+    table("Counts of scripts since the start", columns, rows),
+    note(`Memory of each worker's scripts: ${memory}. Dropped values of scripts, because memory was used up: ${format.count(lua.resets)} times.`),
+  );
+}
+
+function pluginRunner(runner) {
+  if (!runner) return false;
+  const failures = Object.entries(runner.failures).map(([reason, count]) => [`Failures: ${reason}`, format.count(count), count > 0 ? "warn" : ""]);
+  return section(
+    "Plugin runner",
+    h("p", { class: "standing" }, badge(runner.state, runnerTone(runner.state))),
+    figures([["Starts", format.count(runner.starts)], ["Calls", format.count(runner.calls)], ...failures]),
+    runner.last_end && note(`Last end: ${runner.last_end}`),
+    runner.output.length > 0 && h("pre", {}, runner.output.join("\n")),
+  );
 }

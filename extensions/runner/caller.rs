@@ -57,6 +57,7 @@ impl Caller {
     /// Logs a failure. Returns None if the exchange goes on without the runner, else its response.
     pub(crate) fn failed(&self, failure: &Failure) -> Option<Reply> {
         self.log(&failure.0);
+        self.runner.state.failed(failure.kind());
         let refused = || Reply::new(503).because("the runner of external plugins has failed");
         (!self.allow_degradation).then(refused)
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use sigma_buffer::held::Held;
 use sigma_net::deadline;
 use sigma_plugin::Env;
+use sigma_plugin::runner_state::RunnerFailure;
 
 use crate::connection::{Connection, PATIENCE, Received};
 use crate::messages::{
@@ -93,6 +94,20 @@ pub(crate) enum Event {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure(pub(crate) String);
 
+impl Failure {
+    /// Returns its kind, for counters.
+    pub(crate) fn kind(&self) -> RunnerFailure {
+        let Failure(reason) = self;
+        if reason.ends_with("timeout") {
+            RunnerFailure::Timeout
+        } else if reason.starts_with("failed to connect") {
+            RunnerFailure::Refused
+        } else {
+            RunnerFailure::Broken
+        }
+    }
+}
+
 /// The result of a step of a call.
 pub(crate) type Outcome = Result<Event, Failure>;
 
@@ -125,6 +140,7 @@ impl Client {
             return Err(Failure(format!("{CALLS_MAX} calls of this worker wait for the runner")));
         }
         self.calls.set(self.calls.get() + 1);
+        runner.state.called();
         let (runner, conf) = (Arc::clone(runner), Arc::clone(conf));
         let (place, connection) = (Place(self), None);
         Ok(Call { place, runner, conf, message, uptime, tries: 0, questions: 0, connection })

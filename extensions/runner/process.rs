@@ -14,6 +14,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, geteuid, kill_process_group};
 use sigma_net::exec::end_with_starter;
 use sigma_plugin::Node;
+use sigma_plugin::runner_state::RunnerPhase;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::unix::pipe::Receiver;
 use tokio::signal::unix::{SignalKind, signal};
@@ -77,8 +78,17 @@ async fn run(runner: &Runner, mut ending: watch::Receiver<bool>) {
         let began = Instant::now();
         match start(runner) {
             Ok(started) => {
+                let pid = started.child.id();
+                runner.state.change(|facts| {
+                    (facts.phase, facts.pid) = (RunnerPhase::Running, Some(pid));
+                    (facts.starts, facts.pause_s) = (facts.starts + 1, None);
+                });
                 let ended = follow(runner, started, &mut ending).await;
                 runner.tokens.drop_all();
+                runner.state.change(|facts| {
+                    (facts.phase, facts.pid) = (RunnerPhase::Waiting, None);
+                    facts.last_end = Some(ended.clone());
+                });
                 if *ending.borrow() {
                     runner.socket().map(std::fs::remove_file);
                     return;
@@ -86,11 +96,15 @@ async fn run(runner: &Runner, mut ending: watch::Receiver<bool>) {
                 let output = runner.last_lines();
                 tracing::error!(status = ended, output, "ext-plugin: the runner has ended");
             }
-            Err(reason) => tracing::error!("ext-plugin.cmd: the runner is not started: {reason}"),
+            Err(reason) => {
+                tracing::error!("ext-plugin.cmd: the runner is not started: {reason}");
+                runner.state.change(|facts| facts.last_end = Some(format!("not started: {reason}")));
+            }
         }
         failures = if began.elapsed() < STEADY { failures + 1 } else { 1 };
         let pause = pause_after(failures);
         tracing::warn!("ext-plugin: the runner is started again in {} s", pause.as_secs());
+        runner.state.change(|facts| facts.pause_s = Some(pause.as_secs()));
         tokio::select! {
             () = sleep(pause) => {}
             // The other side is kept until the end.
@@ -162,7 +176,7 @@ fn make_room(socket: &Path) -> Result<(), String> {
 /// Copies the output of a process until it ends; returns the reason of its end. It is stopped at the end of the gateway.
 async fn follow(runner: &Runner, started: Started, ending: &mut watch::Receiver<bool>) -> String {
     let Started { mut child, output } = started;
-    let mut lines = std::pin::pin!(copy_lines(output, |line| runner.note(line)));
+    let mut lines = std::pin::pin!(copy_lines(output, |line| runner.state.note(line)));
     let mut has_output = true;
     let status = {
         let mut end = std::pin::pin!(end_of(&mut child, ending));

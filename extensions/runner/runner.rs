@@ -1,14 +1,14 @@
 //! The runner of the gateway: its socket, its tokens, and the latest about its process.
 
-use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::process::{geteuid, getpid};
 use serde::Deserialize;
 use sigma_config::ext_plugin::ExtPlugin;
 use sigma_plugin::Node;
+use sigma_plugin::runner_state::{RunnerPhase, RunnerState};
 
 use crate::tokens::Tokens;
 
@@ -18,9 +18,6 @@ pub(crate) const SETTINGS: &str = "ext-plugin";
 /// The folder of root's gateways for files of a run, as for pid files.
 const ROOTS_FOLDER: &str = "/run/sigma";
 
-/// The last lines of output that are kept for the log line about the end of a runner.
-const LAST_LINES: usize = 10;
-
 /// The runner, which all workers share.
 #[derive(Debug, Default)]
 pub(crate) struct Runner {
@@ -28,15 +25,27 @@ pub(crate) struct Runner {
     socket: Option<PathBuf>,
     pub(crate) tokens: Tokens,
     is_started: AtomicBool,
-    /// For the control thread alone.
-    lines: Mutex<VecDeque<String>>,
+    pub(crate) state: Arc<RunnerState>,
 }
 
 impl Runner {
     /// Returns the runner of a node.
     pub(crate) fn of(node: &Node) -> Arc<Runner> {
         // The settings were checked with the whole configuration.
-        node.part(|| Runner::new(ExtPlugin::deserialize(node.attribute(SETTINGS)).unwrap_or_default()))
+        let state = node.part(RunnerState::default);
+        node.part(|| {
+            let runner = Runner::new(ExtPlugin::deserialize(node.attribute(SETTINGS)).unwrap_or_default());
+            let runner = Runner { state, ..runner };
+            runner.state.change(|facts| {
+                facts.phase = match (runner.command(), runner.socket()) {
+                    (Some(_), _) => RunnerPhase::Waiting,
+                    (None, Some(_)) => RunnerPhase::External,
+                    (None, None) => RunnerPhase::Unused,
+                };
+                facts.socket = runner.socket().map(|path| path.display().to_string()).unwrap_or_default();
+            });
+            runner
+        })
     }
 
     pub(crate) fn new(settings: ExtPlugin) -> Runner {
@@ -61,19 +70,9 @@ impl Runner {
         self.command().is_some() && !self.is_started.swap(true, Ordering::Relaxed)
     }
 
-    /// Keeps a line of output.
-    pub(crate) fn note(&self, line: &str) {
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        if lines.len() == LAST_LINES {
-            lines.pop_front();
-        }
-        lines.push_back(line.to_owned());
-    }
-
-    /// Returns the last lines of output.
+    /// Returns the last lines of output, in one line.
     pub(crate) fn last_lines(&self) -> String {
-        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        lines.iter().map(String::as_str).collect::<Vec<_>>().join(" | ")
+        self.state.lines().join(" | ")
     }
 }
 
@@ -105,13 +104,5 @@ mod tests {
         assert_eq!(socket(json!({"path_for_test": "/a", "path": "/b", "cmd": ["x"]})), Some("/b".into()));
         let own = socket(json!({"cmd": ["x"]})).unwrap();
         assert!(own.to_string_lossy().contains(&std::process::id().to_string()), "{}", own.display());
-    }
-
-    #[test]
-    fn the_last_lines_are_kept() {
-        let runner = Runner::default();
-        (0..LAST_LINES + 2).for_each(|number| runner.note(&number.to_string()));
-        let lines = runner.last_lines();
-        assert!(lines.starts_with("2 | 3 ") && lines.ends_with("| 11"), "{lines}");
     }
 }

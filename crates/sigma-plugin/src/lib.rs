@@ -10,6 +10,7 @@
 //! | [`kind`] | the interface of a plugin kind |
 //! | [`descriptor`] | the description of a compiled-in plugin |
 //! | [`context`] | the data of one exchange for hooks |
+//! | [`runner_state`] | the state of the plugin runner |
 //! | [`script_counts`] | counters of scripts |
 //! | [`scripts`] | scripts of users in resources |
 //! | [`step`] | results of hooks |
@@ -76,6 +77,7 @@ pub mod record;
 pub mod resident;
 pub mod resource;
 pub mod roster;
+pub mod runner_state;
 pub mod script_counts;
 pub mod scripts;
 pub mod step;

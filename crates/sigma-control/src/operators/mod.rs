@@ -21,6 +21,7 @@ pub(crate) mod pages;
 mod profile;
 mod questions;
 mod registries;
+mod runner;
 pub(crate) mod running;
 mod scripts;
 pub(crate) mod status;

@@ -20,6 +20,7 @@ use sigma_http::FaultKind;
 use sigma_observe::counters::{Counter, Totals, WorkerCounters, merge};
 use sigma_plugin::Node;
 use sigma_plugin::facts::Measure;
+use sigma_plugin::runner_state::RunnerState;
 use sigma_plugin::script_counts::ScriptBoard;
 use sigma_proxy::tap::TapBoard;
 use sigma_proxy::{Inheritance, Pressure};
@@ -33,7 +34,7 @@ use crate::operators::control_api::{Asked, HealthReport, InForce, Inspect, NO_OR
 use crate::operators::live::Live;
 use crate::operators::members::Members;
 use crate::operators::nodes::{self, UpstreamNodes, add_reason, status_name};
-use crate::operators::{caches, certificates, orders as order_measures, registries, scripts};
+use crate::operators::{caches, certificates, orders as order_measures, registries, runner, scripts};
 use crate::serving::acme as orders;
 use crate::serving::clock::unix_seconds;
 use crate::serving::desired::Quarantined;
@@ -67,6 +68,7 @@ pub(crate) struct Running {
     taps: Arc<TapBoard>,
     /// The counters of scripts.
     scripts: Arc<ScriptBoard>,
+    runner: Arc<RunnerState>,
     /// Why traffic should go elsewhere; None if it need not.
     unready: Mutex<Option<&'static str>>,
     reloads: AtomicU64,
@@ -96,6 +98,7 @@ impl Running {
             purges,
             taps: Arc::clone(inheritance.taps()),
             scripts: inheritance.node().part(ScriptBoard::default),
+            runner: inheritance.node().part(RunnerState::default),
             unready: Mutex::new(Some("the process is starting")),
             reloads: AtomicU64::new(0),
             last_problem: Mutex::new(None),
@@ -223,8 +226,8 @@ impl Running {
         let orders = order_measures::measures(&self.standing().unwrap_or_default());
         let caches = caches::measures(self.purges.zones());
         let registries = registries::measures(&reports).into_iter();
-        let scripts = scripts::measures(&self.scripts);
-        registries.chain(expiry).chain(orders).chain(caches).chain([outliers]).chain(scripts).collect()
+        let extensions = scripts::measures(&self.scripts).into_iter().chain(runner::measures(&self.runner));
+        registries.chain(expiry).chain(orders).chain(caches).chain([outliers]).chain(extensions).collect()
     }
 
     /// Where it is said which exchanges operators want to see.
@@ -235,6 +238,11 @@ impl Running {
     /// The counters of scripts.
     pub(crate) fn scripts(&self) -> &ScriptBoard {
         &self.scripts
+    }
+
+    /// The state of the plugin runner.
+    pub(crate) fn runner(&self) -> &RunnerState {
+        &self.runner
     }
 
     /// This gateway among the others of its store.
@@ -340,6 +348,8 @@ impl Inspect for Running {
             let row = kind.row();
             (row.word.to_owned(), json!({"meaning": row.meaning, "remedy": row.plain_remedy()}))
         });
+        seen["lua"] = scripts::shown(&self.scripts);
+        seen["runner"] = runner::shown(&self.runner);
         seen["reasons"] = reasons.collect::<serde_json::Map<_, _>>().into();
         seen["since_start"] = json!({
             "uptime_seconds": self.started.elapsed().as_secs(),

@@ -13,7 +13,7 @@ use crate::operators::control_api::{self, Inspect};
 use crate::operators::measures;
 use crate::operators::pages::quarantined_by_kind;
 use crate::operators::running::{Running, fault_names};
-use crate::operators::scripts;
+use crate::operators::{runner, scripts};
 
 /// The body of a 404.
 const PATHS: &str =
@@ -41,6 +41,7 @@ async fn status(State(running): State<Arc<Running>>) -> Response {
         "configuration": control_api::shown(&running.revisions()),
         "upstreams": running.upstreams(),
         "lua": scripts::shown(running.scripts()),
+        "runner": runner::shown(running.runner()),
         "counters": counters,
     });
     json_answer(StatusCode::OK, &body)

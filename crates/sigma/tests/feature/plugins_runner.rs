@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use sigma_testkit::{Gateway, Message, Origin, children, until};
+use sigma_testkit::{Gateway, Message, Origin, Peer, children, until};
 
 use crate::docs::block;
 use crate::{PATIENCE, SIGMA};
@@ -39,6 +39,7 @@ fn start(origin: &Origin, runner: Value, routes: &[(&str, Value)]) -> Gateway {
         "workers": 2,
         "listeners": [{ "address": "{listen}" }],
         "pid_file": "{dir}/sigma.pid",
+        "status": { "address": "{status}" },
         "ext-plugin": runner,
         "routes": routes.iter().map(route).collect::<Vec<_>>(),
     });
@@ -181,7 +182,21 @@ fn a_kill_of_the_runner_harms_only_its_own_requests() {
         assert!(statuses.iter().all(|status| matches!(status, 200 | 503)), "{statuses:?}");
         assert!(statuses.contains(&503) && statuses.contains(&200));
     }
-    assert_ne!(runner_of(&gateway), runner);
+    let second = runner_of(&gateway);
+    assert_ne!(second, runner);
+    let status = Peer::connect(&gateway.status_address()).unwrap().get("/status").unwrap().json().unwrap();
+    let shown = &status["runner"];
+    assert_eq!(
+        (&shown["state"], &shown["starts"], &shown["pid"]),
+        (&json!("running"), &json!(2), &json!(second))
+    );
+    assert!(shown["last_end"].as_str().unwrap().contains("signal: 9"), "{shown}");
+    assert!(
+        shown["calls"].as_u64().unwrap() > 0 && !shown["output"].as_array().unwrap().is_empty(),
+        "{shown}"
+    );
+    let failures = ["refused", "broken"].map(|reason| shown["failures"][reason].as_u64().unwrap());
+    assert!(failures[0] + failures[1] > 0, "{shown}");
     let log = gateway.stderr();
     assert!(log.contains("ext-plugin: the runner has ended"), "{log}");
     assert!(log.contains("ext-plugin: the runner is started again in 3 s"), "{log}");

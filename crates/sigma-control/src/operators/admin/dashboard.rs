@@ -36,6 +36,7 @@ static FILES: &[(&str, &[u8])] = &files! {
     "lib/errors.js"
     "lib/exchange.js"
     "lib/explain.js"
+    "lib/extensions.js"
     "lib/format.js"
     "lib/history.js"
     "lib/labels.js"
