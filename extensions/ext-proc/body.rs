@@ -13,7 +13,7 @@ use crate::fields::forwarded;
 use crate::messages::{BodyMutation, CommonResponse, HttpBody, HttpTrailers, Mutation, Part};
 use crate::mode::BodyMode;
 use crate::rules::Place;
-use crate::session::{Answered, CUT, Direction, Failure, Got, Kind, Session};
+use crate::session::{Answered, CUT, Direction, Failure, Got, Kind, Session, failed};
 
 /// Largest piece of a body in one message, as in Envoy's full duplex.
 pub(crate) const PIECE_BYTES: usize = 64 * 1024;
@@ -211,6 +211,7 @@ impl Lockstep {
     fn leave(&mut self, got: Got, original: Vec<u8>, is_last: bool, ctx: &mut Context) -> Result<(), Fault> {
         match got {
             Got::Reply(reply) => Err(refuse(ctx, reply)),
+            Got::Stream(_) => Err(refuse_streamed(&self.session, ctx)),
             Got::Gone | Got::Answer(_) => {
                 self.sends_trailers = false;
                 self.release(&original, is_last);
@@ -426,8 +427,16 @@ pub(crate) fn end_with(
     };
     match got {
         Got::Reply(reply) => Err(refuse(ctx, reply)),
+        Got::Stream(_) => Err(refuse_streamed(session, ctx)),
         Got::Gone | Got::Answer(_) => Ok(()),
     }
+}
+
+/// A response in pieces comes too late: the other message is on its way.
+pub(crate) fn refuse_streamed(session: &Rc<RefCell<Session>>, ctx: &mut Context) -> Fault {
+    let mut session = session.borrow_mut();
+    session.break_streamed("the processor streams a response after the exchange has begun to send");
+    refuse(ctx, failed(&session.config, Failure::Broken))
 }
 
 /// Notes that nothing more of a direction is sent.

@@ -8,7 +8,9 @@ use std::task::{self, Poll, ready};
 use sigma_http::{Chunk, Fault, Frame, Headers};
 use sigma_plugin::{BodyFilter, Context, Frames};
 
-use crate::body::{PIECE_BYTES, end_with, note_done, push, queue_piece, refuse, trailers_part};
+use crate::body::{
+    PIECE_BYTES, end_with, note_done, push, queue_piece, refuse, refuse_streamed, trailers_part,
+};
 use crate::messages::Mutation;
 use crate::rules::Place;
 use crate::session::{Answered, Direction, Failure, Got, Kind, Session};
@@ -143,6 +145,7 @@ impl Duplex {
     fn leave(&mut self, got: Got, ctx: &mut Context) -> Result<(), Fault> {
         match got {
             Got::Reply(reply) => Err(refuse(ctx, reply)),
+            Got::Stream(_) => Err(refuse_streamed(&self.session, ctx)),
             // The rest of the body is with the processor: neither its pieces nor the original are whole.
             _ if self.has_begun || self.has_sent || self.skip > 0 || self.has_ended => Err(self.cut(ctx)),
             _ => Ok(()),

@@ -1,9 +1,10 @@
 //! Responses by the processor itself.
 
 use sigma_plugin::Reply;
+use sigma_plugin_kit::envoy::{BoolValue, HeaderOption, HeaderValue};
 use sigma_plugin_kit::fields::{frames, is_name};
 
-use crate::messages::ImmediateResponse;
+use crate::messages::{HeaderMutation, HttpHeaders, HttpStatus, ImmediateResponse};
 use crate::rules::{Invalid, MutationRules};
 
 /// Largest number of fields: more than any head has.
@@ -51,12 +52,39 @@ pub(crate) fn reply(response: &ImmediateResponse, rules: &MutationRules) -> Resu
     Ok((reply, rejected))
 }
 
+/// Returns the reply of a response in pieces, without its body, and the number of fields that are not permitted.
+///
+/// # Errors
+/// Returns an error if the head is invalid.
+pub(crate) fn head(headers: &HttpHeaders, rules: &MutationRules) -> Result<(Reply, u64), Invalid> {
+    let all = headers.headers.iter().flat_map(|map| &map.headers);
+    let (pseudo, fields): (Vec<_>, Vec<_>) = all.partition(|field| field.key.starts_with(':'));
+    let text = |field: &HeaderValue| match field.raw_value.is_empty() {
+        true => field.value.clone(),
+        false => String::from_utf8_lossy(&field.raw_value).into_owned(),
+    };
+    let status = pseudo.iter().find(|field| field.key == ":status");
+    let code = status.and_then(|field| text(field).parse().ok());
+    let code = code.ok_or(Invalid("the processor streams a response without a valid :status"))?;
+    let option = |field: &&HeaderValue| HeaderOption {
+        header: Some((*field).clone()),
+        append: Some(BoolValue { value: true }),
+        ..HeaderOption::default()
+    };
+    let headers = HeaderMutation { set_headers: fields.iter().map(option).collect(), remove_headers: vec![] };
+    let response = ImmediateResponse {
+        status: Some(HttpStatus { code }),
+        headers: Some(headers),
+        ..ImmediateResponse::default()
+    };
+    let (made, rejected) = reply(&response, rules)?;
+    Ok((Reply { body: None, ..made }, rejected))
+}
+
 #[cfg(test)]
 mod tests {
-    use sigma_plugin_kit::envoy::{HeaderOption, HeaderValue};
-
     use super::*;
-    use crate::messages::{GrpcStatus, HeaderMutation, HttpStatus};
+    use crate::messages::GrpcStatus;
 
     fn response(code: i32, fields: &[(&str, &str)]) -> ImmediateResponse {
         let option = |(key, value): &(&str, &str)| HeaderOption {

@@ -106,14 +106,28 @@ pub(crate) enum PartResponse {
     ResponseTrailers(TrailersAnswer),
     #[prost(message, tag = "7")]
     Immediate(ImmediateResponse),
-    /// A response in pieces, which is not supported.
+    /// A response to the client in pieces.
     #[prost(message, tag = "11")]
-    StreamedImmediate(Unread),
+    StreamedImmediate(StreamedImmediateResponse),
 }
 
-/// A message whose content is not read.
-#[derive(Clone, Copy, PartialEq, prost::Message)]
-pub(crate) struct Unread {}
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct StreamedImmediateResponse {
+    #[prost(oneof = "StreamedPart", tags = "1, 2, 3")]
+    pub(crate) response: Option<StreamedPart>,
+}
+
+/// A part of a response in pieces; the head comes first.
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub(crate) enum StreamedPart {
+    /// With `:status` among its fields.
+    #[prost(message, tag = "1")]
+    Headers(HttpHeaders),
+    #[prost(message, tag = "2")]
+    Body(StreamedBody),
+    #[prost(message, tag = "3")]
+    Trailers(HeaderMap),
+}
 
 /// `HeadersResponse` and `BodyResponse`, which are alike.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -321,7 +335,12 @@ mod tests {
                 ..ImmediateResponse::default()
             })),
         );
-        check(b"\x5a\x02\x0a\x00", of(PartResponse::StreamedImmediate(Unread {})));
+        let streamed =
+            |part| of(PartResponse::StreamedImmediate(StreamedImmediateResponse { response: Some(part) }));
+        check(b"\x5a\x02\x0a\x00", streamed(StreamedPart::Headers(HttpHeaders::default())));
+        let body = StreamedBody { body: b"x".into(), end_of_stream: true };
+        check(b"\x5a\x07\x12\x05\x0a\x01x\x10\x01", streamed(StreamedPart::Body(body)));
+        check(b"\x5a\x02\x1a\x00", streamed(StreamedPart::Trailers(HeaderMap::default())));
     }
 
     #[test]

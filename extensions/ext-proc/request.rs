@@ -15,6 +15,7 @@ use crate::fields::of_request;
 use crate::messages::{CONTINUE_AND_REPLACE, CommonResponse, HttpHeaders, Part};
 use crate::mode::BodyMode;
 use crate::rules::Place;
+use crate::session::streamed;
 use crate::session::{Answered, Direction, Failure, Got, Kind};
 
 /// Returns true if the request has a body.
@@ -44,7 +45,7 @@ pub(crate) fn begin(session: &Shared, ctx: &mut Context, env: &Env<'_>) -> Step 
             Ok(()) => send_body(session, ctx),
             Err(step) => step,
         },
-        got => leave(got),
+        got => leave(session, got),
     })
 }
 
@@ -56,9 +57,10 @@ fn wait(session: &Shared, then: impl FnOnce(&Shared, Got, &mut Context) -> Step 
 }
 
 /// Goes on without the processor, or replies.
-fn leave(got: Got) -> Step {
+fn leave(session: &Shared, got: Got) -> Step {
     match got {
         Got::Reply(reply) => reply.into(),
+        Got::Stream(reply) => Step::Stream(Box::new(reply), streamed::body(session)),
         Got::Gone | Got::Answer(_) => Step::Next,
     }
 }
@@ -70,7 +72,7 @@ fn leave(got: Got) -> Step {
 pub(crate) fn apply_headers(session: &Shared, common: CommonResponse, ctx: &mut Context) -> Result<(), Step> {
     session.borrow().note_route_cache(&common);
     let applied = session.borrow_mut().apply(common.header_mutation.as_ref(), Place::Request, ctx, None);
-    applied.map_err(|got| leave(*got))?;
+    applied.map_err(|got| leave(session, *got))?;
     if common.status == CONTINUE_AND_REPLACE {
         let body = mutated(common.body_mutation, Vec::new()).unwrap_or_default();
         replace_body(body, ctx);
@@ -127,13 +129,13 @@ fn send_whole(session: &Shared, ctx: &mut Context, changes_fields: bool) -> Step
     queue_piece(&mut session.borrow_mut(), Direction::Request, &body, true);
     wait(session, move |session, got, ctx| {
         session.borrow_mut().request.is_done = true;
-        let Got::Answer(Answered::Body(common)) = got else { return leave(got) };
+        let Got::Answer(Answered::Body(common)) = got else { return leave(session, got) };
         session.borrow().note_route_cache(&common);
         if changes_fields {
             let mutation = common.header_mutation.as_ref();
             let applied = session.borrow_mut().apply(mutation, Place::Request, ctx, None);
             if let Err(got) = applied {
-                return leave(*got);
+                return leave(session, *got);
             }
         }
         match mutated(common.body_mutation, ctx.body.take().unwrap_or_default()) {
@@ -154,7 +156,7 @@ fn send_start(session: &Shared, bytes: Vec<u8>) -> Step {
     queue_piece(&mut session.borrow_mut(), Direction::Request, &bytes, false);
     wait(session, move |session, got, _| {
         session.borrow_mut().request.is_done = true;
-        let Got::Answer(Answered::Body(common)) = got else { return leave(got) };
+        let Got::Answer(Answered::Body(common)) = got else { return leave(session, got) };
         let skip = bytes.len();
         match mutated(common.body_mutation, bytes) {
             Ok(prefix) => {
@@ -171,7 +173,7 @@ fn send_start(session: &Shared, bytes: Vec<u8>) -> Step {
 fn streams(session: &Shared) -> Step {
     let reason = "the processor streams a body that is not in full duplex";
     session.borrow_mut().fail(Failure::Broken, reason);
-    wait(session, |_, got, _| leave(got))
+    wait(session, |session, got, _| leave(session, got))
 }
 
 /// Sends a body in full duplex until the answer to the head is here.
@@ -193,7 +195,7 @@ impl BodyReader for DuplexReader {
                     Got::Answer(Answered::Headers(common)) => {
                         apply_headers(&session, common, ctx).err().unwrap_or(Step::Next)
                     }
-                    got => leave(got),
+                    got => leave(&session, got),
                 }));
             }
             if self.has_ended || !session.has_room(Direction::Request) {

@@ -14,13 +14,14 @@ use crate::fields::of_response;
 use crate::messages::{CONTINUE_AND_REPLACE, CommonResponse, HttpHeaders, Part};
 use crate::mode::BodyMode;
 use crate::rules::Place;
+use crate::session::streamed;
 use crate::session::{Answered, Direction, Got, Kind};
 
 /// Sends the head of the response, if the processor gets it.
 pub(crate) fn begin(session: &Shared, ctx: &mut Context, env: &Env<'_>) -> ResponseStep {
     if session.borrow().is_over() {
-        let reply = session.borrow_mut().untold_reply();
-        return leave(reply.map_or(Got::Gone, Got::Reply));
+        let got = session.borrow_mut().untold();
+        return leave(session, got);
     }
     let modes = session.borrow().mode.response();
     if modes.headers {
@@ -41,7 +42,7 @@ pub(crate) fn begin(session: &Shared, ctx: &mut Context, env: &Env<'_>) -> Respo
             Got::Answer(Answered::Headers(common)) => {
                 apply_headers(&session, common, ctx).err().unwrap_or_else(|| end_head(&session, ctx))
             }
-            got => leave(got),
+            got => leave(&session, got),
         });
     }
     end_head(session, ctx)
@@ -58,9 +59,10 @@ fn end_head(session: &Shared, ctx: &Context) -> ResponseStep {
 }
 
 /// Goes on without the processor, or replaces the response.
-fn leave(got: Got) -> ResponseStep {
+fn leave(session: &Shared, got: Got) -> ResponseStep {
     match got {
         Got::Reply(reply) => ResponseStep::Replace(Box::new(reply)),
+        Got::Stream(reply) => ResponseStep::Stream(Box::new(reply), streamed::body(session)),
         Got::Gone | Got::Answer(_) => ResponseStep::Next,
     }
 }
@@ -76,7 +78,7 @@ pub(crate) fn apply_headers(
 ) -> Result<(), ResponseStep> {
     session.borrow().note_route_cache(&common);
     let applied = session.borrow_mut().apply(common.header_mutation.as_ref(), Place::Response, ctx, None);
-    applied.map_err(|got| leave(*got))?;
+    applied.map_err(|got| leave(session, *got))?;
     if common.status == CONTINUE_AND_REPLACE {
         let mut session = session.borrow_mut();
         session.is_response_done = true;

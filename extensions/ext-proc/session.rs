@@ -2,6 +2,8 @@
 //!
 //! The filters of both directions share one session. Any of them moves the messages of both when it is polled.
 
+pub(crate) mod streamed;
+
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -27,6 +29,7 @@ use crate::messages::{
 };
 use crate::mode::{BodyMode, ProcessingMode};
 use crate::rules::{Changes, Claims, Invalid, Place};
+use streamed::StreamedReply;
 
 /// Bytes of answers that wait for one direction: a few pieces of a body. The processor waits when there are more.
 const WAITING_BYTES: usize = 256 * 1024;
@@ -75,12 +78,16 @@ pub(crate) enum Got {
     Gone,
     /// The exchange ends with this reply
     Reply(Reply),
+    /// The exchange ends with this reply, whose body comes in pieces
+    Stream(Reply),
 }
 
 /// The end of a session before its exchange.
 enum Fate {
     Gone,
     Reply(Reply),
+    /// A response that the processor streams; the stream stays open.
+    Stream(Reply),
 }
 
 /// The state of one direction.
@@ -134,6 +141,8 @@ pub(crate) struct Session {
     extensions: u32,
     claims: Rc<Claims>,
     pub(crate) request: RequestProgress,
+    /// The body of a response that the processor streams.
+    streamed: StreamedReply,
     /// The body that replaces the one of the response.
     pub(crate) replaced: Option<Vec<u8>>,
     /// Nothing more of the response is sent.
@@ -160,6 +169,7 @@ impl Session {
             extensions: 0,
             claims: Rc::default(),
             request: RequestProgress::default(),
+            streamed: StreamedReply::default(),
             replaced: None,
             is_response_done: false,
         }
@@ -233,6 +243,10 @@ impl Session {
         if let Some(reply) = self.reply() {
             return Poll::Ready(Got::Reply(reply));
         }
+        if let Some(Fate::Stream(reply)) = &self.fate {
+            self.is_told = true;
+            return Poll::Ready(Got::Stream(reply.clone()));
+        }
         let side = &mut self.sides[direction as usize];
         if let Some(answer) = side.inbox.pop_front() {
             side.inbox_bytes = side.inbox_bytes.saturating_sub(answer.bytes());
@@ -263,11 +277,22 @@ impl Session {
         if self.is_told { None } else { self.reply() }
     }
 
+    /// Returns the end of the exchange that no hook and no filter has yet.
+    pub(crate) fn untold(&mut self) -> Got {
+        match &self.fate {
+            Some(Fate::Stream(reply)) if !self.is_told => Got::Stream(reply.clone()),
+            _ => self.untold_reply().map_or(Got::Gone, Got::Reply),
+        }
+    }
+
     /// Sends queued messages, and receives as many as have room.
     fn advance(&mut self, task: &mut task::Context<'_>) {
         while let Some(stream) = &mut self.stream {
+            let is_streamed = matches!(self.fate, Some(Fate::Stream(_)));
             match stream.poll_sent(task) {
                 Poll::Pending => break,
+                // The processor need not read the rest of the request.
+                Poll::Ready(Err(_)) if is_streamed => break,
                 Poll::Ready(Err(error)) => return self.fail_with(error.missing, &error.reason),
                 Poll::Ready(Ok(())) => {}
             }
@@ -282,11 +307,15 @@ impl Session {
             self.writing = Some(direction);
         }
         while self.sides.iter().all(|side| side.inbox_bytes < WAITING_BYTES)
+            && self.streamed.bytes < WAITING_BYTES
+            && self.streamed.end.is_none()
             && let Some(stream) = &mut self.stream
         {
+            let is_streamed = matches!(self.fate, Some(Fate::Stream(_)));
             match stream.poll_message(task) {
                 Poll::Pending => break,
                 Poll::Ready(Ok(Some(message))) => self.receive(&message),
+                Poll::Ready(_) if is_streamed => self.break_streamed("the processor broke its response off"),
                 Poll::Ready(Ok(None)) => self.end(Fate::Gone),
                 Poll::Ready(Err(error)) => self.fail_with(error.missing, &error.reason),
             }
@@ -308,15 +337,17 @@ impl Session {
         let Ok(message) = ProcessingResponse::decode(bytes) else {
             return self.fail(Failure::Broken, "the processor's message is not one of its protocol");
         };
+        let is_streamed = matches!(self.fate, Some(Fate::Stream(_)));
         let (direction, kind, answered) = match message.response {
+            Some(PartResponse::StreamedImmediate(part)) => return self.receive_streamed(part),
+            _ if is_streamed => {
+                return self.break_streamed("the processor's response in pieces is out of order");
+            }
             None if message.override_message_timeout.is_some() => {
                 return self.extend(message.override_message_timeout.unwrap_or_default());
             }
             None => return self.fail(Failure::Broken, "the processor's message is empty"),
             Some(PartResponse::Immediate(response)) => return self.answer_itself(&response),
-            Some(PartResponse::StreamedImmediate(_)) => {
-                return self.fail(Failure::Broken, "the processor streams a response of its own");
-            }
             Some(PartResponse::RequestHeaders(answer)) => {
                 (Direction::Request, Kind::Headers, Answered::Headers(answer.response.unwrap_or_default()))
             }
@@ -439,6 +470,9 @@ impl Session {
 
     /// Ends the session after its last message.
     pub(crate) fn close(&mut self) {
+        if matches!(self.fate, Some(Fate::Stream(_))) {
+            return;
+        }
         if let Some(stream) = &mut self.stream {
             stream.finish();
             let _ = stream.poll_sent(&mut task::Context::from_waker(task::Waker::noop()));

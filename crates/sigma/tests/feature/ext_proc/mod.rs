@@ -206,6 +206,29 @@ fn replies_and_replacements() {
     assert_eq!(told(&answer), (200, "1", "2", "hello".to_owned()), "no override is allowed");
 }
 
+/// A processor may write its own response piece by piece.
+#[test]
+fn responses_in_pieces() {
+    let (processor, origin) = (Processor::start(), origin());
+    let gateway = gateway(&processor, &origin);
+    let whole = format!("one {}", "two".repeat(50_000));
+    for (path, script, body, expected) in [
+        ("/headers", "stream", "", &*whole),
+        ("/buffered", "stream", "body", &*whole),
+        ("/headers", "stream-later", "", &*whole),
+        ("/headers", "stream-trailers", "", "one "),
+    ] {
+        let answer = ask(&gateway, path, script, body);
+        assert_eq!((answer.status(), answer.head.get("x-made")), (203, Some("1")), "{path} {script}");
+        assert_eq!(answer.text(), expected, "{path} {script}");
+    }
+    for script in ["stream-headless", "stream-wrong"] {
+        assert_eq!(ask(&gateway, "/headers", script, "").status(), 500, "{script}");
+    }
+    // A response that breaks off must not look whole.
+    assert!(gateway.connect().unwrap().ask(request("/headers", "stream-broken", "")).is_err());
+}
+
 /// A processor with HTTP gets heads as JSON.
 #[test]
 fn a_processor_with_http() {

@@ -112,6 +112,19 @@ struct Outgoing {
     immediate: Option<Immediate>,
     #[prost(message, optional, tag = "9")]
     mode: Option<Mode>,
+    #[prost(message, optional, tag = "11")]
+    streamed: Option<StreamedReply>,
+}
+
+/// A part of a response in pieces.
+#[derive(Clone, PartialEq, prost::Message)]
+struct StreamedReply {
+    #[prost(message, optional, tag = "1")]
+    head: Option<Head>,
+    #[prost(message, optional, tag = "2")]
+    body: Option<Body>,
+    #[prost(message, optional, tag = "3")]
+    trailers: Option<Fields>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -198,6 +211,23 @@ fn streams(body: Vec<u8>, end: bool) -> Option<Answer> {
 fn immediate(code: i32) -> Outgoing {
     let immediate = Immediate { status: Some(Code { code }), body: b"by the processor".to_vec() };
     Outgoing { immediate: Some(immediate), ..Outgoing::default() }
+}
+
+fn streamed(part: StreamedReply) -> Outgoing {
+    Outgoing { streamed: Some(part), ..Outgoing::default() }
+}
+
+fn streamed_head(status: &str) -> Outgoing {
+    let field = |key: &str, value: &str| Field { key: key.to_owned(), raw_value: value.into() };
+    let all = vec![field(":status", status), field("x-made", "1"), field("content-length", "99")];
+    streamed(StreamedReply {
+        head: Some(Head { fields: Some(Fields { all }), end: false }),
+        ..StreamedReply::default()
+    })
+}
+
+fn streamed_piece(body: &str, end: bool) -> Outgoing {
+    streamed(StreamedReply { body: Some(Body { body: body.into(), end }), ..StreamedReply::default() })
 }
 
 /// One stream.
@@ -301,6 +331,25 @@ impl Stream {
         }
     }
 
+    /// Responds in pieces.
+    fn respond_in_pieces(&mut self, how: &str) {
+        if how != "stream-headless" {
+            self.send(&streamed_head(if how == "stream-wrong" { "no" } else { "203" }));
+        }
+        self.send(&streamed_piece("one ", false));
+        match how {
+            "stream-broken" => self.end("13"),
+            "stream-trailers" => {
+                let trailers = Some(Fields { all: Vec::new() });
+                self.send(&streamed(StreamedReply { trailers, ..StreamedReply::default() }));
+            }
+            _ => {
+                self.send(&streamed_piece(&"two".repeat(50_000), false));
+                self.send(&streamed_piece("", true));
+            }
+        }
+    }
+
     async fn run(mut self) {
         let Some(first) = self.next().await else { return };
         let script = first.request_headers.as_ref().map(|head| head.get("x-script")).unwrap_or_default();
@@ -329,6 +378,10 @@ impl Stream {
                 self.send_bytes(&vec![0; 4 << 20]);
                 std::future::pending::<()>().await;
             }
+            how if how.starts_with("stream") && !how.ends_with("later") => {
+                self.respond_in_pieces(how);
+                std::future::pending::<()>().await;
+            }
             "duplex" => return self.duplex(first).await,
             "replace" => {
                 let common = Common {
@@ -352,6 +405,8 @@ impl Stream {
                 || is(message.response_body.is_some(), "refuse-response-body")
             {
                 self.send(&immediate(403));
+            } else if is(message.response_headers.is_some(), "stream-later") {
+                self.respond_in_pieces("stream");
             } else if is(message.request_body.is_some(), "die-later") {
                 return self.output.send_reset(Reason::INTERNAL_ERROR);
             } else if is(message.response_body.is_some(), "hang-later") {
