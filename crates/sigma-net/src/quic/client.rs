@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Instant;
 
-use quinn_proto::ClientConfig;
-use quinn_proto::crypto::rustls::QuicClientConfig;
+use quinn_proto::{ClientConfig, ConnectError};
+use rustls::AlertDescription;
 
+use super::client_session::{ClientCrypto, Failure};
 use super::connection::Connection;
 use super::endpoint::{Endpoint, EndpointOptions};
 use super::{ConnectionLost, Neighbours, Place, QuicKeys, QuicLimits};
@@ -45,15 +46,13 @@ impl Endpoint {
         name: &str,
         tls: &ClientTls,
     ) -> Result<Connection, HandshakeError> {
-        let suite = crate::tls::quic::initial_suite();
-        let crypto = QuicClientConfig::with_initial(tls.quic_config(), suite)
-            .map_err(|_| HandshakeError::NoVersion)?;
+        let (crypto, failure) = ClientCrypto::new(tls);
         let mut config = ClientConfig::new(Arc::new(crypto));
         config.transport_config(Arc::clone(&self.transport));
         let shared = {
             let mut core = self.driver.core.borrow_mut();
             let opened = core.endpoint.connect(Instant::now(), config, to, name);
-            let (handle, machine) = opened.map_err(|_| HandshakeError::BadName)?;
+            let (handle, machine) = opened.map_err(|error| unopened(&error, &failure))?;
             core.add(&self.driver, handle, machine)
         };
         let connection = Connection::new(Rc::clone(&shared), None, to, self.local_addr());
@@ -61,15 +60,37 @@ impl Endpoint {
         deadline.set(self.limits.handshake_ms);
         poll_fn(|cx| match shared.poll_shaken(cx) {
             Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
-            Poll::Ready(Err(ConnectionLost::TimedOut)) => Poll::Ready(Err(HandshakeError::TimedOut)),
-            Poll::Ready(Err(ConnectionLost::Transport(code))) => {
-                let error = rustls::Error::General(format!("QUIC error {code:#x}"));
-                Poll::Ready(Err(HandshakeError::Protocol(error)))
-            }
-            Poll::Ready(Err(_)) => Poll::Ready(Err(HandshakeError::Closed)),
+            Poll::Ready(Err(lost)) => Poll::Ready(Err(unshaken(lost, &failure))),
             Poll::Pending => deadline.poll_expired(cx).map(|()| Err(HandshakeError::TimedOut)),
         })
         .await?;
         Ok(connection)
+    }
+}
+
+/// Returns why no handshake has begun.
+fn unopened(error: &ConnectError, failure: &Failure) -> HandshakeError {
+    match (failure.take(), error) {
+        (Some(failure), _) => failure,
+        (None, ConnectError::InvalidServerName(_)) => HandshakeError::BadName,
+        (None, error) => HandshakeError::Io(io::Error::other(error.to_string())),
+    }
+}
+
+/// The codes of TLS alerts (RFC 9001 §4.8).
+const ALERTS: std::ops::RangeInclusive<u64> = 0x100..=0x1ff;
+
+/// Returns why a handshake has failed.
+fn unshaken(lost: ConnectionLost, failure: &Failure) -> HandshakeError {
+    if let Some(error) = failure.take() {
+        return error;
+    }
+    match lost {
+        ConnectionLost::TimedOut => HandshakeError::TimedOut,
+        ConnectionLost::Transport(code) if ALERTS.contains(&code) => {
+            let alert = AlertDescription::from((code & 0xff) as u8);
+            HandshakeError::Protocol(rustls::Error::AlertReceived(alert))
+        }
+        _ => HandshakeError::Closed,
     }
 }

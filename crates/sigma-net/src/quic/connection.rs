@@ -203,6 +203,12 @@ impl Connection {
         self.shared().inner.borrow().machine.rtt()
     }
 
+    /// Sends a packet that the peer must acknowledge, which shows that it is alive.
+    pub fn ping(&self) {
+        self.shared().inner.borrow_mut().machine.ping();
+        self.shared().touch();
+    }
+
     /// Counts bytes of later calls in an account until the peer has acknowledged them.
     pub fn count_in(&self, account: Rc<Account>) {
         self.shared().inner.borrow_mut().account = account;

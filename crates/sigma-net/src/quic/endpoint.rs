@@ -21,7 +21,7 @@ use super::socket::QuicSocket;
 use crate::tls::{Offer, ServerIdentity};
 
 /// The only version of QUIC (RFC 9000).
-const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 1;
 
 /// Bytes of one client that wait before it is admitted, and of all of them: a ClientHello with early data.
 const WAITING_BYTES: u64 = 32 * 1024;

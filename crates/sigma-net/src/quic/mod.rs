@@ -13,6 +13,7 @@
 
 mod arrival;
 mod client;
+mod client_session;
 mod connection;
 mod counts;
 mod driver;

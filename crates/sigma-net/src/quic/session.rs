@@ -19,7 +19,7 @@ use crate::tls::{Facts, HandshakeError, Offer, ServerIdentity};
 const UNRECOGNIZED_NAME: u8 = 112;
 const PROTOCOL_VERSION: u8 = 70;
 const DECODE_ERROR: u8 = 50;
-const INTERNAL_ERROR: u8 = 80;
+pub(super) const INTERNAL_ERROR: u8 = 80;
 
 /// The identities that a listener shows, by the requested name.
 pub trait Identities: Send + Sync {
@@ -38,11 +38,11 @@ pub(super) struct ServerCrypto {
 }
 
 /// Returns the suite of the first packets, whose keys everyone can derive.
-fn suite() -> Suite {
+pub(super) fn suite() -> Suite {
     initial_suite()
 }
 
-fn keys_of(keys: rustls::quic::Keys) -> Keys {
+pub(super) fn keys_of(keys: rustls::quic::Keys) -> Keys {
     Keys {
         header: KeyPair { local: Box::new(keys.local.header), remote: Box::new(keys.remote.header) },
         packet: KeyPair { local: Box::new(keys.local.packet), remote: Box::new(keys.remote.packet) },

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rcgen::{CertificateParams, KeyPair};
+use rustls::AlertDescription;
 use sigma_buffer::Chunk;
 use sigma_buffer::held::{self, Account};
 use tokio::task::{LocalSet, spawn_local};
@@ -15,8 +16,8 @@ use super::ids::IdGenerator;
 use super::*;
 use crate::tls::pem::Pair;
 use crate::tls::{
-    Certificates, ClientSettings, ClientTls, HandshakeError, Identity, Offer, Resumption, ServerIdentity,
-    Version, Versions,
+    Authorities, BadCertificate, Certificates, ClientSettings, ClientTls, HandshakeError, Identity, Offer,
+    Resumption, ServerIdentity, Trust, Version, Versions,
 };
 
 /// Handshakes take milliseconds; no test waits this long unless it fails.
@@ -40,10 +41,19 @@ impl Identities for Shown {
     }
 }
 
-fn identity(name: &str, versions: Versions) -> Arc<ServerIdentity> {
+/// Returns a self-signed certificate and its key.
+fn certificate(name: &str) -> (String, String) {
     let key = KeyPair::generate().unwrap();
     let cert = CertificateParams::new(vec![name.to_owned()]).unwrap().self_signed(&key).unwrap();
-    let pairs = vec![Pair::parse(&cert.pem(), &key.serialize_pem(), None).unwrap()];
+    (cert.pem(), key.serialize_pem())
+}
+
+fn identity(name: &str, versions: Versions) -> Arc<ServerIdentity> {
+    identified(&certificate(name), versions)
+}
+
+fn identified((cert, key): &(String, String), versions: Versions) -> Arc<ServerIdentity> {
+    let pairs = vec![Pair::parse(cert, key, None).unwrap()];
     let (offer, resumption) = (Offer::default(), Resumption::Off);
     let identity = Identity { pairs, versions, offer, client_auth: None, resumption };
     Arc::new(ServerIdentity::new(identity).unwrap())
@@ -210,16 +220,58 @@ fn the_name_decides_the_identity() {
         let (_near, far) = (near.unwrap(), far.unwrap());
         assert_eq!(far.facts().unwrap().server_name.as_deref(), Some("b.test"));
         let (near, far) = tokio::join!(client.connect(addr, "c.test", &tls), accept(&server));
-        let alert = near.unwrap_err().to_string();
-        assert!(alert.contains("0x170"), "{alert}");
+        assert_alert(&near, AlertDescription::UnrecognisedName);
         assert!(matches!(far, Err(HandshakeError::NoCertificate(Some(name))) if &*name == "c.test"));
         let (near, far) = tokio::join!(client.connect(addr, "old.test", &tls), accept(&server));
         assert!(near.is_err() && matches!(far, Err(HandshakeError::NoVersion)));
         let other = client_tls(b"h2");
         let (near, far) = tokio::join!(client.connect(addr, "a.test", &other), accept(&server));
-        let alert = near.unwrap_err().to_string();
-        assert!(alert.contains("0x178") && far.is_err(), "{alert}");
+        assert_alert(&near, AlertDescription::NoApplicationProtocol);
+        assert!(far.is_err());
         assert_eq!(server.half_open(), 0);
+    });
+}
+
+fn assert_alert(connected: &Result<Connection, HandshakeError>, expected: AlertDescription) {
+    let Err(HandshakeError::Protocol(rustls::Error::AlertReceived(alert))) = connected else {
+        panic!("{connected:?}");
+    };
+    assert_eq!(*alert, expected);
+}
+
+#[test]
+fn a_client_rejects_the_same_certificates_as_over_tcp() {
+    run(async {
+        let ((server, addr), client) = (server(QuicLimits::default()), client(QuicLimits::default()));
+        let trusting = |pem: &str| {
+            let authorities = Authorities::from_pem(pem).unwrap();
+            let settings = ClientSettings {
+                trust: Trust::Authorities(authorities),
+                alpn: vec![b"h3".to_vec()],
+                versions: Versions::ONLY_13,
+                ..ClientSettings::default()
+            };
+            ClientTls::new(settings).unwrap()
+        };
+        let (mine, other) = (certificate("a.test"), certificate("a.test"));
+        let identities: Arc<dyn Identities> = {
+            let entries = [("a.test", identified(&mine, Versions::ALL))];
+            Arc::new(Shown(Certificates::new(entries, Some("a.test"))))
+        };
+        let accept =
+            async || server.next().await.unwrap().accept(Arc::clone(&identities), &Offer::default()).await;
+        let tls = trusting(&mine.0);
+        let (near, _far) = tokio::join!(client.connect(addr, "a.test", &tls), accept());
+        assert!(near.is_ok());
+        let (near, _far) = tokio::join!(client.connect(addr, "b.test", &tls), accept());
+        assert_eq!(near.unwrap_err().bad_certificate(), Some(BadCertificate::WrongName));
+        let tls = trusting(&other.0);
+        let (near, _far) = tokio::join!(client.connect(addr, "a.test", &tls), accept());
+        assert_eq!(near.unwrap_err().bad_certificate(), Some(BadCertificate::Untrusted));
+        let settings = ClientSettings { versions: Versions::ONLY_12, ..ClientSettings::default() };
+        let old = ClientTls::new(settings).unwrap();
+        assert!(client.connect(addr, "a.test", &old).await.is_err());
+        assert!(matches!(client.connect(addr, "a b", &tls).await, Err(HandshakeError::BadName)));
     });
 }
 
