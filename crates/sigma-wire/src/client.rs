@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use sigma_http::dubbo::Call;
 use sigma_http::h1::HeadLimits;
-use sigma_http::{BodyLength, Chunk, Fault, Frame, Method, RequestHead, ResponseHead};
+use sigma_http::{BodyLength, Chunk, Fault, Frame, Method, RequestHead, ResponseHead, Version};
 use sigma_net::{Deadline, Stream};
 
 use crate::dubbo;
@@ -88,6 +88,16 @@ impl Connection {
             (Connection::Dubbo(c), Terms::Dubbo(call)) => c.describe(call),
             // The node is of another kind; a node that needs the data rejects the request.
             _ => {}
+        }
+    }
+
+    /// Returns the version of HTTP; None for another protocol.
+    pub fn version(&self) -> Option<Version> {
+        match self {
+            Connection::H1(_) => Some(Version::Http11),
+            Connection::H2(_) => Some(Version::Http2),
+            Connection::H3(_) => Some(Version::Http3),
+            Connection::Fcgi(_) | Connection::Dubbo(_) => None,
         }
     }
 

@@ -12,6 +12,7 @@ pub mod fcgi;
 pub mod h1;
 pub mod h2;
 pub mod h3;
+mod multiplexed;
 mod no_client;
 mod rest;
 mod rules;
@@ -20,6 +21,7 @@ mod subrequest;
 mod tunnel;
 
 pub use client::{Connection, Terms};
+pub use multiplexed::MultiplexedConnection;
 pub use no_client::NoClient;
 pub use rest::Rest;
 pub use server::Downstream;

@@ -51,6 +51,7 @@ const SHARED: SharedLimits = SharedLimits {
     table_bytes: 4_096,
     blocked_streams: 16,
     controls_per_second: u32::MAX,
+    silence_ms: 60_000,
 };
 
 struct Shown(Certificates);
@@ -477,5 +478,18 @@ fn a_malformed_request_gets_a_response_and_costs_its_stream_only() {
                 assert_eq!(stopped, quic::Stopped::Code(0x10e));
             }
         }
+    });
+}
+
+#[test]
+fn the_limit_of_the_node_is_known_before_a_request() {
+    // The session's limit of streams is the endpoint's, 128; the client allows itself 10.
+    run(SESSION, open(), echo, async |shared| {
+        let places: Vec<Connection> = (0..10).map(|_| Connection::on_h3(&shared, Reused::No)).collect();
+        assert!(!shared.has_room(100), "each exchange counts, also one without a request yet");
+        drop(places);
+        assert!(shared.has_room(100) && shared.is_idle());
+        // An unused stream is used by the next exchange.
+        ask_echo(Connection::on_h3(&shared, Reused::No)).await;
     });
 }

@@ -14,7 +14,7 @@ use sigma_net::quic::ConnectionLost;
 use super::body::{Cut, Receiving};
 use super::common::Running;
 use super::sending::{Sending, Unwanted};
-use super::shared::SharedConnection;
+use super::shared::{SharedConnection, Stream};
 use crate::h2::Reused;
 use crate::rest::Rest;
 use crate::rules::{self, bad_response, field_bytes, sendable, terminated};
@@ -39,6 +39,8 @@ pub struct ClientStream {
     connection: Rc<SharedConnection>,
     pub(crate) deadline: Deadline,
     reused: Reused,
+    /// The stream of the request, until its head is queued.
+    stream: Option<Stream>,
     /// None until the request head is queued.
     halves: Option<Halves>,
     length: BodyLength,
@@ -63,12 +65,13 @@ pub struct ClientStream {
 impl ClientStream {
     /// Takes a place on a connection. `reused`: it may have become stale since its last exchange.
     pub(crate) fn new(connection: Rc<SharedConnection>, reused: Reused) -> ClientStream {
-        connection.enter();
+        let stream = connection.enter();
         let read_before = connection.common.connection.bytes_received();
         ClientStream {
             connection,
             deadline: Deadline::new(),
             reused,
+            stream,
             halves: None,
             length: BodyLength::None,
             interims: 0,
@@ -95,7 +98,7 @@ impl ClientStream {
             self.failed = Some(Fault::new(FaultKind::Internal, "no upgrade is asked for over HTTP/3"));
             return;
         }
-        let Some((send, recv)) = self.connection.open_stream() else {
+        let Some((send, recv)) = self.stream.take().filter(|_| !self.connection.is_retired()) else {
             // No byte was sent: the connection had ended, or was full.
             self.unprocessed = true;
             self.failed = Some(terminated());
@@ -113,6 +116,10 @@ impl ClientStream {
         common.with(|codec| codec.note_sent(0, 1));
         sending.begin_body(length, length.is_empty());
         let running = common.begin(id, Account::lasting());
+        if common.active() == 1 {
+            // It watches for silence from now on.
+            common.wake_driver();
+        }
         let message = Message::new(id, head.method == Method::Head);
         self.halves = Some(Halves { running, sending, receiving: Receiving::new(message, recv) });
     }
@@ -327,6 +334,9 @@ impl Drop for ClientStream {
                 halves.sending.reset(ErrorCode::REQUEST_CANCELLED);
             }
             common.end(&halves.running);
+        }
+        if let Some(stream) = self.stream.take() {
+            self.connection.keep(stream);
         }
         // A connection without a received byte during the whole wait may be dead; later requests get a new one.
         let mut cx = Context::from_waker(std::task::Waker::noop());

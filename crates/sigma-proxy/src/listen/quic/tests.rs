@@ -28,6 +28,7 @@ const SHARED: SharedLimits = SharedLimits {
     table_bytes: 0,
     blocked_streams: 0,
     controls_per_second: u32::MAX,
+    silence_ms: 60_000,
 };
 
 /// Returns a worker whose listener on `addr` has HTTP/3, and no route.
