@@ -71,6 +71,7 @@ fn routed(case: &mut Case) {
         host: String::new(),
         began: None,
         reused: false,
+        version: None,
         linked_ms: None,
         status: 200,
         sent_ms: None,

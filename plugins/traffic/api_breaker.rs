@@ -247,6 +247,7 @@ mod tests {
             host: String::new(),
             began: None,
             reused: false,
+            version: None,
             linked_ms: None,
             status,
             connect_ms: None,

@@ -9,6 +9,7 @@ mod cache;
 mod fastcgi;
 pub(crate) mod hosts;
 pub(crate) mod listeners;
+mod node_http3;
 mod node_states;
 mod resilience;
 pub(crate) mod ssl_pair;
@@ -204,6 +205,7 @@ pub(crate) fn upstream(upstream: &Object) -> Vec<Problem> {
         }
         found.extend(word(tls, "ca").and_then(|ca| certificate("tls.ca", ca)));
         found.extend(tls.get("starttls").into_iter().flat_map(|_| starttls(upstream)));
+        found.extend(node_http3::rules(upstream, tls));
     }
     if word(upstream, "type") == Some("none") && word(upstream, "scheme") != Some("kafka") {
         let message = "`none` chooses no node; only upstreams with `scheme: kafka` have it";

@@ -30,7 +30,7 @@ pub(crate) use client_address::breaches as client_address_breaches;
 pub use client_address::{AddressField, ClientAddress};
 pub use compat::{Compat, UnknownFields};
 pub use http2::Http2;
-pub use http3::Http3;
+pub use http3::{Http3, UpstreamHttp3};
 pub use listener::{Listener, ListenerTcp, StreamListener, default_listeners, written_listener};
 pub use operators::{
     Admin, AdminApiVersion, AdminKey, AdminRole, AdminTls, Control, NiubixAdmin, Operators, Status,
@@ -355,6 +355,8 @@ pub struct Settings {
     pub limits: Limits,
     /// HTTP/2 to clients and upstreams.
     pub http2: Http2,
+    /// HTTP/3 to upstreams; `http3` of a listener enables it for clients.
+    pub http3: UpstreamHttp3,
     /// TLS settings of the process; `tls` of a listener enables TLS there.
     pub tls: crate::tls::Tls,
     /// Automatic certificates (ACME); off unless set.
@@ -536,6 +538,7 @@ impl Default for Settings {
             listeners: default_listeners(),
             limits: Limits::default(),
             http2: Http2::default(),
+            http3: UpstreamHttp3::default(),
             tls: crate::tls::Tls::default(),
             acme: None,
             timeouts: Timeouts::default(),

@@ -32,6 +32,32 @@ impl AlpnProtocol {
     }
 }
 
+/// A protocol that nodes are offered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum NodeProtocol {
+    /// HTTP/3, over QUIC.
+    #[serde(rename = "h3")]
+    H3,
+    /// HTTP/2.
+    #[serde(rename = "h2")]
+    H2,
+    /// HTTP/1.1.
+    #[serde(rename = "http/1.1")]
+    Http11,
+}
+
+impl NodeProtocol {
+    /// Returns its registered name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            NodeProtocol::H3 => "h3",
+            NodeProtocol::H2 => "h2",
+            NodeProtocol::Http11 => "http/1.1",
+        }
+    }
+}
+
 /// Files with a certificate and its key, read at the start and at every reload.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -54,6 +54,10 @@ pub enum Counter {
     UpstreamIdleBeyondSize,
     /// Idle upstream connections that were closed because there were too many.
     UpstreamClosedForRoom,
+    /// Connections to upstream nodes over QUIC.
+    UpstreamQuicConnects,
+    /// Connections to upstream nodes over QUIC that failed, mostly because the node does not respond.
+    UpstreamQuicFailures,
     /// Attempts after an exchange's first.
     UpstreamRetries,
     /// Attempts prevented by a retry budget
@@ -184,7 +188,7 @@ impl Counter {
 const KINDS: &str = "refusals_";
 
 /// Every counter with its public name, in the order of [`Counter`].
-const NAMES: [(Counter, &str); 72] = [
+const NAMES: [(Counter, &str); 74] = [
     (Counter::Requests, "requests"),
     (Counter::ExchangesEnded, "exchanges_ended"),
     (Counter::Responses1xx, "responses_1xx"),
@@ -203,6 +207,8 @@ const NAMES: [(Counter, &str); 72] = [
     (Counter::UpstreamIdle, "upstream_idle"),
     (Counter::UpstreamIdleBeyondSize, "upstream_idle_beyond_size"),
     (Counter::UpstreamClosedForRoom, "upstream_closed_for_room"),
+    (Counter::UpstreamQuicConnects, "upstream_quic_connects"),
+    (Counter::UpstreamQuicFailures, "upstream_quic_failures"),
     (Counter::UpstreamRetries, "upstream_retries"),
     (Counter::UpstreamRetriesOverBudget, "upstream_retries_over_budget"),
     (Counter::UpstreamHedges, "upstream_hedges"),

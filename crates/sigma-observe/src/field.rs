@@ -75,6 +75,8 @@ pub enum Field {
     UpstreamAttempts,
     /// `$upstream_host`: the `Host` sent upstream.
     UpstreamHost,
+    /// `$upstream_protocol`: the version of HTTP towards the node, per attempt.
+    UpstreamProtocol,
     /// `$upstream_scheme`: the scheme towards the node.
     UpstreamScheme,
     /// `$upstream_uri`: the request target sent upstream.
@@ -104,7 +106,7 @@ pub enum Field {
 }
 
 /// Names and fields; a field's own name precedes its aliases.
-static NAMES: [(&str, Field); 52] = [
+static NAMES: [(&str, Field); 53] = [
     ("remote_addr", Field::RemoteAddr),
     ("remote_port", Field::RemotePort),
     ("remote_user", Field::RemoteUser),
@@ -146,6 +148,7 @@ static NAMES: [(&str, Field); 52] = [
     ("upstream_header_time", Field::UpstreamHeaderTime),
     ("upstream_attempts", Field::UpstreamAttempts),
     ("upstream_host", Field::UpstreamHost),
+    ("upstream_protocol", Field::UpstreamProtocol),
     ("upstream_scheme", Field::UpstreamScheme),
     ("upstream_uri", Field::UpstreamUri),
     ("connection", Field::Connection),

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use sigma_http::Fault;
+use sigma_http::{Fault, Version};
 use sigma_observe::line::{Put, put_number, put_seconds};
 use sigma_observe::moment;
 
@@ -198,6 +198,13 @@ impl Record {
         }
     }
 
+    /// Records the version of HTTP of the last attempt's connection.
+    pub fn speaks(&mut self, version: Option<Version>) {
+        if let Some(attempt) = self.attempts.last_mut() {
+            attempt.version = version;
+        }
+    }
+
     /// Records that the last attempt has dialled. `at` is the time at which the transport was established, before
     /// TLS; None if it failed or the time is unknown.
     pub fn linked(&mut self, at: Option<Instant>) {
@@ -281,6 +288,8 @@ pub struct Attempt {
     pub status: u16,
     /// The connection is from the pool.
     pub reused: bool,
+    /// The version of HTTP on the connection; None before there is one, and for other protocols.
+    pub version: Option<Version>,
     /// Milliseconds until the transport of a new connection was established, before TLS; None if unknown, for example
     /// for a connection that was opened for several requests.
     pub linked_ms: Option<f64>,
@@ -362,6 +371,7 @@ mod tests {
             host: String::new(),
             began,
             reused: true,
+            version: None,
             linked_ms: None,
             status: 0,
             connect_ms: None,

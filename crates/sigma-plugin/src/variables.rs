@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::time::SystemTime;
 
 use serde_json::Value;
-use sigma_http::{HeaderId, Headers, Method, RequestHead};
+use sigma_http::{HeaderId, Headers, Method, RequestHead, Version};
 use sigma_observe::date::Clock;
 use sigma_observe::line::put_seconds;
 use sigma_schema::defined;
@@ -249,6 +249,7 @@ impl Context {
             "header_time" => self.attempts(|attempt| attempt.header_ms.map_or("-".into(), seconds)),
             "bytes_sent" => self.carried(|(sent, _)| sent),
             "bytes_received" => self.carried(|(_, received)| received),
+            "protocol" => self.attempts(|attempt| attempt.version.map_or("-", Version::as_str).to_owned()),
             "scheme" => self.record.upstream_scheme.and_then(|scheme| text(scheme.as_bytes())),
             "unresolved_host" => {
                 self.record.attempts.last().and_then(|attempt| text(attempt.host.as_bytes()))
@@ -565,6 +566,7 @@ mod tests {
             host: "node.test".into(),
             began: None,
             reused: false,
+            version: None,
             linked_ms: None,
             status: 200,
             sent_ms: None,

@@ -176,6 +176,7 @@ mod tests {
             began: None,
             status,
             reused: false,
+            version: None,
             linked_ms: None,
             connect_ms: None,
             sent_ms: None,

@@ -9,12 +9,12 @@ use sigma_net::Peer;
 use sigma_net::tls::is_server_name;
 use sigma_plugin::address::NodeAddr;
 use sigma_plugin::variables::host_name;
-use sigma_upstream::dial::{Dial, DialTls, Owner, Protocol};
+use sigma_upstream::dial::{Dial, DialQuic, DialTls, Owner, Protocol};
 use sigma_upstream::endpoint::{Address, Endpoint};
 use sigma_upstream::pool::{PoolLimits, Target};
 use sigma_wire::h2::SharedLimits;
 
-use crate::connection::{Origin, answer_limits};
+use crate::connection::{Origin, answer_limits, quic_dial};
 use crate::snapshot::{Snapshot, Upstream};
 
 /// The demands of a request on a connection, besides its upstream.
@@ -111,16 +111,19 @@ pub(crate) fn target<'t>(
         stalled_ms: http2.upstream_stalled_ms.into(),
     };
     let tls = upstream.over_tls().map(|tls| {
-        // Neither leads anywhere over HTTP/2.
+        // Neither leads anywhere over HTTP/2 or HTTP/3.
         let is_for_http1 = demands.upgrade || demands.protocol == Protocol::Dubbo;
         let client = if is_for_http1 { &tls.upgradable } else { &tls.any };
-        DialTls { client, name: &demands.name }
+        let http3 = tls.http3.as_ref().filter(|_| !is_for_http1);
+        let quic = http3.map(|http3| DialQuic { client: &http3.tls, when: http3.when });
+        DialTls { client, name: &demands.name, quic }
     });
     let dial = Dial {
         protocol: demands.protocol,
         timeout_ms: demands.connect_ms,
         link_ms: demands.link_ms,
         shared,
+        quic: quic_dial(&snapshot.settings),
         tls,
         owner: demands.owner.as_ref(),
         linked: None,

@@ -4,17 +4,17 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::num::NonZeroU32;
-use std::rc::Rc;
 
 use sigma_config::resources::Scheme;
 use sigma_http::{Fault, FaultKind};
 use sigma_net::tls::{BadCertificate, ClientTls, HandshakeCause, HandshakeError, postgres};
 use sigma_net::{Deadline, Stream, deadline};
-use sigma_wire::Connection;
 use sigma_wire::h2::{SharedConnection, SharedLimits};
+use sigma_wire::{Connection, MultiplexedConnection};
 use tokio::io::AsyncWriteExt;
 
 use crate::endpoint::Address;
+use crate::quic::{Http3Use, QuicDial};
 
 /// The protocol of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +50,8 @@ pub struct Dial<'d> {
     pub link_ms: Option<NonZeroU32>,
     /// The limits of a connection for several exchanges.
     pub shared: SharedLimits,
+    /// The limits and times of HTTP/3.
+    pub quic: QuicDial,
     /// The TLS settings of an encrypted connection.
     pub tls: Option<DialTls<'d>>,
     /// The client whose requests alone the connection serves.
@@ -109,6 +111,17 @@ pub struct DialTls<'d> {
     pub client: &'d ClientTls,
     /// The requested server name, without a port.
     pub name: &'d str,
+    /// HTTP/3; None if the node is not to be reached over QUIC.
+    pub quic: Option<DialQuic<'d>>,
+}
+
+/// The use of HTTP/3 for a connection.
+#[derive(Debug, Clone, Copy)]
+pub struct DialQuic<'d> {
+    /// The settings of the handshake within QUIC, with the same trust as over TCP.
+    pub client: &'d ClientTls,
+    /// When it is used.
+    pub when: Http3Use,
 }
 
 impl Dial<'_> {
@@ -127,6 +140,11 @@ impl Dial<'_> {
         !self.is_private() && self.tls.is_some_and(|tls| tls.client.offers_http2())
     }
 
+    /// Returns the use of HTTP/3. A PROXY header has no place in QUIC, and connections of one client are not shared.
+    pub(crate) fn http3(&self) -> Option<DialQuic<'_>> {
+        if self.is_private() { None } else { self.tls?.quic }
+    }
+
     /// Returns true if connections of this kind are shared, as far as that is known in advance.
     pub fn is_shared(&self) -> bool {
         // A connection for a certain client is not for other clients to wait for.
@@ -140,10 +158,10 @@ pub enum Dialled {
     /// For one exchange at a time
     Single(Connection),
     /// For several
-    Shared(Rc<SharedConnection>),
+    Shared(MultiplexedConnection),
 }
 
-/// Connects to `addr` with `dial`, for exchanges.
+/// Connects to `addr` over TCP with `dial`, for exchanges.
 ///
 /// # Errors
 /// Returns an error in the same cases as [`reach`].
@@ -154,7 +172,8 @@ pub async fn dial(addr: &Address, dial: &Dial<'_>) -> Result<Dialled, Fault> {
     let agreed = stream.tls().and_then(|facts| facts.alpn.as_deref());
     if agreed == Some(b"h2") || (agreed.is_none() && dial.protocol == Protocol::Http2) {
         let opening = SharedConnection::open(stream, &dial.shared);
-        return in_time(deadline.bound(opening).await).map(Dialled::Shared);
+        let opened = in_time(deadline.bound(opening).await)?;
+        return Ok(Dialled::Shared(MultiplexedConnection::H2(opened)));
     }
     Ok(Dialled::Single(match dial.protocol {
         Protocol::Fcgi => Connection::fcgi(stream, deadline, &addr.to_string()),
@@ -221,7 +240,7 @@ fn in_time<T>(result: Option<Result<T, Fault>>) -> Result<T, Fault> {
     result.unwrap_or_else(|| Err(timed_out()))
 }
 
-fn refused(addr: &Address, error: &io::Error) -> Fault {
+pub(crate) fn refused(addr: &Address, error: &io::Error) -> Fault {
     if error.kind() == io::ErrorKind::TimedOut {
         return timed_out();
     }
@@ -248,7 +267,7 @@ thread_local! {
 }
 
 /// Whether the reason why a node has no TLS is to be logged now.
-fn is_news(addr: &Address, reason: &'static str) -> bool {
+pub(crate) fn is_news(addr: &Address, reason: &'static str) -> bool {
     let now_ms = deadline::now_ms();
     COMPLAINTS.with_borrow_mut(|complaints| {
         complaints.retain(|_, then| now_ms.saturating_sub(*then) < COMPLAINT_MS);
@@ -289,7 +308,7 @@ fn distrusted(addr: &Address, name: &str, error: &HandshakeError) -> Fault {
     Fault::new(FaultKind::TlsCertificate, reason)
 }
 
-fn unshaken(addr: &Address, name: &str, error: &HandshakeError) -> Fault {
+pub(crate) fn unshaken(addr: &Address, name: &str, error: &HandshakeError) -> Fault {
     if matches!(error, HandshakeError::TimedOut) {
         return timed_out();
     }

@@ -1,5 +1,6 @@
 //! Choosing an endpoint, connecting to it, and judging its health.
 
+mod alt_svc;
 pub mod balance;
 pub mod dns;
 pub mod endpoint;
@@ -12,4 +13,5 @@ pub mod overload;
 
 pub mod dial;
 pub mod pool;
+pub mod quic;
 pub mod watch;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use sigma_config::checks::Checks;
 use sigma_config::resources::{Balance, Node, Scheme};
 use sigma_http::h1::{HeadLimits, Tolerance};
+use sigma_net::quic::QuicLimits;
 use sigma_upstream::balance::{Balancer, InFlight, Outcome, PickContext, Tried};
 use sigma_upstream::dial::{Dial, Owner, Protocol};
 use sigma_upstream::dns::Resolver;
@@ -19,8 +20,10 @@ use sigma_upstream::feed::{Feed, NextNodes};
 use sigma_upstream::health::{CheckerSpec, Checkers, Plan};
 use sigma_upstream::identity::EndpointIds;
 use sigma_upstream::pool::{PoolLimits, Pools, Target, connect};
+use sigma_upstream::quic::QuicDial;
 use sigma_upstream::watch::{Source, Watch};
 use sigma_wire::h2::SharedLimits;
+use sigma_wire::h3;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -94,6 +97,15 @@ impl Worker {
             crowded_ms: 1_000,
             stalled_ms: 14_000,
         };
+        let h3 = h3::SharedLimits {
+            head: shared.head,
+            streams: 10,
+            header_list_bytes: 16_384,
+            table_bytes: 0,
+            blocked_streams: 0,
+            controls_per_second: u32::MAX,
+            silence_ms: 3_000,
+        };
         let target = Target {
             endpoint,
             dial: Dial {
@@ -101,6 +113,13 @@ impl Worker {
                 timeout_ms: 60_000,
                 link_ms: None,
                 shared,
+                quic: QuicDial {
+                    shared: h3,
+                    transport: QuicLimits::default(),
+                    tcp_delay_ms: 300,
+                    retry_after_ms: 300_000,
+                    announcement_ms: 0,
+                },
                 tls: None,
                 owner: Owner::ALL,
                 linked: None,

@@ -199,6 +199,7 @@ mod tests {
             host: "node.test".to_owned(),
             began: Some(began),
             reused: false,
+            version: None,
             linked_ms: Some(1.0),
             status,
             connect_ms: Some(3.0),

@@ -13,7 +13,7 @@ use super::optional::Optional;
 use super::overload::{AdaptiveConcurrency, AdmissionControl, CircuitBreaker, RequestLimits};
 use super::retry::{ExchangeDeadline, RetryPolicy};
 use super::shared::{Labels, Timeout, UnixTime};
-use crate::tls::AlpnProtocol;
+use crate::tls::NodeProtocol;
 use sigma_schema::Confidential;
 use sigma_schema::described::without_defaults;
 use sigma_schema::forms::{HostPattern, NODE_PATTERN};
@@ -185,11 +185,14 @@ pub struct UpstreamTls {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", length(min = 128, max = 65536))]
     pub ca: Option<Box<str>>,
-    /// Protocols offered with `scheme: https`, in order of preference; unset: HTTP/1.1. With `scheme: grpcs` it is
-    /// always HTTP/2.
+    /// Protocols offered with `scheme: https`, in order of preference; unset: HTTP/1.1. `h3` comes first: it is tried
+    /// before TCP, and alone if it is the only one. With `scheme: grpcs` it is HTTP/2, after `h3` if that is named.
     #[serde(skip_serializing_if = "Optional::is_unset")]
-    #[schemars(length(min = 1, max = 2), extend("uniqueItems" = true))]
-    pub alpn: Optional<Vec<AlpnProtocol>>,
+    #[schemars(length(min = 1, max = 3), extend("uniqueItems" = true))]
+    pub alpn: Optional<Vec<NodeProtocol>>,
+    /// Use HTTP/3 for nodes that announce it by `Alt-Svc`, on any UDP port of the same address. Needs `verify: true`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub alt_svc: bool,
     /// The protocol in which a session of a stream route requests TLS from a node, with `scheme: tls`. Unset: the
     /// session begins with TLS. A node that declines gets no session.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,4 @@
-//! HTTP/3 of a listener.
+//! HTTP/3 of a listener, and to upstreams.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -64,6 +64,66 @@ impl Default for Http3 {
             retry_above_handshakes: 100,
             handshakes_per_worker: 1_000,
             header_list_bytes: 32 * 1024,
+            qpack_table_bytes: 4096,
+            qpack_blocked_streams: 16,
+        }
+    }
+}
+
+/// HTTP/3 to upstreams whose `tls.alpn` has `h3`, or whose nodes announce it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct UpstreamHttp3 {
+    /// Milliseconds for a connection over QUIC alone. Then TCP is tried as well, and the first connection is used.
+    #[schemars(range(min = 1, max = 10_000))]
+    pub tcp_delay_ms: u32,
+    /// Maximum time in milliseconds for the handshake, in addition to `timeout.connect` of the upstream.
+    #[schemars(range(min = 100, max = 60_000))]
+    pub handshake_timeout_ms: u32,
+    /// Milliseconds for which a node that did not respond over QUIC is used over TCP alone.
+    #[schemars(range(min = 1_000, max = 86_400_000))]
+    pub retry_after_ms: u32,
+    /// Maximum time in seconds for which an `Alt-Svc` of a node counts.
+    #[schemars(range(min = 1, max = 604_800))]
+    pub alt_svc_max_age: u32,
+    /// Maximum number of concurrent requests on one connection; further requests open another one, up to
+    /// `keepalive_pool.size`. Nodes may set a lower limit.
+    #[schemars(range(min = 1, max = 1_000))]
+    pub streams: u32,
+    /// Bytes of one response that a node may send before earlier ones are forwarded. A connection has this memory for
+    /// each of its streams, so clients that read slowly never stop other responses.
+    #[schemars(range(min = 16_384, max = 4_194_304))]
+    pub stream_window_bytes: u32,
+    /// Maximum number of bytes of a connection that are sent and not yet acknowledged; they stay in memory until then.
+    #[schemars(range(min = 16_384, max = 2_147_483_647))]
+    pub send_window_bytes: u32,
+    /// Milliseconds without any packet after which an idle connection is dropped. Nodes may ask for less.
+    #[schemars(range(min = 1_000, max = 600_000))]
+    pub idle_timeout_ms: u32,
+    /// Milliseconds without any packet after which a connection with requests is dropped. A node that works
+    /// acknowledges packets at once, however long its response takes.
+    #[schemars(range(min = 500, max = 60_000))]
+    pub silence_timeout_ms: u32,
+    /// Size in bytes of the table that a node may fill to compress its fields (QPACK); 0 for none.
+    #[schemars(range(max = 65_536))]
+    pub qpack_table_bytes: u32,
+    /// Maximum number of responses that may wait for an update of that table.
+    #[schemars(range(max = 100))]
+    pub qpack_blocked_streams: u32,
+}
+
+impl Default for UpstreamHttp3 {
+    fn default() -> Self {
+        UpstreamHttp3 {
+            tcp_delay_ms: 300,
+            handshake_timeout_ms: 5_000,
+            retry_after_ms: 300_000,
+            alt_svc_max_age: 86_400,
+            streams: 100,
+            stream_window_bytes: 128 * 1024,
+            send_window_bytes: 1024 * 1024,
+            idle_timeout_ms: 30_000,
+            silence_timeout_ms: 3_000,
             qpack_table_bytes: 4096,
             qpack_blocked_streams: 16,
         }

@@ -212,6 +212,9 @@ fn shown_upstream(upstream: &Upstream) -> Value {
         "nodes": nodes,
         "more_nodes": set.endpoints.len().saturating_sub(NODES),
     });
+    if let Some(use_of_http3) = upstream.http3() {
+        shown["http3"] = use_of_http3.into();
+    }
     let members: Vec<&str> = upstream.member_keys().collect();
     if !members.is_empty() {
         shown["members"] = members.into();

@@ -7,9 +7,10 @@ use sigma_config::checks::{Active, CheckType};
 use sigma_config::profile::Profile;
 use sigma_config::resources::{self, Scheme, Ssl, StartTls, UpstreamTls};
 use sigma_config::settings::Settings;
-use sigma_config::tls::AlpnProtocol;
+use sigma_config::tls::NodeProtocol;
 use sigma_net::tls::pem::Pair;
 use sigma_net::tls::{Authorities, ClientSettings, ClientTls, Trust, Versions};
+use sigma_upstream::quic::Http3Use;
 
 use super::certificates::{chosen_by, filed, pairs, refers, revealed, shows, versions};
 use super::sources::Sources;
@@ -34,6 +35,17 @@ pub(crate) struct Requests {
     pub(crate) any: ClientTls,
     /// Without HTTP/2, which has no connection upgrade, unless nothing else is offered.
     pub(crate) upgradable: ClientTls,
+    /// For HTTP/3; None if nodes are reached over TCP alone.
+    pub(crate) http3: Option<NodeHttp3>,
+}
+
+/// HTTP/3 to nodes.
+#[derive(Debug)]
+pub(crate) struct NodeHttp3 {
+    /// The settings of handshakes within QUIC: the same trust and the same certificate as over TCP.
+    pub(crate) tls: ClientTls,
+    /// When it is used.
+    pub(crate) when: Http3Use,
 }
 
 /// The inputs of the settings.
@@ -53,7 +65,7 @@ struct Inputs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Probes {
     proof: Proof,
-    speak: AlpnProtocol,
+    speak: NodeProtocol,
 }
 
 /// The proof that a TLS health probe demands of a node.
@@ -69,8 +81,8 @@ impl Probes {
     /// Returns the TLS probes of these checks, if they use TLS.
     fn of(active: &Active) -> Option<Probes> {
         let speak = match active.kind {
-            CheckType::Https => AlpnProtocol::Http11,
-            CheckType::Grpcs => AlpnProtocol::H2,
+            CheckType::Https => NodeProtocol::Http11,
+            CheckType::Grpcs => NodeProtocol::H2,
             CheckType::Http | CheckType::Tcp | CheckType::Grpc => return None,
         };
         let proof = if active.https_verify_certificate { Proof::Identity } else { Proof::Nothing };
@@ -129,21 +141,45 @@ impl Inputs {
     fn requests(&self, pair: Option<&Pair>, sources: &mut Sources<'_>) -> Result<Requests, String> {
         let verify = self.tls.as_ref().and_then(|tls| tls.verify).unwrap_or(self.verifies);
         let trust = if verify { self.authorities(sources)? } else { Trust::Anyone };
-        let offered: &[AlpnProtocol] = match (self.scheme, self.tls.as_ref().map(|tls| &tls.alpn[..])) {
-            (Scheme::Grpcs, _) => &[AlpnProtocol::H2],
+        let configured = self.tls.as_ref().map_or(&[][..], |tls| &tls.alpn[..]);
+        let over_tcp = match configured {
+            [NodeProtocol::H3, rest @ ..] => rest,
+            all => all,
+        };
+        let offered: &[NodeProtocol] = match (self.scheme, over_tcp) {
+            (Scheme::Grpcs, _) => &[NodeProtocol::H2],
             // The protocol above is unknown.
             (Scheme::Tls | Scheme::Kafka, _) => &[],
-            (_, None | Some([])) => &[AlpnProtocol::Http11],
-            (_, Some(configured)) => configured,
+            (_, []) => &[NodeProtocol::Http11],
+            (_, over_tcp) => over_tcp,
         };
         let starttls = self.tls.as_ref().and_then(|tls| tls.starttls);
         let any = self.client_tls(&trust, offered, pair, starttls)?;
         let upgradable = match offered {
             // A node that supports only HTTP/2 declines an upgrade, as in cleartext.
-            [AlpnProtocol::Http11] | [AlpnProtocol::H2] => any.clone(),
-            _ => self.client_tls(&trust, &[AlpnProtocol::Http11], pair, starttls)?,
+            [NodeProtocol::Http11] | [NodeProtocol::H2] => any.clone(),
+            _ => self.client_tls(&trust, &[NodeProtocol::Http11], pair, starttls)?,
         };
-        Ok(Requests { any, upgradable })
+        let http3 = match self.http3_use(configured, verify) {
+            Some(when) => {
+                Some(NodeHttp3 { tls: self.client_tls(&trust, &[NodeProtocol::H3], pair, None)?, when })
+            }
+            None => None,
+        };
+        Ok(Requests { any, upgradable, http3 })
+    }
+
+    /// Returns when HTTP/3 is used.
+    fn http3_use(&self, configured: &[NodeProtocol], verify: bool) -> Option<Http3Use> {
+        if !matches!(self.scheme, Scheme::Https | Scheme::Grpcs) {
+            return None;
+        }
+        match configured {
+            [NodeProtocol::H3] => Some(Http3Use::Only),
+            [NodeProtocol::H3, ..] => Some(Http3Use::First),
+            // Without a verified name any port of the address would do.
+            _ => (verify && self.tls.as_ref()?.alt_svc).then_some(Http3Use::Announced),
+        }
     }
 
     fn probes(&self, pair: Option<&Pair>, sources: &mut Sources<'_>) -> Result<Option<ClientTls>, String> {
@@ -159,7 +195,7 @@ impl Inputs {
     fn client_tls(
         &self,
         trust: &Trust,
-        alpn: &[AlpnProtocol],
+        alpn: &[NodeProtocol],
         pair: Option<&Pair>,
         starttls: Option<StartTls>,
     ) -> Result<ClientTls, String> {
@@ -167,6 +203,15 @@ impl Inputs {
             None | Some([]) => Versions::ALL,
             Some(named) => versions(named)?,
         };
+        let versions = match alpn {
+            [NodeProtocol::H3] => Versions::ONLY_13.and(versions),
+            _ => versions,
+        };
+        if versions.is_empty() {
+            return Err(
+                "HTTP/3 needs TLS 1.3, which `ssl_protocols` of the client certificate exclude".to_owned()
+            );
+        }
         let settings = ClientSettings {
             trust: trust.clone(),
             pair: pair.cloned(),

@@ -2,6 +2,8 @@
 
 use sigma_config::settings::{Http3, Settings, Tolerate};
 use sigma_http::h1::{HeadLimits, Tolerance};
+use sigma_net::quic::QuicLimits;
+use sigma_upstream::quic::QuicDial;
 use sigma_wire::h1::ServerLimits;
 use sigma_wire::h2::{FloodLimits, SessionLimits};
 use sigma_wire::h3;
@@ -79,6 +81,40 @@ pub(crate) fn h3_limits(settings: &Settings, http3: Option<&Http3>) -> h3::Sessi
         table_bytes: http3.qpack_table_bytes,
         blocked_streams: http3.qpack_blocked_streams,
         flood,
+    }
+}
+
+/// The largest chain of certificates of a node, with the rest of its handshake.
+const NODE_HANDSHAKE_BYTES: usize = 64 * 1024;
+
+/// Returns the limits and times of connections to nodes over QUIC.
+pub(crate) fn quic_dial(settings: &Settings) -> QuicDial {
+    let http3 = &settings.http3;
+    // Unidirectional streams of the node are read at once; they have the window of one more stream.
+    let window_bytes = http3.stream_window_bytes.saturating_mul(http3.streams.saturating_add(1));
+    QuicDial {
+        shared: h3::SharedLimits {
+            head: answer_limits(settings),
+            streams: http3.streams,
+            header_list_bytes: settings.limits.response_head_bytes,
+            table_bytes: http3.qpack_table_bytes,
+            blocked_streams: http3.qpack_blocked_streams,
+            controls_per_second: settings.http2.upstream_control_frames_per_second,
+            silence_ms: http3.silence_timeout_ms.into(),
+        },
+        transport: QuicLimits {
+            streams: 0,
+            stream_window_bytes: http3.stream_window_bytes,
+            window_bytes,
+            send_window_bytes: http3.send_window_bytes,
+            idle_ms: http3.idle_timeout_ms.into(),
+            handshake_ms: http3.handshake_timeout_ms.into(),
+            hello_bytes: NODE_HANDSHAKE_BYTES,
+            ..QuicLimits::default()
+        },
+        tcp_delay_ms: http3.tcp_delay_ms.into(),
+        retry_after_ms: http3.retry_after_ms.into(),
+        announcement_ms: u64::from(http3.alt_svc_max_age) * 1_000,
     }
 }
 

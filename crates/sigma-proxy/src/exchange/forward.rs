@@ -237,6 +237,7 @@ impl Exchange<'_, '_> {
                 began,
                 status: 0,
                 reused: false,
+                version: None,
                 linked_ms: None,
                 connect_ms: None,
                 sent_ms: None,
@@ -272,6 +273,7 @@ impl Exchange<'_, '_> {
                     Box::pin(async { self.dial(target()).await }).await?
                 }
             };
+            self.scratch.ctx.record.speaks(connection.version());
             self.send_head(&mut connection, terms);
             if let Some(hedging) = self.hedging(plan) {
                 // Boxed, as few exchanges have any.
@@ -282,7 +284,11 @@ impl Exchange<'_, '_> {
                 }
             }
             // An await within a match would keep the matched value alive.
-            let fault = match self.converse(plan, &mut connection, state).await {
+            let conversed = self.converse(plan, &mut connection, state).await;
+            if let Some(value) = self.scratch.alternative.take() {
+                connection.announce(&target(), &value, deadline::now_ms());
+            }
+            let fault = match conversed {
                 Ok(Ended::Whole) => {
                     self.scratch.ctx.record.carried(connection.carried());
                     connection.give_back(&target(), deadline::now_ms());
@@ -414,7 +420,9 @@ impl Exchange<'_, '_> {
         let settings = &plan.view.snapshot.settings;
         self.scratch.ctx.record.hides_reason = self.hides_reason();
         let has_body = self.scratch.has_body();
-        let Scratch { ref mut ctx, ref mut body, upgrade: ref asked, ref mut turn, .. } = *self.scratch;
+        let Scratch {
+            ref mut ctx, ref mut body, upgrade: ref asked, ref mut turn, ref mut alternative, ..
+        } = *self.scratch;
         let method = ctx.request.method;
         body.rewind(ctx);
         let timeouts = (plan.timeouts(), &settings.timeouts);
@@ -443,6 +451,7 @@ impl Exchange<'_, '_> {
         upgrade::check_agreement(head, asked)?;
         transfer.down.check_answer(head)?;
         ctx.record.answered(head.status);
+        *alternative = plan.upstream().announced_alternative(&head.headers);
         self.scratch.verdict = plan.verdict(state.is_call, head);
         plan.attempts.tell_session(&mut head.headers);
         if head.status == 101 {

@@ -160,6 +160,7 @@ impl Exchange<'_, '_> {
             First::Seconds => {
                 self.worker.counters.add(Counter::UpstreamHedgesWon, 1);
                 self.note_attempt(&other, asked);
+                self.scratch.ctx.record.speaks(dialled.version());
                 Ok(Some(Second { node: other, in_flight, connection: dialled }))
             }
             _ => Ok(None),
@@ -202,6 +203,8 @@ impl Exchange<'_, '_> {
         let Second { node, in_flight, mut connection } = second;
         state.begin_session(&node);
         let ended = self.converse(plan, &mut connection, state).await;
+        // Another exchange of the node announces it again.
+        self.scratch.alternative = None;
         in_flight.end(Outcome { latency_ms: None, now_ms: deadline::now_ms() });
         let ended = match ended {
             Ok(ended @ (Ended::Whole | Ended::Left(_))) => {

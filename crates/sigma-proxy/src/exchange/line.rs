@@ -1,7 +1,7 @@
 //! The values of an exchange in its access line.
 
 use sigma_http::fault::PLUGIN;
-use sigma_http::{HeaderId, Headers};
+use sigma_http::{HeaderId, Headers, Version};
 use sigma_observe::access::{Entry, ValueWriter};
 use sigma_observe::field::Field;
 use sigma_observe::line::{Line, Put, put_number, put_seconds};
@@ -40,6 +40,7 @@ impl Entry for Exchange<'_, '_> {
             | Field::UpstreamHeaderTime
             | Field::UpstreamAttempts
             | Field::UpstreamHost
+            | Field::UpstreamProtocol
             | Field::UpstreamScheme
             | Field::UpstreamUri
             | Field::UpstreamHeader(_) => self.write_upstream(field, place),
@@ -210,6 +211,11 @@ impl Exchange<'_, '_> {
                 ctx.record.write_attempts(out);
             }),
             Field::UpstreamHost => header(place, &ctx.request.headers, "host"),
+            Field::UpstreamProtocol => place.words(|out| {
+                joined(attempts, out, |attempt, out| {
+                    out.put(attempt.version.map_or("-", Version::as_str).as_bytes());
+                });
+            }),
             Field::UpstreamScheme => {
                 if let Some(scheme) = self.upstream_scheme() {
                     place.word(scheme);

@@ -106,6 +106,8 @@ pub(crate) struct Scratch {
     is_cut: bool,
     /// The part of a response that its node has sent and the client has not received yet.
     remainder: Option<Box<Remainder>>,
+    /// The announcement of HTTP/3 in the response of the node, for its pool.
+    alternative: Option<Box<[u8]>>,
 }
 
 impl Scratch {
@@ -113,6 +115,7 @@ impl Scratch {
     fn begin(&mut self) {
         self.body.clear();
         (self.framing, self.spent_ms, self.turn, self.told) = (None, 0, None, None);
+        self.alternative = None;
         (self.asks_body, self.is_refused, self.is_cut) = (false, false, false);
         (self.failed_node, self.remainder) = (None, None);
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use sigma_config::resources::{self, Balance, HashOn, PassHost, Scheme};
+use sigma_http::Headers;
 use sigma_schema::Problem;
 use sigma_schema::expr::known::Subject;
 use sigma_schema::expr::{VarName, VarValue, Variables};
@@ -11,6 +12,7 @@ use sigma_upstream::balance::{Rules, ask_for};
 use sigma_upstream::endpoint::{Endpoint, UpstreamCell};
 use sigma_upstream::health::plan::Plan;
 use sigma_upstream::pool::PoolLimits;
+use sigma_upstream::quic::Http3Use;
 
 use super::Timeouts;
 use super::affinity::Affinity;
@@ -88,6 +90,16 @@ impl Upstream {
         self.tls.as_ref()?.requests.as_ref()
     }
 
+    /// Returns the announcement of HTTP/3 in a response of a node, if announcements count. An empty one ends an
+    /// earlier one.
+    pub(crate) fn announced_alternative(&self, headers: &Headers) -> Option<Box<[u8]>> {
+        let http3 = self.over_tls()?.http3.as_ref()?;
+        if http3.when != Http3Use::Announced {
+            return None;
+        }
+        headers.find(b"alt-svc").map(Box::from)
+    }
+
     /// Returns true if it is the upstream of this configuration on a gateway in this zone.
     pub(crate) fn is_of(&self, config: &resources::Upstream, zone: Option<&str>) -> bool {
         *self.config == *config && (config.zone_aware.is_none() || self.balancing == Rules::new(config, zone))
@@ -96,6 +108,15 @@ impl Upstream {
     /// Returns the state of its circuit breaker. None without one.
     pub fn breaker(&self) -> Option<&'static str> {
         Some(self.guards.as_ref()?.breaker.as_ref()?.breaker.state_name())
+    }
+
+    /// Returns when nodes are reached over HTTP/3; None for never.
+    pub fn http3(&self) -> Option<&'static str> {
+        Some(match self.over_tls()?.http3.as_ref()?.when {
+            Http3Use::Only => "only",
+            Http3Use::First => "first",
+            Http3Use::Announced => "announced",
+        })
     }
 
     /// How many requests it has now, and how many it may have; None if they are not counted.

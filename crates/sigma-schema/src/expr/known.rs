@@ -106,6 +106,7 @@ pub const NAMES: &[&str] = &[
     "upstream_connect_time",
     "upstream_header_time",
     "upstream_host",
+    "upstream_protocol",
     "upstream_response_time",
     "upstream_scheme",
     "upstream_status",

@@ -2,7 +2,9 @@
 //! several.
 
 mod demand;
+mod http3;
 mod node;
+mod race;
 mod shared;
 mod target;
 
@@ -15,6 +17,7 @@ use sigma_observe::counters::{Counter, WorkerCounters};
 
 use crate::dial::{Dialled, dial};
 use crate::endpoint::Endpoint;
+use crate::quic::QuicSockets;
 
 pub use node::InUse;
 pub use target::{PoolLimits, Target};
@@ -27,13 +30,14 @@ use node::Node;
 pub struct Pools {
     /// By number of the endpoint; see [`crate::identity::EndpointId::index`].
     by_endpoint: Vec<Option<Rc<Node>>>,
+    sockets: Rc<QuicSockets>,
     counters: Arc<WorkerCounters>,
 }
 
 impl Pools {
     /// Returns pools without connections. `counters` counts their events.
     pub fn new(counters: Arc<WorkerCounters>) -> Pools {
-        Pools { by_endpoint: Vec::new(), counters }
+        Pools { by_endpoint: Vec::new(), sockets: Rc::default(), counters }
     }
 
     /// Returns the connections to an endpoint. The caller keeps the endpoint alive, so another entry with the same
@@ -46,7 +50,8 @@ impl Pools {
         match &mut self.by_endpoint[index] {
             Some(node) if node.owner.id() == endpoint.id() => Rc::clone(node),
             slot => {
-                let node = Rc::new(Node::new(endpoint.lease.watch(), Arc::clone(&self.counters)));
+                let (sockets, counters) = (Rc::clone(&self.sockets), Arc::clone(&self.counters));
+                let node = Rc::new(Node::new(endpoint.lease.watch(), sockets, counters));
                 Rc::clone(slot.insert(node))
             }
         }

@@ -6,18 +6,21 @@ use std::ops::{Deref, DerefMut};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-use sigma_http::{Fault, FaultKind};
+use sigma_http::{Fault, FaultKind, Version};
 use sigma_net::{Deadline, deadline};
 use sigma_observe::counters::{Counter, WorkerCounters};
-use sigma_wire::Connection;
 use sigma_wire::h2::Reused;
+use sigma_wire::{Connection, MultiplexedConnection};
 use tokio::sync::oneshot;
 
 use super::demand::Demand;
+use super::http3::{Attempt, Http3State};
+use super::race::{over_quic, race};
 use super::shared::{Member, Order, Shared, SharedDialResult};
 use super::target::{Made, PoolLimits, Target};
-use crate::dial::{Dialled, dial, timed_out};
+use crate::dial::{DialQuic, Dialled, dial, timed_out};
 use crate::identity::LeaseWatch;
+use crate::quic::{Http3Use, QuicFault, QuicSockets, without_udp};
 
 /// A connection in use by an exchange. The pool is notified of its end.
 #[derive(Debug)]
@@ -37,6 +40,13 @@ impl InUse {
             connection.deadline().clear();
             place.node.keep(target, connection, now_ms);
         }
+    }
+}
+
+impl InUse {
+    /// Takes the `Alt-Svc` of a response for the target: the next connection may be over QUIC.
+    pub fn announce(&self, target: &Target<'_>, value: &[u8], now_ms: u64) {
+        self.place.node.http3.announce(target, value, now_ms);
     }
 }
 
@@ -85,7 +95,9 @@ struct Idle {
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) owner: LeaseWatch,
+    sockets: Rc<QuicSockets>,
     counters: Arc<WorkerCounters>,
+    http3: Rc<Http3State>,
     /// Connections for one exchange at a time.
     demand: Demand,
     /// The node was offered HTTP/2 next to HTTP/1 and declined it.
@@ -112,10 +124,12 @@ pub(super) struct Census {
 }
 
 impl Node {
-    pub(super) fn new(owner: LeaseWatch, counters: Arc<WorkerCounters>) -> Node {
+    pub(super) fn new(owner: LeaseWatch, sockets: Rc<QuicSockets>, counters: Arc<WorkerCounters>) -> Node {
         Node {
             owner,
+            sockets,
             counters,
+            http3: Rc::default(),
             demand: Demand::default(),
             declines: Cell::new(false),
             limits: Cell::new(None),
@@ -124,6 +138,14 @@ impl Node {
     }
 
     pub(super) fn checkout(self: &Rc<Self>, target: &Target<'_>, now_ms: u64) -> Option<InUse> {
+        let in_use = self.find(target, now_ms)?;
+        if target.dial.http3().is_some() && in_use.version() != Some(Version::Http3) {
+            self.upgrade(target, now_ms);
+        }
+        Some(in_use)
+    }
+
+    fn find(self: &Rc<Self>, target: &Target<'_>, now_ms: u64) -> Option<InUse> {
         let mut kept = self.kept.borrow_mut();
         if let Some((connection, member)) = kept.shared.place(target, now_ms) {
             return Some(self.placed(connection, member));
@@ -216,7 +238,65 @@ impl Node {
 
     /// Returns true if connections to `target` are expected to be shared.
     pub(super) fn is_shared(&self, target: &Target<'_>) -> bool {
-        target.dial.is_shared() || (target.dial.may_be_shared() && !self.declines.get())
+        let is_known = target.dial.is_shared() || (target.dial.may_be_shared() && !self.declines.get());
+        is_known
+            || target.dial.http3().is_some_and(|http3| {
+                http3.when == Http3Use::Only
+                    || self.http3.wanted(&target.endpoint.addr, &target.dial, deadline::now_ms()).is_some()
+                    || self.kept.borrow().shared.is_opening_to(target)
+            })
+    }
+
+    /// Opens a connection over QUIC in the background, if the node may have HTTP/3: meanwhile requests use TCP.
+    fn upgrade(self: &Rc<Self>, target: &Target<'_>, now_ms: u64) {
+        let Some(to) = self.http3.wanted(&target.endpoint.addr, &target.dial, now_ms) else { return };
+        let mut kept = self.kept.borrow_mut();
+        if !self.has_room_for_shared(&mut kept, target.limits) {
+            return;
+        }
+        let order = kept.shared.begin_upgrade(target);
+        drop(kept);
+        let attempt = self.http3.begin(to, target.dial.quic.retry_after_ms);
+        self.counters.add(Counter::UpstreamConnects, 1);
+        let (node, sockets) = (Rc::downgrade(self), Rc::clone(&self.sockets));
+        tokio::task::spawn_local(async move {
+            let (_, to_dial) = order.made.redial(&order.dial);
+            let connected = over_quic(&sockets, to, &to_dial).await;
+            if let Some(node) = node.upgrade() {
+                node.end_upgrade(&order, attempt, connected.map(Some));
+            }
+        });
+    }
+
+    /// Handles the end of a connection over QUIC; one that came after another one is added.
+    fn end_upgrade(
+        self: &Rc<Self>,
+        order: &Order,
+        attempt: Attempt,
+        connected: Result<Option<MultiplexedConnection>, QuicFault>,
+    ) {
+        let now_ms = deadline::now_ms();
+        let counter =
+            if connected.is_ok() { Counter::UpstreamQuicConnects } else { Counter::UpstreamQuicFailures };
+        self.counters.add(counter, 1);
+        attempt.ended(connected.as_ref().err().copied(), now_ms);
+        let member = {
+            let mut kept = self.kept.borrow_mut();
+            kept.shared.end_upgrade(&order.made, connected.ok().flatten(), now_ms)
+        };
+        self.watch_room(member.as_ref());
+        self.open_more();
+    }
+
+    /// Gives streams to waiting exchanges when the node allows further ones.
+    fn watch_room(self: &Rc<Self>, member: Option<&Rc<Member>>) {
+        let Some(member) = member else { return };
+        let (node, of) = (Rc::downgrade(self), Rc::downgrade(member));
+        member.connection.on_room(move || {
+            if let (Some(node), Some(member)) = (node.upgrade(), of.upgrade()) {
+                node.freed(&member);
+            }
+        });
     }
 
     /// Returns a stream on a shared connection, now or later; None if the node does not share connections. First
@@ -272,7 +352,7 @@ impl Node {
                 return None;
             }
         }
-        let place = Connection::on(&connection, Reused::No);
+        let place = connection.begin(Reused::No);
         let member = kept.shared.adopt(target, connection, now_ms);
         while kept.len() > target.limits.size && self.close_longest_idle(&mut kept) {}
         Some(self.placed(place, member))
@@ -309,27 +389,45 @@ impl Node {
                 return;
             }
             let Some(order) = kept.shared.order() else { return };
+            let attempt = self.attempt(&order);
+            if attempt.is_some() {
+                kept.shared.begin_upgrade_of(&order);
+            }
             drop(kept);
             self.counters.add(Counter::UpstreamConnects, 1);
-            tokio::task::spawn_local(Opening { node: Rc::downgrade(self), order, over: false }.run());
+            let opening = Opening { node: Rc::downgrade(self), order, over: false };
+            tokio::task::spawn_local(opening.run(attempt, Rc::clone(&self.sockets)));
         }
+    }
+
+    /// Begins a connection over QUIC for an ordered one, if the node may have HTTP/3.
+    fn attempt(&self, order: &Order) -> Option<Attempt> {
+        let (addr, to_dial) = order.made.redial(&order.dial);
+        let to = self.http3.wanted(addr, &to_dial, deadline::now_ms())?;
+        Some(self.http3.begin(to, to_dial.quic.retry_after_ms))
     }
 
     /// Gives waiting exchanges the result of an ordered connection.
     fn opened(self: &Rc<Self>, order: &Order, result: Result<Dialled, Fault>) {
         let mut kept = self.kept.borrow_mut();
-        match result {
+        let member = match result {
             Ok(Dialled::Shared(connection)) => {
-                self.declines.set(false);
-                kept.shared.opened(order, connection, deadline::now_ms());
+                // HTTP/3 says nothing about the version over TCP.
+                self.declines.set(self.declines.get() && connection.is_http3());
+                kept.shared.opened(order, connection, deadline::now_ms())
             }
             Ok(Dialled::Single(connection)) => {
                 self.declines.set(true);
                 kept.shared.not_shared(order, connection);
+                None
             }
-            Err(fault) => kept.shared.failed(order, fault),
-        }
+            Err(fault) => {
+                kept.shared.failed(order, fault);
+                None
+            }
+        };
         drop(kept);
+        self.watch_room(member.as_ref());
         self.open_more();
     }
 }
@@ -377,10 +475,19 @@ struct Opening {
 }
 
 impl Opening {
-    async fn run(mut self) {
-        let (addr, to_dial) = self.order.made.redial(&self.order.dial);
-        let result = dial(addr, &to_dial).await;
-        self.tell(result);
+    async fn run(mut self, attempt: Option<Attempt>, sockets: Rc<QuicSockets>) {
+        let (made, general) = (Rc::clone(&self.order.made), self.order.dial);
+        let (addr, to_dial) = made.redial(&general);
+        let Some(attempt) = attempt else {
+            return match to_dial.http3() {
+                Some(DialQuic { when: Http3Use::Only, .. }) => self.tell(Err(without_udp())),
+                _ => self.tell(dial(addr, &to_dial).await),
+            };
+        };
+        let raced = Box::pin(race(&sockets, attempt.to, addr, &to_dial, |result| self.tell(result))).await;
+        if let Some(node) = self.node.upgrade() {
+            node.end_upgrade(&self.order, attempt, raced);
+        }
     }
 
     fn tell(&mut self, result: Result<Dialled, Fault>) {

@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use sigma_http::{Fault, FaultKind};
-use sigma_wire::Connection;
-use sigma_wire::h2::{Reused, SharedConnection};
+use sigma_wire::h2::Reused;
+use sigma_wire::{Connection, MultiplexedConnection};
 use tokio::sync::oneshot;
 
 use super::target::{Made, PoolLimits, Target};
@@ -34,7 +34,7 @@ pub(super) enum SharedDialResult {
 /// A shared connection of the pool.
 #[derive(Debug)]
 pub(super) struct Member {
-    pub(super) connection: Rc<SharedConnection>,
+    pub(super) connection: MultiplexedConnection,
     made: Rc<Made>,
     limits: PoolLimits,
     /// The time of its last exchange, or of the last sweep that found one.
@@ -86,6 +86,8 @@ struct Group {
     /// Waiting exchanges that have given up.
     gone: usize,
     openings: usize,
+    /// Connections over QUIC that are being opened, for later exchanges as well.
+    upgrades: usize,
     /// The streams of a connection, as the last full one had them; 0 if none was full.
     places: usize,
     /// The node allows no stream on a connection that it keeps open. Another connection would not help.
@@ -94,11 +96,17 @@ struct Group {
 
 impl Group {
     fn is_empty(&self) -> bool {
-        self.members.is_empty() && self.waiting.is_empty() && self.openings == 0
+        self.members.is_empty() && self.waiting.is_empty() && self.openings == 0 && self.upgrades == 0
     }
 
-    /// Returns a member with room, if there is one.
+    /// Returns a member with room, if there is one: HTTP/3 before others.
     fn available_member(&mut self) -> Option<&Rc<Member>> {
+        if self.made.has_http3() {
+            let is_first = |member: &Rc<Member>| member.connection.is_http3() && member.has_room();
+            if let Some(at) = self.roomy.iter().rposition(is_first) {
+                return self.roomy.get(at);
+            }
+        }
         while let Some(last) = self.roomy.last() {
             if last.has_room() {
                 break;
@@ -126,7 +134,7 @@ impl Group {
                 continue;
             }
             member.used_ms.set(now_ms);
-            let place = Connection::on(&member.connection, Reused::No);
+            let place = member.connection.begin(Reused::No);
             // It is not closed, and no other task runs meanwhile.
             let _ = waiter.tell.send(SharedDialResult::Place(place, Rc::clone(member)));
             given += 1;
@@ -192,6 +200,7 @@ impl Shared {
                 waiting: VecDeque::new(),
                 gone: 0,
                 openings: 0,
+                upgrades: 0,
                 places: 0,
                 stalled: false,
             });
@@ -229,7 +238,7 @@ impl Shared {
         let group = self.groups.iter_mut().find(|group| group.made.fits(target))?;
         let member = group.available_member()?;
         member.used_ms.set(now_ms);
-        Some((Connection::on(&member.connection, Reused::Yes), Rc::clone(member)))
+        Some((member.connection.begin(Reused::Yes), Rc::clone(member)))
     }
 
     /// Adds an exchange that waits for a stream. One that comes although there is a free stream has tried it without
@@ -267,6 +276,41 @@ impl Shared {
     /// Returns true if an opening for such a target is running.
     pub(super) fn is_opening(&self, made: &Rc<Made>) -> bool {
         self.groups.iter().any(|group| Rc::ptr_eq(&group.made, made) && group.openings > 0)
+    }
+
+    /// Returns true if an opening for a target is running.
+    pub(super) fn is_opening_to(&self, target: &Target<'_>) -> bool {
+        self.groups.iter().any(|group| group.openings > 0 && group.made.fits(target))
+    }
+
+    /// Counts a connection over QUIC that is being opened besides others.
+    pub(super) fn begin_upgrade(&mut self, target: &Target<'_>) -> Order {
+        let group = self.group_of(target);
+        group.upgrades += 1;
+        Order { made: Rc::clone(&group.made), dial: target.dial.in_general() }
+    }
+
+    /// As [`Shared::begin_upgrade`], for the opening of an ordered connection.
+    pub(super) fn begin_upgrade_of(&mut self, order: &Order) {
+        if let Some(group) = self.group(&order.made) {
+            group.upgrades += 1;
+        }
+    }
+
+    /// Adds the connection of an upgrade, if there is one.
+    pub(super) fn end_upgrade(
+        &mut self,
+        made: &Rc<Made>,
+        connection: Option<MultiplexedConnection>,
+        now_ms: u64,
+    ) -> Option<Rc<Member>> {
+        self.now += 1;
+        let opened = self.now;
+        let group = self.group(made)?;
+        group.upgrades -= 1;
+        let member = connection.map(|connection| group.admit(connection, opened, now_ms));
+        self.remove_if_empty(made);
+        member
     }
 
     /// Handles the end of an exchange on a connection. Returns true if more connections may have to be opened.
@@ -323,23 +367,29 @@ impl Shared {
     }
 
     /// Adds an ordered connection. One on which the node allows no stream does not count.
-    pub(super) fn opened(&mut self, order: &Order, connection: Rc<SharedConnection>, now_ms: u64) {
+    pub(super) fn opened(
+        &mut self,
+        order: &Order,
+        connection: MultiplexedConnection,
+        now_ms: u64,
+    ) -> Option<Rc<Member>> {
         self.now += 1;
         let opened = self.now;
-        let Some(group) = self.group(&order.made) else { return };
+        let group = self.group(&order.made)?;
         if connection.is_spent(group.limits.requests) {
             let reason = "the node closes its connections before they serve";
-            return self.failed(order, Fault::new(FaultKind::ConnectRefused, reason));
+            self.failed(order, Fault::new(FaultKind::ConnectRefused, reason));
+            return None;
         }
         group.openings -= 1;
-        group.admit(connection, opened, now_ms);
+        Some(group.admit(connection, opened, now_ms))
     }
 
     /// Adds an unordered connection.
     pub(super) fn adopt(
         &mut self,
         target: &Target<'_>,
-        connection: Rc<SharedConnection>,
+        connection: MultiplexedConnection,
         now_ms: u64,
     ) -> Rc<Member> {
         self.now += 1;
@@ -428,7 +478,7 @@ impl Shared {
 
 impl Group {
     /// Adds a new connection, and gives its streams to waiting exchanges.
-    fn admit(&mut self, connection: Rc<SharedConnection>, opened: u64, now_ms: u64) -> Rc<Member> {
+    fn admit(&mut self, connection: MultiplexedConnection, opened: u64, now_ms: u64) -> Rc<Member> {
         let member = Rc::new(Member {
             connection,
             made: Rc::clone(&self.made),

@@ -2,8 +2,9 @@
 
 use sigma_net::tls::ClientTls;
 
-use crate::dial::{Dial, DialTls, Owner, Protocol};
+use crate::dial::{Dial, DialQuic, DialTls, Owner, Protocol};
 use crate::endpoint::{Address, Endpoint};
+use crate::quic::Http3Use;
 
 /// The limits of kept connections.
 #[derive(Debug, Clone, Copy)]
@@ -43,13 +44,37 @@ impl Target<'_> {
 pub(super) struct Made {
     addr: Address,
     protocol: Protocol,
-    tls: Option<(ClientTls, Box<str>)>,
+    tls: Option<MadeTls>,
     owner: Owner<Box<[u8]>>,
+}
+
+/// The TLS of a connection.
+#[derive(Debug)]
+struct MadeTls {
+    client: ClientTls,
+    name: Box<str>,
+    quic: Option<(ClientTls, Http3Use)>,
+}
+
+impl MadeTls {
+    fn of(tls: &DialTls<'_>) -> MadeTls {
+        let quic = tls.quic.map(|quic| (quic.client.clone(), quic.when));
+        MadeTls { client: tls.client.clone(), name: tls.name.into(), quic }
+    }
+
+    fn fits(&self, wanted: &DialTls<'_>) -> bool {
+        let same_quic = match (&self.quic, &wanted.quic) {
+            (None, None) => true,
+            (Some((client, when)), Some(wanted)) => client.is_same(wanted.client) && *when == wanted.when,
+            _ => false,
+        };
+        same_quic && self.client.is_same(wanted.client) && *self.name == *wanted.name
+    }
 }
 
 impl Made {
     pub(super) fn of(target: &Target<'_>) -> Made {
-        let tls = target.dial.tls.map(|tls| (tls.client.clone(), tls.name.into()));
+        let tls = target.dial.tls.as_ref().map(MadeTls::of);
         Made {
             addr: target.endpoint.addr.clone(),
             protocol: target.dial.protocol,
@@ -61,7 +86,7 @@ impl Made {
     pub(super) fn fits(&self, target: &Target<'_>) -> bool {
         let same_tls = match (&self.tls, &target.dial.tls) {
             (None, None) => true,
-            (Some((client, name)), Some(wanted)) => client.is_same(wanted.client) && **name == *wanted.name,
+            (Some(made), Some(wanted)) => made.fits(wanted),
             _ => false,
         };
         same_tls
@@ -75,9 +100,17 @@ impl Made {
         self.owner.as_ref() != Owner::ALL
     }
 
+    /// Returns true if its connections may be over QUIC or over TCP.
+    pub(super) fn has_http3(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.quic.is_some())
+    }
+
     /// Returns the address and the dial settings, with the general part of `dial`.
     pub(super) fn redial<'m>(&'m self, dial: &Dial<'static>) -> (&'m Address, Dial<'m>) {
-        let tls = self.tls.as_ref().map(|(client, name)| DialTls { client, name });
+        let tls = self.tls.as_ref().map(|tls| {
+            let quic = tls.quic.as_ref().map(|(client, when)| DialQuic { client, when: *when });
+            DialTls { client: &tls.client, name: &tls.name, quic }
+        });
         (&self.addr, Dial { tls, owner: self.owner.as_ref(), ..*dial })
     }
 }

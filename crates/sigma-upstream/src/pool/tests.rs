@@ -17,11 +17,14 @@ use crate::dial::{Dial, Owner, Protocol};
 use crate::endpoint::Address;
 use crate::health::Health;
 use crate::identity::EndpointIds;
+use crate::quic::QuicDial;
+use sigma_net::quic::QuicLimits;
 use sigma_wire::h2::SharedLimits;
+use sigma_wire::h3;
 
 const LIMITS: PoolLimits = PoolLimits { size: 4, idle_timeout_ms: 60_000, burst_ms: 10_000, requests: 1000 };
 
-fn endpoint(ids: &EndpointIds, host: &str, addr: &Address) -> Endpoint {
+pub(super) fn endpoint(ids: &EndpointIds, host: &str, addr: &Address) -> Endpoint {
     Endpoint {
         lease: ids.lease(Scheme::Grpc, host, 80, None),
         host: host.to_owned(),
@@ -36,7 +39,7 @@ fn endpoint(ids: &EndpointIds, host: &str, addr: &Address) -> Endpoint {
     }
 }
 
-fn target(endpoint: &Endpoint) -> Target<'_> {
+pub(super) fn target(endpoint: &Endpoint) -> Target<'_> {
     let shared = SharedLimits {
         head: HeadLimits { line_bytes: 1_000, head_bytes: 1_000, fields: 10, tolerance: Tolerance::NONE },
         streams: 10,
@@ -53,11 +56,31 @@ fn target(endpoint: &Endpoint) -> Target<'_> {
         timeout_ms: 60_000,
         link_ms: None,
         shared,
+        quic: quic_dial(),
         tls: None,
         owner: Owner::ALL,
         linked: None,
     };
     Target { endpoint, dial, limits: LIMITS }
+}
+
+/// The settings of connections over QUIC.
+fn quic_dial() -> QuicDial {
+    QuicDial {
+        shared: h3::SharedLimits {
+            head: HeadLimits { line_bytes: 1_000, head_bytes: 1_000, fields: 10, tolerance: Tolerance::NONE },
+            streams: 10,
+            header_list_bytes: 16_384,
+            table_bytes: 4_096,
+            blocked_streams: 16,
+            controls_per_second: u32::MAX,
+            silence_ms: 3_000,
+        },
+        transport: QuicLimits::default(),
+        tcp_delay_ms: 300,
+        retry_after_ms: 300_000,
+        announcement_ms: 86_400_000,
+    }
 }
 
 async fn connections_of_the_former_are_not_used() {

@@ -66,6 +66,7 @@ impl World {
             host: String::new(),
             began: None,
             reused: false,
+            version: None,
             linked_ms: None,
             status,
             connect_ms: None,

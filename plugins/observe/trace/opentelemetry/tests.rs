@@ -248,6 +248,7 @@ fn attempt() -> Attempt {
         host: "node.test".to_owned(),
         began: Some(std::time::Instant::now()),
         reused: false,
+        version: None,
         linked_ms: Some(1.0),
         status: 200,
         connect_ms: Some(3.5),

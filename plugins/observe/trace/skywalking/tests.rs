@@ -79,6 +79,7 @@ fn attempt(began: Option<Instant>, status: u16) -> Attempt {
         host: "node.test".to_owned(),
         began,
         reused: false,
+        version: None,
         linked_ms: None,
         status,
         connect_ms: None,

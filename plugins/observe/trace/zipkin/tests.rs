@@ -135,6 +135,7 @@ fn requests_and_attempts_have_spans() {
             host: "node.test".to_owned(),
             began: case.ctx.record.started,
             reused: false,
+            version: None,
             linked_ms: Some(0.1),
             status: 0,
             connect_ms: Some(0.1),
