@@ -12,6 +12,7 @@ use crate::tls::{Authority, config};
 use crate::{PATIENCE, SIGMA, catch_all, in_front_of, nodes};
 
 pub(crate) mod acme;
+mod http3_node;
 mod transcode;
 
 const H2SPEC: &str = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible";

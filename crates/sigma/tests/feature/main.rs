@@ -36,6 +36,7 @@ mod h2_grpc;
 mod h2_limits;
 mod h2_load;
 mod h2_nodes;
+mod h3_nodes;
 mod health_sharing;
 mod held_bytes;
 mod history;

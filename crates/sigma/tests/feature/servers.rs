@@ -91,7 +91,7 @@ impl Cookies {
 }
 
 /// The program of a Go module.
-fn server(name: &str, flags: &str) -> PathBuf {
+pub(crate) fn server(name: &str, flags: &str) -> PathBuf {
     built(name, name, |module, draft| {
         let flags = format!("-s -w {flags}");
         let mut build = Command::new("go");
