@@ -7,14 +7,14 @@ use std::num::NonZeroU32;
 
 use sigma_config::resources::Scheme;
 use sigma_http::{Fault, FaultKind};
+use sigma_net::quic::QuicLimits;
 use sigma_net::tls::{BadCertificate, ClientTls, HandshakeCause, HandshakeError, postgres};
 use sigma_net::{Deadline, Stream, deadline};
 use sigma_wire::h2::{SharedConnection, SharedLimits};
-use sigma_wire::{Connection, MultiplexedConnection};
+use sigma_wire::{Connection, MultiplexedConnection, h3};
 use tokio::io::AsyncWriteExt;
 
 use crate::endpoint::Address;
-use crate::quic::{Http3Use, QuicDial};
 
 /// The protocol of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,6 +113,32 @@ pub struct DialTls<'d> {
     pub name: &'d str,
     /// HTTP/3; None if the node is not to be reached over QUIC.
     pub quic: Option<DialQuic<'d>>,
+}
+
+/// The use of HTTP/3 for nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Http3Use {
+    /// Every request: there is no other protocol
+    Only,
+    /// Before TCP, which a node without it gets
+    First,
+    /// Instead of TCP once the node has announced it by `Alt-Svc`
+    Announced,
+}
+
+/// The limits and times of connections over QUIC.
+#[derive(Debug, Clone, Copy)]
+pub struct QuicDial {
+    /// The limits of a connection.
+    pub shared: h3::SharedLimits,
+    /// The limits of QUIC.
+    pub transport: QuicLimits,
+    /// The time for QUIC alone, before TCP is tried as well.
+    pub tcp_delay_ms: u64,
+    /// The time for which a node without HTTP/3 is not tried again.
+    pub retry_after_ms: u64,
+    /// The longest time for which an announcement counts.
+    pub announcement_ms: u64,
 }
 
 /// The use of HTTP/3 for a connection.

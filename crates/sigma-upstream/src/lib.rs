@@ -13,5 +13,5 @@ pub mod overload;
 
 pub mod dial;
 pub mod pool;
-pub mod quic;
+mod quic;
 pub mod watch;

@@ -8,36 +8,10 @@ use std::rc::{Rc, Weak};
 use sigma_http::{Fault, FaultKind};
 use sigma_net::quic::{Endpoint, QuicLimits};
 use sigma_net::tls::{ClientTls, HandshakeCause, HandshakeError};
-use sigma_wire::h3::{SharedConnection, SharedLimits};
+use sigma_wire::h3::SharedConnection;
 
-use crate::dial::{is_news, refused, unshaken};
+use crate::dial::{QuicDial, is_news, refused, unshaken};
 use crate::endpoint::Address;
-
-/// The use of HTTP/3 for nodes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Http3Use {
-    /// Every request: there is no other protocol
-    Only,
-    /// Before TCP, which a node without it gets
-    First,
-    /// Instead of TCP once the node has announced it by `Alt-Svc`
-    Announced,
-}
-
-/// The limits and times of connections over QUIC.
-#[derive(Debug, Clone, Copy)]
-pub struct QuicDial {
-    /// The limits of a connection.
-    pub shared: SharedLimits,
-    /// The limits of QUIC.
-    pub transport: QuicLimits,
-    /// The time for QUIC alone, before TCP is tried as well.
-    pub tcp_delay_ms: u64,
-    /// The time for which a node without HTTP/3 is not tried again.
-    pub retry_after_ms: u64,
-    /// The longest time for which an announcement counts.
-    pub announcement_ms: u64,
-}
 
 /// The UDP sockets of a worker for connections to nodes: one for each address family, opened when it is first needed.
 #[derive(Debug, Default)]

@@ -10,7 +10,7 @@ use sigma_config::settings::Settings;
 use sigma_config::tls::NodeProtocol;
 use sigma_net::tls::pem::Pair;
 use sigma_net::tls::{Authorities, ClientSettings, ClientTls, Trust, Versions};
-use sigma_upstream::quic::Http3Use;
+use sigma_upstream::dial::Http3Use;
 
 use super::certificates::{chosen_by, filed, pairs, refers, revealed, shows, versions};
 use super::sources::Sources;

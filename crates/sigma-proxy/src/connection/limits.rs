@@ -3,7 +3,7 @@
 use sigma_config::settings::{Http3, Settings, Tolerate};
 use sigma_http::h1::{HeadLimits, Tolerance};
 use sigma_net::quic::QuicLimits;
-use sigma_upstream::quic::QuicDial;
+use sigma_upstream::dial::QuicDial;
 use sigma_wire::h1::ServerLimits;
 use sigma_wire::h2::{FloodLimits, SessionLimits};
 use sigma_wire::h3;

@@ -9,10 +9,10 @@ use sigma_schema::expr::known::Subject;
 use sigma_schema::expr::{VarName, VarValue, Variables};
 use sigma_schema::template::Template;
 use sigma_upstream::balance::{Rules, ask_for};
+use sigma_upstream::dial::Http3Use;
 use sigma_upstream::endpoint::{Endpoint, UpstreamCell};
 use sigma_upstream::health::plan::Plan;
 use sigma_upstream::pool::PoolLimits;
-use sigma_upstream::quic::Http3Use;
 
 use super::Timeouts;
 use super::affinity::Affinity;

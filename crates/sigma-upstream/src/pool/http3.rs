@@ -6,9 +6,9 @@ use std::rc::Rc;
 
 use super::target::Target;
 use crate::alt_svc;
-use crate::dial::Dial;
+use crate::dial::{Dial, Http3Use};
 use crate::endpoint::Address;
-use crate::quic::{Http3Use, QuicFault};
+use crate::quic::QuicFault;
 
 /// The ports of a node that are remembered. Announcements choose them, so there is a limit.
 const PORTS_MAX: usize = 8;

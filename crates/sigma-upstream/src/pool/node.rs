@@ -18,9 +18,9 @@ use super::http3::{Attempt, Http3State};
 use super::race::{over_quic, race};
 use super::shared::{Member, Order, Shared, SharedDialResult};
 use super::target::{Made, PoolLimits, Target};
-use crate::dial::{DialQuic, Dialled, dial, timed_out};
+use crate::dial::{DialQuic, Dialled, Http3Use, dial, timed_out};
 use crate::identity::LeaseWatch;
-use crate::quic::{Http3Use, QuicFault, QuicSockets, without_udp};
+use crate::quic::{QuicFault, QuicSockets, without_udp};
 
 /// A connection in use by an exchange. The pool is notified of its end.
 #[derive(Debug)]

@@ -10,9 +10,9 @@ use sigma_http::Fault;
 use sigma_net::Deadline;
 use sigma_wire::MultiplexedConnection;
 
-use crate::dial::{Dial, Dialled, dial, timed_out};
+use crate::dial::{Dial, Dialled, Http3Use, dial, timed_out};
 use crate::endpoint::Address;
-use crate::quic::{Http3Use, QuicFault, QuicSockets, connect, without_udp};
+use crate::quic::{QuicFault, QuicSockets, connect, without_udp};
 
 /// The first result of a race.
 enum First {

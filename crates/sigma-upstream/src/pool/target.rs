@@ -2,9 +2,8 @@
 
 use sigma_net::tls::ClientTls;
 
-use crate::dial::{Dial, DialQuic, DialTls, Owner, Protocol};
+use crate::dial::{Dial, DialQuic, DialTls, Http3Use, Owner, Protocol};
 use crate::endpoint::{Address, Endpoint};
-use crate::quic::Http3Use;
 
 /// The limits of kept connections.
 #[derive(Debug, Clone, Copy)]

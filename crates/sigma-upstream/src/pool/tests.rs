@@ -13,11 +13,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 
 use super::*;
-use crate::dial::{Dial, Owner, Protocol};
+use crate::dial::{Dial, Owner, Protocol, QuicDial};
 use crate::endpoint::Address;
 use crate::health::Health;
 use crate::identity::EndpointIds;
-use crate::quic::QuicDial;
 use sigma_net::quic::QuicLimits;
 use sigma_wire::h2::SharedLimits;
 use sigma_wire::h3;
