@@ -97,6 +97,11 @@ pub struct ListenerTls {
     /// Timeout of the whole handshake in milliseconds; then the connection is closed.
     #[schemars(range(min = 1))]
     pub handshake_timeout_ms: u32,
+    /// Maximum number of bytes that a returning client over TCP may send before the end of its handshake (0-RTT); 0
+    /// accepts none, over HTTP/3 either. An attacker can replay such bytes, so only safe requests are
+    /// served before the end of the handshake.
+    #[schemars(range(max = 32_768))]
+    pub early_data_bytes: u32,
     /// Maximum size of a client's first message in bytes; a browser's has about 2 KiB.
     #[schemars(range(min = 512))]
     pub hello_bytes: u32,
@@ -112,6 +117,7 @@ impl Default for ListenerTls {
             curves: None,
             alpn: vec![AlpnProtocol::H2, AlpnProtocol::Http11],
             handshake_timeout_ms: 10_000,
+            early_data_bytes: 0,
             hello_bytes: 16 * 1024,
         }
     }

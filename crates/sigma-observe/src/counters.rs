@@ -94,6 +94,10 @@ pub enum Counter {
     TlsHandshakes,
     /// Failed TLS handshakes with clients
     TlsHandshakeFailures,
+    /// Safe requests in early data, served before the end of the handshake
+    EarlyRequests,
+    /// Other requests in early data, which waited for the handshake
+    EarlyRequestsDelayed,
     /// Clients over QUIC that had to prove their address first
     QuicRetries,
     /// Clients over QUIC without a response: too many handshakes were incomplete
@@ -102,6 +106,8 @@ pub enum Counter {
     QuicForwarded,
     /// Packets of QUIC whose worker could not take them
     QuicDropped,
+    /// Connections over QUIC ended because of too many frames without data
+    QuicFloods,
     /// WebSockets opened by `Upgrade` (RFC 6455).
     WebsocketsByUpgrade,
     /// Open WebSockets by `Upgrade`; goes up and down
@@ -188,7 +194,7 @@ impl Counter {
 const KINDS: &str = "refusals_";
 
 /// Every counter with its public name, in the order of [`Counter`].
-const NAMES: [(Counter, &str); 74] = [
+const NAMES: [(Counter, &str); 77] = [
     (Counter::Requests, "requests"),
     (Counter::ExchangesEnded, "exchanges_ended"),
     (Counter::Responses1xx, "responses_1xx"),
@@ -227,10 +233,13 @@ const NAMES: [(Counter, &str); 74] = [
     (Counter::ErrorLinesDropped, "error_lines_dropped"),
     (Counter::TlsHandshakes, "tls_handshakes"),
     (Counter::TlsHandshakeFailures, "tls_handshake_failures"),
+    (Counter::EarlyRequests, "early_requests"),
+    (Counter::EarlyRequestsDelayed, "early_requests_delayed"),
     (Counter::QuicRetries, "quic_retries"),
     (Counter::QuicIgnored, "quic_ignored"),
     (Counter::QuicForwarded, "quic_forwarded"),
     (Counter::QuicDropped, "quic_dropped"),
+    (Counter::QuicFloods, "quic_floods"),
     (Counter::WebsocketsByUpgrade, "websockets_by_upgrade"),
     (Counter::WebsocketsByUpgradeActive, "websockets_by_upgrade_active"),
     (Counter::WebsocketsByConnect, "websockets_by_connect"),

@@ -125,7 +125,7 @@ resource! {
         #[serde(skip_serializing_if = "Option::is_none")]
         pub enable_websocket: Option<bool>,
         /// Other protocols that `Upgrade` may switch to, such as `SPDY/3.1`. Plugins and limits do not apply to the
-        /// upgraded connection.
+        /// upgraded connection. `connect` allows CONNECT, for a plugin that opens tunnels.
         #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(inner(regex(pattern = UPGRADE_PROTOCOL)), extend("uniqueItems" = true))]
         pub upgrade_protocols: Optional<Vec<String>>,

@@ -8,13 +8,17 @@ use sigma_schema::problem::{Problem, element, member};
 /// Returns the problems of a whole document; `root` is its long form.
 pub(crate) fn of_document(root: &Object) -> Vec<Problem> {
     let listeners = root.get("listeners").and_then(Value::as_array).into_iter().flatten().enumerate();
-    listeners.flat_map(|(index, listener)| of_listener(&element("listeners", index), listener)).collect()
+    let resumes = root.get("tls").and_then(|tls| tls.get("resumption")).is_none_or(|way| way != "off");
+    let problems =
+        |(index, listener): (usize, &Value)| of_listener(&element("listeners", index), listener, resumes);
+    listeners.flat_map(problems).collect()
 }
 
-fn of_listener(place: &str, listener: &Value) -> Vec<Problem> {
+fn of_listener(place: &str, listener: &Value, resumes: bool) -> Vec<Problem> {
     let mut found = of_stream(place, listener);
     found.extend(of_http3(place, listener));
     found.extend(of_tcp(place, listener));
+    found.extend(of_early_data(place, listener, resumes));
     found
 }
 
@@ -30,6 +34,28 @@ fn of_tcp(place: &str, listener: &Value) -> Option<Problem> {
         () => return None,
     };
     Some(Problem::new(member(place, "tcp"), "conflict", message).hint("remove it"))
+}
+
+/// Reports why a listener cannot have early data. `resumes` is set unless sessions are never resumed.
+fn of_early_data(place: &str, listener: &Value, resumes: bool) -> Option<Problem> {
+    let tls = listener.get("tls")?;
+    tls.get("early_data_bytes").filter(|bytes| bytes.as_u64() != Some(0))?;
+    let protocols = tls.get("protocols").and_then(Value::as_array);
+    let (message, hint) = match () {
+        () if listener.get("stream").is_some_and(|stream| *stream != Value::Null) => {
+            ("sessions of `stream` cannot tell a replay from a request", "remove it")
+        }
+        () if protocols.is_some_and(|all| !all.iter().any(|version| version == "TLSv1.3")) => {
+            ("early data needs TLS 1.3, which `protocols` does not name", "add `TLSv1.3` to `protocols`")
+        }
+        () if !resumes => (
+            "early data needs resumed sessions, and `tls.resumption` is `off`",
+            "set `tls.resumption: cache`",
+        ),
+        () => return None,
+    };
+    let place = member(&member(place, "tls"), "early_data_bytes");
+    Some(Problem::new(place, "conflict", message).hint(hint))
 }
 
 /// Reports why a listener cannot have HTTP/3.
@@ -103,6 +129,23 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn early_data_needs_resumed_sessions_of_tls_1_3() {
+        let check = |listener: Value, resumption: &str, expected: bool| {
+            let document = json!({ "listeners": [listener], "tls": { "resumption": resumption } });
+            let found = of_document(document.as_object().expect("an object"));
+            let places: Vec<&str> = found.iter().map(|problem| &*problem.pointer).collect();
+            let all = ["listeners[0].tls.early_data_bytes"];
+            assert_eq!(places, &all[usize::from(expected)..], "{document}");
+        };
+        check(json!({"address": ":1", "tls": {"early_data_bytes": 1}}), "tickets", true);
+        check(json!({"address": ":1", "tls": {"early_data_bytes": 1}}), "off", false);
+        check(json!({"address": ":1", "tls": {"early_data_bytes": 0}}), "off", true);
+        check(json!({"address": ":1", "tls": {"early_data_bytes": 1}, "stream": "tls"}), "cache", false);
+        let old = json!({"address": ":1", "tls": {"early_data_bytes": 1, "protocols": ["TLSv1.2"]}});
+        check(old, "cache", false);
+    }
 
     #[test]
     fn fields_of_listeners_fit_their_streams() {

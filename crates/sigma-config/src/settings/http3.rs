@@ -39,6 +39,10 @@ pub struct Http3 {
     /// Maximum number of incomplete handshakes of a worker; further clients get no response.
     #[schemars(range(min = 1))]
     pub handshakes_per_worker: u32,
+    /// Number of QUIC frames without data that a client may send per second (PING, window updates, connection ids, and
+    /// others), besides two for each frame of the gateway; more closes the connection with H3_EXCESSIVE_LOAD.
+    #[schemars(range(min = 10))]
+    pub control_frames_per_second: u32,
     /// Maximum size of a field section in bytes after decompression, with 32 bytes added per field.
     /// `limits.request_head_bytes` also applies.
     #[schemars(range(min = 1024))]
@@ -63,6 +67,7 @@ impl Default for Http3 {
             idle_timeout_ms: 30_000,
             retry_above_handshakes: 100,
             handshakes_per_worker: 1_000,
+            control_frames_per_second: 1_000,
             header_list_bytes: 32 * 1024,
             qpack_table_bytes: 4096,
             qpack_blocked_streams: 16,

@@ -10,6 +10,7 @@ use std::cell::RefCell;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::task::{Context, Poll, ready};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -119,6 +120,20 @@ impl DatagramSocket {
         // An ICMP response does not make a socket readable.
         let interest = Interest::READABLE.add(Interest::ERROR);
         self.0.async_io(interest, |socket| batch.borrow_mut().receive(socket.as_fd())).await
+    }
+
+    /// As [`DatagramSocket::receive`], for a caller with its own batch. An ICMP response does not wake it: the next
+    /// send reports it.
+    ///
+    /// # Errors
+    /// Returns an error in the same cases.
+    pub fn poll_receive(&self, cx: &mut Context<'_>, batch: &mut Batch) -> Poll<io::Result<()>> {
+        loop {
+            let mut ready = ready!(self.0.poll_read_ready(cx))?;
+            if let Ok(received) = ready.try_io(|socket| batch.receive(socket.get_ref().as_fd())) {
+                return Poll::Ready(received);
+            }
+        }
     }
 
     /// Sends datagrams, to the peer of a connected socket or along `way`; returns the number sent, which is lower if

@@ -12,10 +12,10 @@ use quinn_proto::{ConnectionError, Incoming};
 use super::ConnectionLost;
 use super::connection::Connection;
 use super::endpoint::Endpoint;
-use super::session::{Identities, ServerCrypto, Shaken};
+use super::session::{Early, Identities, ServerCrypto, Shaken};
 use super::state::{Shared, register};
 use crate::deadline::Deadline;
-use crate::tls::{HandshakeError, Offer};
+use crate::tls::{EarlyOffer, HandshakeError, Offer};
 
 /// The protocol of the connections (RFC 9114 §3.1).
 const H3: &[u8] = b"h3";
@@ -29,6 +29,7 @@ pub struct Arrival {
     endpoint: Endpoint,
     /// None once it is decided.
     incoming: Option<Incoming>,
+    early: Option<EarlyOffer>,
 }
 
 impl std::fmt::Debug for Arrival {
@@ -57,7 +58,12 @@ impl Endpoint {
 
 impl Arrival {
     pub(super) fn new(endpoint: Endpoint, incoming: Incoming) -> Arrival {
-        Arrival { endpoint, incoming: Some(incoming) }
+        Arrival { endpoint, incoming: Some(incoming), early: None }
+    }
+
+    /// Offers early data: a connection with it is accepted before the end of its handshake.
+    pub fn offer_early_data(&mut self, offer: &EarlyOffer) {
+        self.early = Some(offer.over_quic(self.endpoint.limits.remembered()));
     }
 
     /// Returns the source of its first packet, which may be forged; None once it is decided.
@@ -87,7 +93,7 @@ impl Arrival {
         core.respond(driver, &transmit, &out);
     }
 
-    /// Runs the handshake under the identities of a listener.
+    /// Runs the handshake under the identities of a listener, to its end or until early data is accepted.
     ///
     /// # Errors
     /// Returns an error if the handshake fails, or is not complete in time.
@@ -103,6 +109,10 @@ impl Arrival {
             offer: offer.clone(),
             hello_bytes: self.endpoint.limits.hello_bytes,
             alpn: vec![H3.to_vec()],
+            early: self
+                .early
+                .take()
+                .map(|offer| Early { offer, is_accepted: incoming.remote_address_validated() }),
             failure: OnceLock::new(),
         });
         let half = HalfOpenGuard::new(&self.endpoint, incoming, &crypto)?;
@@ -123,7 +133,10 @@ impl Arrival {
             None => Err(HandshakeError::Closed),
         };
         match facts {
-            Ok(facts) => Ok(Connection::new(shared, Some(facts), peer, local)),
+            Ok(facts) => {
+                shared.inner.borrow_mut().early.clone_from(&facts.early);
+                Ok(Connection::new(shared, Some(facts), peer, local))
+            }
             Err(error) => {
                 shared.close(REJECTED, "the client's certificate is not trusted");
                 Err(error)

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use quinn_proto::{Dir, Side, StreamId, VarInt};
 use sigma_buffer::held::Account;
 
@@ -67,7 +68,7 @@ impl Connection {
         Connection(Rc::new(Owner { shared, facts, peer: Peer::from_tcp(peer), local }))
     }
 
-    fn shared(&self) -> &Rc<Shared> {
+    pub(super) fn shared(&self) -> &Rc<Shared> {
         &self.0.shared
     }
 
@@ -171,6 +172,35 @@ impl Connection {
         let shared = self.shared();
         shared.inner.borrow_mut().machine.set_max_concurrent_streams(dir, VarInt::from_u32(count));
         shared.touch();
+    }
+
+    /// Returns the next datagram of the peer (RFC 9221).
+    ///
+    /// # Errors
+    /// Returns an error at the end of the connection.
+    pub fn poll_datagram(&self, cx: &mut Context<'_>) -> Poll<Result<Bytes, ConnectionLost>> {
+        let mut inner = self.shared().inner.borrow_mut();
+        if let Some(lost) = inner.lost {
+            return Poll::Ready(Err(lost));
+        }
+        if let Some(datagram) = inner.machine.datagrams().recv() {
+            return Poll::Ready(Ok(datagram));
+        }
+        register(&mut inner.datagram, cx);
+        Poll::Pending
+    }
+
+    /// Returns true if the peer takes datagrams.
+    pub fn takes_datagrams(&self) -> bool {
+        self.shared().inner.borrow_mut().machine.datagrams().max_size().is_some()
+    }
+
+    /// Sends a datagram, which may be lost. Returns false if the peer or the path takes none of this size.
+    pub fn send_datagram(&self, datagram: Vec<u8>) -> bool {
+        let shared = self.shared();
+        let sent = shared.inner.borrow_mut().machine.datagrams().send(datagram.into(), true).is_ok();
+        shared.touch();
+        sent
     }
 
     /// Closes the connection; all its polls end. Queued data of streams is dropped.

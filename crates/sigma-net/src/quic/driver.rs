@@ -8,20 +8,25 @@ use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use quinn_proto::{ConnectionHandle, DatagramEvent, Transmit};
 use tokio::time::Sleep;
 
 use super::counts::EndpointCounts;
+use super::flood::{self, FloodGuard};
 use super::ids::{Place, QuicKeys, destination};
 use super::neighbours::{Neighbours, Strays};
 use super::path::Path;
 use super::socket::{Batch, Packet, QuicSocket};
 use super::state::{Drive, HalfOpen, Inner, Queue, Shared};
 use super::succession::{Forwarded, Predecessors};
+use super::{ConnectionLost, code};
 
 /// Batches that the driver receives before other tasks run.
 const BATCHES_PER_TURN: usize = 4;
+
+/// The time after which no further batch is received before other tasks run.
+const TURN: Duration = Duration::from_millis(1);
 
 /// Forwarded packets that the driver handles before other tasks run.
 const FORWARDED_PER_TURN: usize = 64;
@@ -68,6 +73,9 @@ pub(super) struct Core {
     out: Vec<u8>,
     pub(super) retry_above: u32,
     pub(super) half_open_max: u32,
+    controls_per_second: u32,
+    /// Tasks of connections that have ended while datagrams were handled.
+    woken: Vec<Waker>,
     keys: Rc<Routing>,
     strays: Option<Strays>,
     sleep: Option<Pin<Box<Sleep>>>,
@@ -144,6 +152,8 @@ impl Driver {
                 out: Vec::new(),
                 retry_above: limits.retry_above,
                 half_open_max: limits.half_open,
+                controls_per_second: limits.controls_per_second,
+                woken: Vec::new(),
                 keys: Rc::new(routing),
                 strays,
                 sleep: None,
@@ -163,6 +173,7 @@ impl Driver {
             let mut core = self.core.borrow_mut();
             let received = core.receive(self, cx);
             core.turn(self, &mut wakers);
+            wakers.append(&mut core.woken);
             match received {
                 Err(error) => Poll::Ready(Err(error)),
                 Ok(_) if core.is_closing && core.endpoint.open_connections() == 0 => Poll::Ready(Ok(())),
@@ -195,7 +206,10 @@ impl Core {
             return more;
         }
         BATCH.with_borrow_mut(|batch| {
-            for _ in 0..BATCHES_PER_TURN {
+            for batches in 0..BATCHES_PER_TURN {
+                if batches > 0 && now.elapsed() >= TURN {
+                    break;
+                }
                 let routing = Rc::clone(&self.keys);
                 let received = driver.socket.poll_receive(cx, batch, |packet| {
                     if let Some(packet) = routing.keep(packet, &driver.counts) {
@@ -249,7 +263,9 @@ impl Core {
         out.clear();
         match self.endpoint.handle(now, from, to, ecn, bytes, &mut out) {
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
-                if let Some(shared) = self.connection(handle) {
+                if let Some(shared) =
+                    self.connection(handle).filter(|shared| !shared.flood.borrow_mut().drops())
+                {
                     let mut inner = shared.inner.borrow_mut();
                     let mut path = shared.path.borrow_mut();
                     if !path.is_validated(from) {
@@ -258,7 +274,8 @@ impl Core {
                     inner.machine.handle_event(event);
                     let frames = inner.machine.stats().frame_rx.stream;
                     inner.unread.arrived(length, frames);
-                    drop(inner);
+                    drop((inner, path));
+                    self.check_flood(driver, now, &shared);
                     shared.touch();
                 }
             }
@@ -267,6 +284,23 @@ impl Core {
             None => {}
         }
         self.out = out;
+    }
+
+    /// Ends a connection whose peer has sent too many frames without data.
+    fn check_flood(&mut self, driver: &Driver, now: Instant, shared: &Shared) {
+        let mut inner = shared.inner.borrow_mut();
+        let stats = inner.machine.stats();
+        if inner.lost.is_some() || !shared.flood.borrow_mut().exceeds(&stats, now, self.controls_per_second) {
+            return;
+        }
+        EndpointCounts::change(&driver.counts, |counts| counts.floods += 1);
+        tracing::info!(
+            peer = %inner.machine.remote_address(),
+            most = self.controls_per_second,
+            "a connection over QUIC ends: too many frames without data (http3.control_frames_per_second)"
+        );
+        inner.machine.close(now, code(flood::CODE), Bytes::from_static(flood::REASON.as_bytes()));
+        inner.lose(ConnectionLost::Local(flood::CODE), &mut self.woken);
     }
 
     /// Takes a new client, unless there are too many.
@@ -319,6 +353,7 @@ impl Core {
             timeout: Cell::new(None),
             default_code: Cell::new(0),
             path: RefCell::new(Path::new(machine.remote_address())),
+            flood: RefCell::new(FloodGuard::new(Instant::now())),
             inner: RefCell::new(Inner::new(machine, half_open)),
         });
         if self.connections.len() <= handle.0 {

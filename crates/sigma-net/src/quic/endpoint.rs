@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 
-use quinn_proto::{EndpointConfig, ServerConfig, TransportConfig};
+use quinn_proto::{EndpointConfig, ServerConfig, TransportConfig, ValidationTokenConfig};
 
 use super::counts::EndpointCounts;
 use super::driver::{Driver, Routing};
@@ -18,6 +18,7 @@ use super::limits::QuicLimits;
 use super::neighbours::Neighbours;
 use super::session::{Identities, ServerCrypto};
 use super::socket::QuicSocket;
+use super::tokens;
 use crate::tls::{Offer, ServerIdentity};
 
 /// The only version of QUIC (RFC 9000).
@@ -85,11 +86,15 @@ impl Endpoint {
             offer: Offer::default(),
             hello_bytes: limits.hello_bytes,
             alpn: Vec::new(),
+            early: None,
             failure: std::sync::OnceLock::new(),
         };
         let transport = limits.transport();
         let mut server = ServerConfig::new(Arc::new(crypto), keys.tokens());
+        let mut tokens = ValidationTokenConfig::default();
+        tokens.lifetime(tokens::LIFETIME).sent(tokens::SENT).log(keys.used_tokens());
         server
+            .validation_token_config(tokens)
             .transport_config(Arc::clone(&transport))
             .max_incoming(super::driver::ARRIVALS_MAX)
             .incoming_buffer_size(WAITING_BYTES)

@@ -11,6 +11,7 @@ use aws_lc_rs::cipher::{AES_128, DecryptingKey, DecryptionContext, EncryptingKey
 use aws_lc_rs::{hkdf, hmac};
 use quinn_proto::{ConnectionId, ConnectionIdGenerator, InvalidCid};
 
+use super::tokens::UsedTokens;
 use crate::secret::SecretBytes;
 use crate::tls::Unusable;
 
@@ -28,6 +29,8 @@ pub struct QuicKeys {
     open: DecryptingKey,
     /// The counter of the next id, for all workers.
     next: AtomicU64,
+    /// The tokens that clients have used.
+    used: Arc<UsedTokens>,
 }
 
 impl QuicKeys {
@@ -60,7 +63,13 @@ impl QuicKeys {
         let mut start = [0; 8];
         getrandom::fill(&mut start)
             .map_err(|_| Unusable::new("no random bytes for the ids of QUIC connections"))?;
-        Ok(QuicKeys { bytes, seal, open, next: AtomicU64::new(u64::from_ne_bytes(start)) })
+        Ok(QuicKeys {
+            bytes,
+            seal,
+            open,
+            next: AtomicU64::new(u64::from_ne_bytes(start)),
+            used: Arc::default(),
+        })
     }
 
     /// Returns their bytes, which are secret.
@@ -76,6 +85,11 @@ impl QuicKeys {
     /// Returns the key of tokens.
     pub(super) fn tokens(&self) -> Arc<hkdf::Prk> {
         Arc::new(hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(&self.bytes[80..]))
+    }
+
+    /// Returns the log of used tokens.
+    pub(super) fn used_tokens(&self) -> Arc<UsedTokens> {
+        Arc::clone(&self.used)
     }
 
     /// Returns a new id for a place.

@@ -8,6 +8,10 @@ use quinn_proto::{IdleTimeout, TransportConfig, VarInt};
 /// Unidirectional streams of a peer at a time. HTTP/3 needs three; the others allow reserved types (RFC 9114 §6.2.3).
 const UNI_STREAMS: u32 = 16;
 
+/// Bytes of datagrams that wait in each direction of a connection; the oldest ones are dropped. Peers that use none
+/// cost nothing.
+const DATAGRAM_BYTES: usize = 64 * 1024;
+
 /// The limits of the connections of an endpoint. Each connection has them for itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuicLimits {
@@ -27,6 +31,8 @@ pub struct QuicLimits {
     pub retry_above: u32,
     /// Half-open handshakes of a worker, above which new clients get no response.
     pub half_open: u32,
+    /// Frames without data that a peer may send per second, besides responses to frames of this side.
+    pub controls_per_second: u32,
     /// The largest ClientHello.
     pub hello_bytes: usize,
 }
@@ -42,12 +48,18 @@ impl Default for QuicLimits {
             handshake_ms: 10_000,
             retry_above: 100,
             half_open: 1_000,
+            controls_per_second: 1_000,
             hello_bytes: 16 * 1024,
         }
     }
 }
 
 impl QuicLimits {
+    /// Returns the limits that a client remembers for its next connection.
+    pub(super) fn remembered(&self) -> [u32; 3] {
+        [self.streams, self.stream_window_bytes, self.window_bytes]
+    }
+
     /// Returns the transport settings of the state machine. Its own defaults trust the peer.
     pub(super) fn transport(&self) -> Arc<TransportConfig> {
         let mut transport = TransportConfig::default();
@@ -64,9 +76,8 @@ impl QuicLimits {
             .crypto_buffer_size(self.hello_bytes.max(16 * 1024))
             // The bit shows the round trip to observers.
             .allow_spin(false)
-            // No extension uses datagrams yet.
-            .datagram_receive_buffer_size(None)
-            .datagram_send_buffer_size(0)
+            .datagram_receive_buffer_size(Some(DATAGRAM_BYTES))
+            .datagram_send_buffer_size(DATAGRAM_BYTES)
             .keep_alive_interval(None);
         Arc::new(transport)
     }

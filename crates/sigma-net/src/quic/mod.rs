@@ -18,6 +18,7 @@ mod connection;
 mod counts;
 mod driver;
 mod endpoint;
+mod flood;
 mod ids;
 mod limits;
 mod neighbours;
@@ -30,6 +31,7 @@ mod stream;
 mod succession;
 #[cfg(test)]
 mod tests;
+mod tokens;
 mod unread;
 
 pub use arrival::Arrival;

@@ -13,7 +13,7 @@ use quinn_proto::{ConnectionId, Side, TransportError, TransportErrorCode};
 use rustls::quic::{KeyChange, Secrets, ServerConnection, Suite, Version};
 
 use crate::tls::quic::{Chosen, choose, initial_suite};
-use crate::tls::{Facts, HandshakeError, Offer, ServerIdentity};
+use crate::tls::{EarlyOffer, Facts, HandshakeError, Offer, ServerIdentity};
 
 /// The alert for a name without a certificate (RFC 6066 §3), and for an internal problem (RFC 8446 §6.2).
 const UNRECOGNIZED_NAME: u8 = 112;
@@ -33,8 +33,18 @@ pub(super) struct ServerCrypto {
     pub(super) offer: Offer,
     pub(super) hello_bytes: usize,
     pub(super) alpn: Vec<Vec<u8>>,
+    /// The accepted early data.
+    pub(super) early: Option<Early>,
     /// The reason for a failure, for logs.
     pub(super) failure: OnceLock<HandshakeError>,
+}
+
+/// The early data of one handshake.
+pub(super) struct Early {
+    pub(super) offer: EarlyOffer,
+    /// The client has proved its address. Otherwise its tickets allow early data, but this handshake does not: rules
+    /// would see a forged address.
+    pub(super) is_accepted: bool,
 }
 
 /// Returns the suite of the first packets, whose keys everyone can derive.
@@ -115,8 +125,11 @@ impl Session {
         }
         let (read, parameters) = (std::mem::take(read), std::mem::take(parameters));
         let crypto = &self.crypto;
-        let chosen =
-            choose(&read[4..length], &crypto.alpn, &crypto.offer, |name| crypto.identities.choose(name));
+        let early = crypto.early.as_ref();
+        let offer = early.map(|early| &early.offer);
+        let chosen = choose(&read[4..length], &crypto.alpn, &crypto.offer, offer, |name| {
+            crypto.identities.choose(name)
+        });
         let (config, chosen) = match chosen {
             Ok(chosen) => chosen,
             Err(error @ HandshakeError::NoVersion) => return Err(self.fail(error, PROTOCOL_VERSION)),
@@ -125,8 +138,12 @@ impl Session {
             }
             Err(error) => return Err(self.fail(error, INTERNAL_ERROR)),
         };
-        let connection = ServerConnection::new(config, Version::V1, parameters)
+        let is_rejected = early.is_some_and(|early| !early.is_accepted);
+        let mut connection = ServerConnection::new(config, Version::V1, parameters)
             .map_err(|error| self.fail(HandshakeError::Protocol(error), INTERNAL_ERROR))?;
+        if is_rejected {
+            connection.reject_early_data();
+        }
         self.state = State::Chosen(Box::new(Running { connection, chosen, next: None }));
         self.read(&read)?;
         Ok(true)

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
@@ -12,9 +13,11 @@ use foldhash::fast::RandomState;
 use quinn_proto::{ConnectionHandle, Dir, Event, StreamEvent, StreamId, WriteError};
 use sigma_buffer::held::Account;
 
+use super::flood::FloodGuard;
 use super::path::Path;
 use super::unread::Unread;
 use super::{ConnectionLost, code};
+use crate::tls::EarlyHandshake;
 
 /// The driver, from the view of a connection.
 pub(super) trait Drive {
@@ -68,6 +71,7 @@ pub(super) struct Shared {
     pub(super) timeout: Cell<Option<Instant>>,
     pub(super) default_code: Cell<u64>,
     pub(super) path: RefCell<Path>,
+    pub(super) flood: RefCell<FloodGuard>,
     pub(super) inner: RefCell<Inner>,
 }
 
@@ -87,12 +91,15 @@ pub(super) struct Inner {
     pub(super) unread: Unread,
     pub(super) lost: Option<ConnectionLost>,
     pub(super) is_established: bool,
+    /// The handshake, if the connection was accepted before its end.
+    pub(super) early: Option<Arc<EarlyHandshake>>,
     /// The handshake, while it counts as half-open.
     pub(super) half_open: Option<HalfOpen>,
     pub(super) accept: [Option<Waker>; 2],
     /// Several tasks may wait to open streams.
     pub(super) open: [Vec<Waker>; 2],
     pub(super) closed: Option<Waker>,
+    pub(super) datagram: Option<Waker>,
     shaken: Option<Waker>,
 }
 
@@ -160,10 +167,12 @@ impl Inner {
             unread: Unread::default(),
             lost: None,
             is_established: false,
+            early: None,
             half_open,
             accept: [None, None],
             open: [Vec::new(), Vec::new()],
             closed: None,
+            datagram: None,
             shaken: None,
         }
     }
@@ -176,14 +185,21 @@ impl Inner {
                 Event::Connected => {
                     self.is_established = true;
                     self.half_open = None;
+                    if let Some(early) = self.early.take() {
+                        early.complete();
+                    }
                     wakers.extend(self.shaken.take());
                 }
+                // Early data may be accepted now.
+                Event::HandshakeDataReady => wakers.extend(self.shaken.take()),
                 Event::ConnectionLost { reason } => self.lose(ConnectionLost::of(&reason), wakers),
                 Event::Stream(event) => {
                     is_writable |= matches!(event, StreamEvent::Writable { .. });
                     self.take_stream_event(event, wakers);
                 }
-                Event::HandshakeDataReady | Event::DatagramReceived | Event::DatagramsUnblocked => {}
+                Event::DatagramReceived => wakers.extend(self.datagram.take()),
+                // The oldest ones are dropped, so none waits for room.
+                Event::DatagramsUnblocked => {}
             }
         }
         if is_writable {
@@ -243,7 +259,8 @@ impl Inner {
         self.half_open = None;
         wakers.extend(self.accept.iter_mut().filter_map(Option::take));
         self.open.iter_mut().for_each(|open| wakers.append(open));
-        wakers.extend([&mut self.closed, &mut self.shaken].into_iter().filter_map(Option::take));
+        let all = [&mut self.closed, &mut self.shaken, &mut self.datagram];
+        wakers.extend(all.into_iter().filter_map(Option::take));
         for stream in self.streams.values_mut() {
             let all = [&mut stream.read, &mut stream.write, &mut stream.stop];
             wakers.extend(all.into_iter().filter_map(Option::take));
@@ -350,13 +367,18 @@ impl Shared {
         self.queue.add(self);
     }
 
-    /// Registers for the end of the handshake.
+    /// Registers for the end of the handshake, or the acceptance of early data.
     pub(super) fn poll_shaken(&self, cx: &Context<'_>) -> Poll<Result<(), ConnectionLost>> {
         let mut inner = self.inner.borrow_mut();
         if let Some(lost) = inner.lost {
             return Poll::Ready(Err(lost));
         }
         if inner.is_established {
+            return Poll::Ready(Ok(()));
+        }
+        if inner.machine.side().is_server() && inner.machine.has_0rtt() {
+            // It is a connection from now on: the limits of connections hold, not that of handshakes.
+            inner.half_open = None;
             return Poll::Ready(Ok(()));
         }
         register(&mut inner.shaken, cx);

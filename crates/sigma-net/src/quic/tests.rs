@@ -1,5 +1,7 @@
 //! Two ends over loopback sockets in one process.
 
+mod early_data;
+
 use std::future::{Future, poll_fn};
 use std::net::{SocketAddr, UdpSocket};
 use std::rc::Rc;
@@ -105,6 +107,20 @@ fn drive(endpoint: &Endpoint) {
 
 async fn accept(server: &Endpoint) -> Result<Connection, HandshakeError> {
     server.next().await.unwrap().accept(shown(), &Offer::default()).await
+}
+
+impl Connection {
+    /// Sends a PING frame in a packet of its own.
+    fn ping(&self) -> Result<(), ConnectionLost> {
+        let mut inner = self.shared().inner.borrow_mut();
+        if let Some(lost) = inner.lost {
+            return Err(lost);
+        }
+        inner.machine.ping();
+        drop(inner);
+        self.shared().touch();
+        Ok(())
+    }
 }
 
 /// Returns both ends of a connection, and their endpoints.
@@ -378,6 +394,37 @@ fn clients_prove_their_address_when_many_are_half_open() {
         let error = client.connect(addr, "a.test", &client_tls(b"h3")).await.unwrap_err();
         assert!(matches!(error, HandshakeError::TimedOut), "{error}");
         assert!(server.counts().ignored > 0 && server.connections() == 0);
+    });
+}
+
+#[test]
+fn a_flood_of_pings_ends_its_connection_alone() {
+    run(async {
+        let limits = QuicLimits { controls_per_second: 20, ..QuicLimits::default() };
+        let ((server, addr), client) = (server(limits), client(limits));
+        let tls = client_tls(b"h3");
+        let (near, far) = tokio::join!(client.connect(addr, "a.test", &tls), accept(&server));
+        let (flooder, flooded) = (near.unwrap(), far.unwrap());
+        let (near, far) = tokio::join!(client.connect(addr, "a.test", &tls), accept(&server));
+        let (honest, served) = (near.unwrap(), far.unwrap());
+        let flood = async {
+            for _ in 0..10_000 {
+                if flooder.ping().is_err() {
+                    return;
+                }
+                tokio::task::yield_now().await;
+            }
+            panic!("the flood goes on");
+        };
+        let ended = poll_fn(|cx| flooded.poll_closed(cx));
+        assert_eq!(tokio::join!(flood, ended).1, ConnectionLost::Local(0x107));
+        assert_eq!(poll_fn(|cx| flooder.poll_closed(cx)).await, ConnectionLost::Application(0x107));
+        assert_eq!(server.counts().floods, 1);
+        let (mut to, _from) = open(&honest).await;
+        to.put(b"x");
+        to.finish();
+        assert_eq!(read_all(&mut incoming(&served, Dir::Bi).await.recv).await.unwrap(), b"x");
+        assert_eq!((honest.lost(), served.lost()), (None, None));
     });
 }
 

@@ -17,8 +17,8 @@ use super::postgres;
 use super::session::{RECORD_BYTES, Session, Side};
 use super::stream::{TlsStream, poll_drain, poll_fill};
 use super::{
-    ClientAuth, ClientCertificate, Demand, Facts, HandshakeError, Offer, ServerIdentity, Versions,
-    prefers_chacha,
+    ClientAuth, ClientCertificate, Demand, EarlyHandshake, EarlyOffer, Facts, HandshakeError, Offer,
+    ServerIdentity, Versions, prefers_chacha,
 };
 use crate::answers::Answers;
 use crate::deadline::Deadline;
@@ -40,6 +40,8 @@ pub struct AcceptOptions {
     pub versions: Versions,
     /// Ciphers and groups, for identities without their own choice.
     pub offer: Offer,
+    /// The accepted early data; None for none.
+    pub early: Option<EarlyOffer>,
     /// The largest ClientHello, record headers included. A browser with post-quantum keys sends about 2 KiB.
     pub hello_bytes: usize,
     /// Time for the whole handshake, a request for TLS in cleartext included.
@@ -77,6 +79,7 @@ impl Default for AcceptOptions {
             alpn: Vec::new(),
             versions: Versions::ALL,
             offer: Offer::default(),
+            early: None,
             hello_bytes: 16 * 1024,
             timeout_ms: 10_000,
             takes_requests: false,
@@ -281,7 +284,9 @@ async fn answer(
     }
     let proof_alpn = [PROOF.to_vec()];
     let alpn = if is_proof { &proof_alpn[..] } else { &options.alpn };
-    let config = identity.config(versions, alpn, order, &options.offer).map_err(HandshakeError::Protocol)?;
+    let early = options.early.as_ref().filter(|_| !is_proof);
+    let config =
+        identity.config(versions, alpn, order, &options.offer, early).map_err(HandshakeError::Protocol)?;
     let connection = UnbufferedServerConnection::new(config).map_err(HandshakeError::Protocol)?;
     let ja4 = ja4::fingerprint(hello.filled());
     let mut session = Session::new(Side::Server(connection), hello);
@@ -299,7 +304,9 @@ async fn answer(
         return Err(HandshakeError::Proved);
     }
     drop(place);
-    let mut facts = Facts::of(session.common());
+    // With early data, requests are served before the end of the handshake.
+    let early = session.common().is_handshaking().then(EarlyHandshake::new);
+    let mut facts = Facts { early, ..Facts::of(session.common()) };
     if let Some(auth) = identity.client_auth().filter(|auth| auth.inquires()) {
         // On the heap, so that handshakes without an inquiry stay small.
         facts.inquiry = Box::pin(auth.inquire(&facts.peer_chain)).await;
@@ -317,7 +324,7 @@ async fn issued(issuer: &dyn Issuer, name: &str) -> Option<Arc<ServerIdentity>> 
     patience.bound(issuer.obtain(&name)).await.unwrap_or(None)
 }
 
-/// Runs a handshake to its end.
+/// Runs a handshake to its end, or until early data can be read.
 pub(super) async fn shake(socket: &mut Stream, session: &mut Session) -> Result<(), HandshakeError> {
     poll_fn(|cx| {
         loop {
@@ -326,6 +333,9 @@ pub(super) async fn shake(socket: &mut Stream, session: &mut Session) -> Result<
                 Ok(true) => return poll_drain(socket, session, cx).map_err(HandshakeError::from),
                 Ok(false) => {
                     ready!(poll_drain(socket, session, cx))?;
+                    if session.has_early_data() {
+                        return Poll::Ready(Ok(()));
+                    }
                     if ready!(poll_fill(socket, session, cx))? == 0 {
                         return Poll::Ready(Err(HandshakeError::Closed));
                     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustls::{CipherSuite, CommonState, HandshakeKind, ProtocolVersion};
 
-use super::{CertificateDer, Inquiry, ServerIdentity, Version};
+use super::{CertificateDer, EarlyHandshake, Inquiry, ServerIdentity, Version};
 
 /// The status of the client's certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +55,8 @@ pub struct Facts {
     pub inquiry: Option<Arc<Inquiry>>,
     /// The session was resumed.
     pub is_resumed: bool,
+    /// On the server's side: the handshake, if early data came before its end.
+    pub early: Option<Arc<EarlyHandshake>>,
     /// On the server's side: the identity that the client sees.
     pub identity: Option<Arc<ServerIdentity>>,
 }
@@ -80,6 +82,7 @@ impl Facts {
             revision: 0,
             inquiry: None,
             is_resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
+            early: None,
             identity: None,
         }
     }

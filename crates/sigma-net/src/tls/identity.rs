@@ -10,7 +10,7 @@ use rustls::sign::CertifiedKey;
 use super::certificate::dns_names;
 use super::client_auth::{ClientAuth, Verifier};
 use super::pem::Pair;
-use super::{Offer, Resumption, Unusable, Versions, compression};
+use super::{EarlyOffer, Offer, Resumption, Unusable, Versions, compression};
 
 /// The number of prepared configurations of an identity: two for each of eight listeners with their own options.
 const PREPARED_MAX: usize = 16;
@@ -53,7 +53,7 @@ pub struct ServerIdentity {
 }
 
 /// The properties of a listener's configuration, besides the protocols above TLS and the order of ciphers.
-type Kind = (Versions, Offer);
+type Kind = (Versions, Offer, Option<EarlyOffer>);
 
 impl ServerIdentity {
     /// Returns an identity that is ready for handshakes.
@@ -73,7 +73,7 @@ impl ServerIdentity {
             resumption,
             prepared: RwLock::default(),
         };
-        let checked = identity.config(versions, &[], Order::Ours, &Offer::default());
+        let checked = identity.config(versions, &[], Order::Ours, &Offer::default(), None);
         checked.map_err(|error| Unusable::new(error.to_string()))?;
         Ok(identity)
     }
@@ -119,20 +119,23 @@ impl ServerIdentity {
         if self.refuses() {
             return Err(Unusable::new("there is no certificate"));
         }
-        let config = self.config(self.versions, alpn, Order::Ours, &Offer::default());
+        let config = self.config(self.versions, alpn, Order::Ours, &Offer::default(), None);
         config.map_err(|error| Unusable::new(error.to_string()))
     }
 
     /// Returns the configuration for a listener that allows `versions` and offers `alpn`. Ciphers and groups come
-    /// from `offer` where this identity has no choice of its own; `order` decides whose cipher order applies.
+    /// from `offer` where this identity has no choice of its own; `order` decides whose cipher order applies. `early`
+    /// holds unless the identity asks for client certificates.
     pub(super) fn config(
         &self,
         versions: Versions,
         alpn: &[Vec<u8>],
         order: Order,
         offer: &Offer,
+        early: Option<&EarlyOffer>,
     ) -> Result<Arc<ServerConfig>, rustls::Error> {
-        let kind = (versions, self.offer.over(offer));
+        let early = early.filter(|_| self.client_auth.is_none()).cloned();
+        let kind = (versions, self.offer.over(offer), early);
         let find = |prepared: &[(Kind, Arc<ServerConfig>)]| {
             let fits = |config: &ServerConfig| {
                 config.alpn_protocols == alpn && config.ignore_client_order == (order == Order::Ours)
@@ -154,7 +157,7 @@ impl ServerIdentity {
 
     fn build(
         &self,
-        (versions, offer): &Kind,
+        (versions, offer, early): &Kind,
         alpn: &[Vec<u8>],
         order: Order,
     ) -> Result<ServerConfig, rustls::Error> {
@@ -169,7 +172,10 @@ impl ServerIdentity {
         config.alpn_protocols = alpn.to_vec();
         config.ignore_client_order = order == Order::Ours;
         let client_auth = self.client_auth.as_ref().map_or([0; 32], |auth| auth.fingerprint);
-        self.resumption.apply(&mut config, client_auth);
+        match early {
+            Some(early) => early.apply(&mut config, client_auth),
+            None => self.resumption.apply(&mut config, client_auth),
+        }
         compression::apply(&mut config);
         Ok(config)
     }

@@ -20,6 +20,7 @@ mod client_auth;
 mod compression;
 mod connect;
 mod der;
+mod early_data;
 mod encrypted_key;
 mod facts;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -53,6 +54,7 @@ pub use accept::{AcceptOptions, Greeting, Handshakes, Issuer, Obtained, Proofs, 
 pub use certificates::Certificates;
 pub use client_auth::{ClientAuth, Demand};
 pub use connect::{Authorities, ClientSettings, ClientTls, Trust, is_server_name};
+pub use early_data::{EarlyHandshake, EarlyOffer};
 pub use encrypted_key::KeyPassphrases;
 pub use facts::{ClientCertificate, Facts};
 pub use identity::{Identity, ServerIdentity};

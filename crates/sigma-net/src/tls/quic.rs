@@ -8,7 +8,8 @@ use rustls::{CipherSuite, ServerConfig};
 use super::accept::verdict;
 use super::identity::Order;
 use super::{
-    ClientAuth, Facts, HandshakeError, Offer, PROVIDER, ServerIdentity, Versions, ja4, prefers_chacha,
+    ClientAuth, EarlyHandshake, EarlyOffer, Facts, HandshakeError, Offer, PROVIDER, ServerIdentity, Versions,
+    ja4, prefers_chacha,
 };
 
 /// The choice that a ClientHello led to.
@@ -29,6 +30,7 @@ pub(crate) fn choose(
     hello: &[u8],
     alpn: &[Vec<u8>],
     offer: &Offer,
+    early: Option<&EarlyOffer>,
     choose: impl FnOnce(Option<&str>) -> Option<Arc<ServerIdentity>>,
 ) -> Result<(Arc<ServerConfig>, Chosen), HandshakeError> {
     // A hello that cannot be parsed is the library's to reject, under the identity without a name.
@@ -45,7 +47,7 @@ pub(crate) fn choose(
     if versions.is_empty() {
         return Err(HandshakeError::NoVersion);
     }
-    let config = identity.config(versions, alpn, order, offer).map_err(HandshakeError::Protocol)?;
+    let config = identity.config(versions, alpn, order, offer, early).map_err(HandshakeError::Protocol)?;
     let revision = identity.client_auth().map_or(0, ClientAuth::revision);
     let ja4 = read.map(|read| read.fingerprint_over_quic().into());
     Ok((config, Chosen { identity, name, ja4, revision }))
@@ -67,9 +69,10 @@ impl Chosen {
 }
 
 impl Facts {
-    /// Returns the facts of a session within QUIC.
+    /// Returns the facts of a session within QUIC, whose handshake may go on beside early data.
     pub(crate) fn of_quic(connection: &ServerConnection) -> Facts {
-        Facts::of(connection)
+        let early = connection.is_handshaking().then(EarlyHandshake::new);
+        Facts { early, ..Facts::of(connection) }
     }
 }
 

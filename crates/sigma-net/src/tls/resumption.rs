@@ -231,6 +231,11 @@ impl SessionCache {
     pub fn new(sessions: usize) -> SessionCache {
         SessionCache(ServerSessionMemoryCache::new(sessions))
     }
+
+    /// Returns a part of the cache: its sessions are found under the same scope only.
+    pub(super) fn scoped(self: &Arc<Self>, scope: Box<[u8]>) -> Arc<dyn StoresServerSessions> {
+        Arc::new(ScopedCache { sessions: Arc::clone(self), scope })
+    }
 }
 
 /// Tickets under the client authentication of one identity.
@@ -258,16 +263,16 @@ impl ProducesTickets for ScopedTickets {
     }
 }
 
-/// Sessions under the client authentication of one identity.
+/// Sessions of one scope: the client authentication of one identity.
 #[derive(Debug)]
 struct ScopedCache {
     sessions: Arc<SessionCache>,
-    client_auth: Fingerprint,
+    scope: Box<[u8]>,
 }
 
 impl ScopedCache {
     fn key(&self, id: &[u8]) -> Vec<u8> {
-        [&self.client_auth, id].concat()
+        [&self.scope, id].concat()
     }
 }
 
@@ -299,8 +304,7 @@ impl Resumption {
                 config.ticketer = Arc::new(ScopedTickets { keys: Arc::clone(keys), client_auth });
             }
             Resumption::Cache(sessions) => {
-                config.session_storage =
-                    Arc::new(ScopedCache { sessions: Arc::clone(sessions), client_auth });
+                config.session_storage = sessions.scoped(client_auth.into());
             }
         }
     }

@@ -3,8 +3,10 @@
 //! It uses rustls' unbuffered connections, so that an idle session holds no buffers.
 
 use rustls::client::UnbufferedClientConnection;
-use rustls::server::UnbufferedServerConnection;
-use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus, WriteTraffic};
+use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::unbuffered::{
+    ConnectionState, EncodeError, EncryptError, ReadEarlyData, UnbufferedStatus, WriteTraffic,
+};
 use rustls::{CommonState, Error, ProtocolVersion};
 
 use super::buffer::{Buffer, FULL_BYTES};
@@ -89,6 +91,11 @@ impl Session {
     pub(super) fn shake(&mut self) -> Result<bool, Error> {
         self.run(&mut Task::Handshake)?;
         Ok(!self.common().is_handshaking())
+    }
+
+    /// Returns true if the client has sent bytes before the end of its handshake.
+    pub(super) fn has_early_data(&self) -> bool {
+        self.common().is_handshaking() && !self.plain.is_empty()
     }
 
     /// Returns true if the peer can continue without the handshake's bytes in `outgoing`: after TLS 1.3 a server has
@@ -183,7 +190,15 @@ impl Session {
         let (discard, step) = match &mut self.side {
             Side::Server(connection) => {
                 let status = connection.process_tls_records(self.incoming.filled_mut());
-                handle(status, task, &mut self.outgoing, &mut self.plain)
+                match status.state {
+                    Ok(ConnectionState::ReadEarlyData(early)) => {
+                        (status.discard, keep_early(early, task, &mut self.plain))
+                    }
+                    state => {
+                        let status = UnbufferedStatus { state, ..status };
+                        handle(status, task, &mut self.outgoing, &mut self.plain)
+                    }
+                }
             }
             Side::Client(connection) => {
                 let status = connection.process_tls_records(self.incoming.filled_mut());
@@ -256,10 +271,22 @@ fn handle<Data>(
         ConnectionState::PeerClosed => Ok(Step::PeerClosed),
         ConnectionState::Closed => Ok(Step::Stop(Stop::Closed)),
         ConnectionState::BlockedHandshake => Ok(Step::Stop(Stop::Hungry)),
-        // Early data is never offered, so no other state occurs.
+        // A client gets no early data, so no other state occurs.
         _ => Err(Error::General("unexpected state".into())),
     });
     (discard, step)
+}
+
+/// Copies early data to the task's buffer, and the rest to `plain`: its limit is the one of the configuration.
+fn keep_early(
+    mut early: ReadEarlyData<'_, '_, ServerConnectionData>,
+    task: &mut Task<'_>,
+    plain: &mut Buffer,
+) -> Result<Step, Error> {
+    while let Some(record) = early.next_record() {
+        keep(record?.payload, task, plain);
+    }
+    Ok(Step::Again)
 }
 
 /// Copies plaintext to the task's buffer, and the rest to `plain`.

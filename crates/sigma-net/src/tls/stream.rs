@@ -48,6 +48,16 @@ impl TlsStream {
         self.session.held_bytes()
     }
 
+    /// Ends the wait of early requests once the client has completed the handshake.
+    fn note_handshake(&self) {
+        if let Some(early) = &self.facts.early
+            && !early.is_complete()
+            && !self.session.common().is_handshaking()
+        {
+            early.complete();
+        }
+    }
+
     /// Sends bytes unencrypted.
     #[cfg(test)]
     pub(super) async fn write_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -61,7 +71,9 @@ impl TlsStream {
             return Poll::Ready(Ok(0));
         }
         loop {
-            match self.session.read(buf) {
+            let read = self.session.read(buf);
+            self.note_handshake();
+            match read {
                 Ok(0) if self.session.peer_closed() => return Poll::Ready(Ok(0)),
                 Ok(0) => {}
                 Ok(n) => return Poll::Ready(Ok(n)),

@@ -1,5 +1,7 @@
 //! TLS over loopback sockets, with generated certificates.
 
+mod early_data;
+
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::task::Poll;

@@ -1,6 +1,6 @@
 //! Server certificates: from ssl resources, files and orders to identities, and the demands of listeners.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use sigma_config::Config;
@@ -11,8 +11,8 @@ use sigma_config::settings::{Listener, written_listener};
 use sigma_config::tls::{CertificateFiles, ListenerTls, SessionResumption, Stapling, Tls};
 use sigma_net::tls::pem::Pair;
 use sigma_net::tls::{
-    AcceptOptions, ClientAuth, Identity, Offer, Resumption, ServerIdentity, SessionCache, TicketKeys,
-    Versions,
+    AcceptOptions, ClientAuth, EarlyOffer, Identity, Offer, Resumption, ServerIdentity, SessionCache,
+    TicketKeys, Versions,
 };
 use sigma_schema::Problem;
 use sigma_schema::validation::pcre::Pattern;
@@ -31,6 +31,8 @@ use crate::snapshot::edge::{
 pub(crate) struct Sessions {
     settings: (SessionResumption, u32, u32),
     resumption: Resumption,
+    /// The sessions of listeners with early data, made with the first of them.
+    early: OnceLock<Arc<SessionCache>>,
 }
 
 impl Sessions {
@@ -60,7 +62,13 @@ impl Sessions {
                 Resumption::Tickets(Arc::new(keys))
             }
         };
-        Ok(Arc::new(Sessions { settings, resumption }))
+        Ok(Arc::new(Sessions { settings, resumption, early: OnceLock::new() }))
+    }
+
+    /// Returns the sessions with early data; each of them is used once, by any worker.
+    fn early(&self) -> Arc<SessionCache> {
+        let (_, _, most) = self.settings;
+        Arc::clone(self.early.get_or_init(|| Arc::new(SessionCache::new(most as usize))))
     }
 
     /// Returns the ticket keys, if there are any.
@@ -442,6 +450,7 @@ fn tls_options(
         },
         versions,
         offer,
+        early: (tls.early_data_bytes > 0).then(|| EarlyOffer::new(tls.early_data_bytes, sessions.early())),
         hello_bytes: tls.hello_bytes as usize,
         timeout_ms: tls.handshake_timeout_ms.into(),
         takes_requests: listener.stream.is_some(),

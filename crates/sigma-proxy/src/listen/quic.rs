@@ -63,6 +63,7 @@ fn limits(http3: &Http3, tls: &TlsOptions) -> QuicLimits {
         handshake_ms: tls.options.timeout_ms,
         retry_above: http3.retry_above_handshakes,
         half_open: http3.handshakes_per_worker,
+        controls_per_second: http3.control_frames_per_second,
         hello_bytes: tls.options.hello_bytes,
     }
 }
@@ -133,6 +134,7 @@ fn report(worker: &Worker, endpoint: &Endpoint, reported: &Cell<EndpointCounts>)
     worker.counters.add(Counter::QuicIgnored, now.ignored - before.ignored);
     worker.counters.add(Counter::QuicForwarded, now.forwarded - before.forwarded);
     worker.counters.add(Counter::QuicDropped, now.dropped - before.dropped);
+    worker.counters.add(Counter::QuicFloods, now.floods - before.floods);
 }
 
 /// Accepts connections until stopped. `addr` and `name` are the listener's in the settings.
@@ -152,7 +154,7 @@ pub(crate) async fn quic_loop(
             arrival = endpoint.next() => arrival,
             () = stop.notified() => None,
         };
-        let Some(arrival) = arrival else {
+        let Some(mut arrival) = arrival else {
             endpoint.close();
             return;
         };
@@ -172,6 +174,9 @@ pub(crate) async fn quic_loop(
             }
             arrival.refuse();
             continue;
+        }
+        if let Some(early) = listener.tls.as_ref().and_then(|tls| tls.options.early.as_ref()) {
+            arrival.offer_early_data(early);
         }
         let number = view.snapshot.listener_number(name.as_deref());
         let (open, crowding) = (Rc::clone(&open.0), Rc::clone(&crowding));
