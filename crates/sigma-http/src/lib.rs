@@ -3,6 +3,7 @@
 //! This crate does no I/O, reads no clock and does not wait: bytes go in and messages come out, and vice versa. So
 //! every codec can be fuzzed, replayed and tested byte by byte.
 
+pub mod capsule;
 pub mod condition;
 pub mod dubbo;
 pub mod fault;

@@ -1,7 +1,8 @@
 //! The rules for a peer in every version, and the faults of peers that break them.
 
+use sigma_http::h1::frame_response;
 use sigma_http::head::INTERIM_MAX;
-use sigma_http::{Fault, FaultKind, Headers, ResponseHead};
+use sigma_http::{BodyLength, Fault, FaultKind, HeaderId, Headers, ResponseHead};
 
 /// Adds `Alt-Svc` to a response without one (RFC 7838 §3): a node may have announced something itself.
 pub(crate) fn announce(alternative: Option<&str>, head: &mut ResponseHead) {
@@ -10,6 +11,21 @@ pub(crate) fn announce(alternative: Option<&str>, head: &mut ResponseHead) {
     {
         head.headers.append("Alt-Svc", value.as_bytes());
     }
+}
+
+/// Frames a final response, as [`frame_response`] does. The response to a CONNECT is the gateway's own, and may ask for
+/// credentials of a proxy; a node's demand is never the client's.
+pub(crate) fn frame_final(
+    head: &mut ResponseHead,
+    length: BodyLength,
+    bodiless: bool,
+    connects: bool,
+) -> BodyLength {
+    let demands = head.headers.get_all(HeaderId::ProxyAuthenticate).filter(|_| connects);
+    let demands: Vec<Vec<u8>> = demands.map(<[u8]>::to_vec).collect();
+    let follows = frame_response(head, length, bodiless);
+    demands.iter().for_each(|demand| head.headers.append("Proxy-Authenticate", demand));
+    follows
 }
 
 /// Returns the fault of a node that breaks a rule.

@@ -493,3 +493,130 @@ fn the_limit_of_the_node_is_known_before_a_request() {
         ask_echo(Connection::on_h3(&shared, Reused::No)).await;
     });
 }
+
+/// A field section with literals only.
+fn section(fields: &[(&str, &str)]) -> Vec<u8> {
+    let mut out = vec![0, 0];
+    for (name, value) in fields {
+        // A name of at least 7 bytes continues in a second one.
+        match name.len() {
+            length @ 0..7 => out.push(0x20 | length as u8),
+            length => out.extend([0x27, (length - 7) as u8]),
+        }
+        out.extend_from_slice(name.as_bytes());
+        assert!(value.len() < 127);
+        out.push(value.len() as u8);
+        out.extend_from_slice(value.as_bytes());
+    }
+    out
+}
+
+fn raw_frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+    let mut out = vec![kind];
+    sigma_http::h3::varint::put(payload.len() as u64, &mut out);
+    out.extend_from_slice(payload);
+    out
+}
+
+/// Echoes the capsules of a tunnel.
+async fn echo_capsules(incoming: Incoming) {
+    let mut head = RequestHead::default();
+    let (mut stream, accepted) = ServerStream::accept(incoming, [1, 2], &mut head);
+    accepted.expect("a valid request");
+    let mut down = Downstream::H3(&mut stream);
+    assert!(down.asks_tunnel());
+    let mut answer = ResponseHead::default();
+    answer.start(101);
+    answer.headers.append("Upgrade", b"connect-udp");
+    answer.headers.append("Capsule-Protocol", b"?1");
+    down.send_interim(&mut answer);
+    down.upgrade();
+    loop {
+        let frame = poll_fn(|cx| {
+            let _ = down.poll_flush(cx);
+            down.poll_frame(cx)
+        });
+        match frame.await {
+            Ok(Frame::Data(data)) => down.send(Frame::Data(data)),
+            Ok(_) => {
+                down.send(Frame::End);
+                let _ = poll_fn(|cx| down.poll_flush(cx)).await;
+                return;
+            }
+            Err(_) => return,
+        }
+    }
+}
+
+async fn read_at_least(recv: &mut quic::RecvStream, bytes: &mut Vec<u8>, length: usize) {
+    while bytes.len() < length {
+        let piece = poll_fn(|cx| recv.poll_bytes(cx, 4_096)).await.expect("it goes on");
+        bytes.extend_from_slice(&piece.expect("no end yet"));
+    }
+}
+
+fn tunnel_request() -> Vec<u8> {
+    let fields = [
+        (":method", "CONNECT"),
+        (":protocol", "connect-udp"),
+        (":scheme", "https"),
+        (":authority", "a.test"),
+        (":path", "/.well-known/masque/udp/192.0.2.1/53/"),
+        ("capsule-protocol", "?1"),
+    ];
+    raw_frame(1, &section(&fields))
+}
+
+#[test]
+fn datagrams_of_quic_are_capsules_of_their_tunnel() {
+    run_raw(SESSION, open(), echo_capsules, async |connection| {
+        let mut control = poll_fn(|cx| connection.poll_open_uni(cx)).await.expect("a stream");
+        // SETTINGS with H3_DATAGRAM = 1
+        control.put(&[&[0][..], &raw_frame(4, &[0x33, 1])].concat());
+        let (mut to, mut from) = poll_fn(|cx| connection.poll_open_bidi(cx)).await.expect("a stream");
+        to.put(&tunnel_request());
+        let mut bytes = Vec::new();
+        read_at_least(&mut from, &mut bytes, 2).await;
+        let length = 2 + usize::from(bytes[1]);
+        read_at_least(&mut from, &mut bytes, length).await;
+        assert_eq!(bytes[0], 1, "the response head");
+        // Those of other streams are dropped; this one may come before the others, so it is sent again.
+        assert!(connection.send_datagram(b"\x04\0other".to_vec()));
+        assert!(connection.send_datagram(b"\0\0one".to_vec()));
+        assert_eq!(&poll_fn(|cx| connection.poll_datagram(cx)).await.expect("it lives")[..], b"\0\0one");
+        // A capsule on the stream goes both ways too.
+        let mut capsule = Vec::new();
+        sigma_http::capsule::put_udp(b"two", &mut capsule);
+        to.put(&raw_frame(0, &capsule));
+        assert_eq!(&poll_fn(|cx| connection.poll_datagram(cx)).await.expect("it lives")[..], b"\0\0two");
+        // One that no datagram can hold comes back on the stream.
+        let (mut capsule, big) = (Vec::new(), vec![7; 20_000]);
+        sigma_http::capsule::put_udp(&big, &mut capsule);
+        to.put(&raw_frame(0, &capsule));
+        let mut bytes = bytes.split_off(length);
+        read_at_least(&mut from, &mut bytes, capsule.len()).await;
+        to.finish();
+        // A datagram without a stream breaks the connection.
+        assert!(connection.send_datagram(vec![0x40]));
+        assert_eq!(poll_fn(|cx| connection.poll_closed(cx)).await, ConnectionLost::Application(0x33));
+    });
+}
+
+#[test]
+fn datagrams_go_over_the_stream_where_the_client_takes_none() {
+    run_raw(SESSION, open(), echo_capsules, async |connection| {
+        let mut control = poll_fn(|cx| connection.poll_open_uni(cx)).await.expect("a stream");
+        control.put(&[&[0][..], &raw_frame(4, &[])].concat());
+        let (mut to, mut from) = poll_fn(|cx| connection.poll_open_bidi(cx)).await.expect("a stream");
+        let mut capsule = Vec::new();
+        sigma_http::capsule::put_udp(b"one", &mut capsule);
+        to.put(&[tunnel_request(), raw_frame(0, &capsule)].concat());
+        to.finish();
+        let mut bytes = Vec::new();
+        while let Some(piece) = poll_fn(|cx| from.poll_bytes(cx, 4_096)).await.expect("it goes on") {
+            bytes.extend_from_slice(&piece);
+        }
+        let length = 2 + usize::from(bytes[1]);
+        assert_eq!(bytes.split_off(length), raw_frame(0, &capsule));
+    });
+}

@@ -137,6 +137,7 @@ impl Codec {
         ];
         if config.role == Role::Server {
             settings.push((setting::ENABLE_CONNECT_PROTOCOL, 1));
+            settings.push((setting::H3_DATAGRAM, 1));
         }
         frame::put_settings(&settings, &mut outputs.control);
         Codec {

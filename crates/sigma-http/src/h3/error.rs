@@ -39,6 +39,8 @@ impl ErrorCode {
     pub const CONNECT_ERROR: ErrorCode = ErrorCode(0x10f);
     /// Another version of HTTP is needed
     pub const VERSION_FALLBACK: ErrorCode = ErrorCode(0x110);
+    /// A datagram that belongs to no possible request
+    pub const DATAGRAM_ERROR: ErrorCode = ErrorCode(0x33);
     /// A field section that cannot be decoded
     pub const QPACK_DECOMPRESSION_FAILED: ErrorCode = ErrorCode(0x200);
     /// An instruction of the peer's encoder that cannot be followed

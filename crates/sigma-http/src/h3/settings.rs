@@ -18,6 +18,8 @@ pub struct PeerSettings {
     pub field_section_bytes: u64,
     /// It supports extended CONNECT.
     pub extended_connect: bool,
+    /// It takes datagrams (RFC 9297).
+    pub datagrams: bool,
 }
 
 impl Default for PeerSettings {
@@ -27,6 +29,7 @@ impl Default for PeerSettings {
             blocked_streams: 0,
             field_section_bytes: varint::MAX,
             extended_connect: false,
+            datagrams: false,
         }
     }
 }
@@ -64,8 +67,9 @@ impl PeerSettings {
                 setting::ENABLE_CONNECT_PROTOCOL => {
                     return wrong("ENABLE_CONNECT_PROTOCOL is neither 0 nor 1");
                 }
-                setting::H3_DATAGRAM if value > 1 => return wrong("H3_DATAGRAM is neither 0 nor 1"),
-                // Unknown settings are ignored, as is H3_DATAGRAM: this side sends no datagrams.
+                setting::H3_DATAGRAM if value <= 1 => settings.datagrams = value == 1,
+                setting::H3_DATAGRAM => return wrong("H3_DATAGRAM is neither 0 nor 1"),
+                // Unknown settings are ignored.
                 _ => {}
             }
         }
@@ -100,6 +104,7 @@ mod tests {
             blocked_streams: 16,
             field_section_bytes: 1 << 20,
             extended_connect: true,
+            datagrams: true,
         };
         assert_eq!(parse(&[(1, 4096), (6, 1 << 20), (7, 16), (8, 1), (0x33, 1), (0x21, 9)]), Ok(expected));
         for id in [0, 2, 3, 4, 5] {

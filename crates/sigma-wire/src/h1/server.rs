@@ -19,7 +19,7 @@ use sigma_net::{Deadline, Stream};
 
 use super::client::Client;
 use super::outgoing::Outgoing;
-use crate::rules::{NO_ROOM, announce, check_body, lower};
+use crate::rules::{NO_ROOM, announce, check_body, frame_final, lower};
 
 /// The limit of bytes of further requests that are read during a request.
 const AHEAD_BYTES: usize = 64 * 1024;
@@ -79,6 +79,8 @@ pub struct Server {
     version: Version,
     /// The response has no body, whatever its head declares.
     bodiless: bool,
+    /// The request is a CONNECT: the response to it that opens a tunnel is 200.
+    connects: bool,
     persists: bool,
     /// The client waits for `100 Continue`.
     expects: bool,
@@ -119,6 +121,7 @@ impl Server {
             left_ms: u32::MAX,
             version: Version::Http11,
             bodiless: false,
+            connects: false,
             persists: true,
             expects: false,
             half_closed: false,
@@ -286,6 +289,7 @@ impl Server {
         self.requests += 1;
         self.version = head.version;
         self.bodiless = head.method == Method::Head;
+        self.connects = head.method == Method::Connect;
         // HTTP/1.0 has no interim responses, and so no `100 Continue`.
         self.expects = head.version != Version::Http10 && head.headers.has(HeaderId::Expect);
         self.persists =
@@ -378,13 +382,16 @@ impl Server {
 
     pub(crate) fn send_interim(&mut self, head: &mut ResponseHead) {
         // HTTP/1.0 has no interim responses (RFC 9110 §15.2).
-        if self.version == Version::Http10 {
+        if self.version == Version::Http10 && !(self.connects && head.status == 101) {
             return;
         }
         self.expects &= head.status != 100;
         let protocol = head.headers.get(HeaderId::Upgrade).map(<[u8]>::to_vec);
         head.headers.remove_nominated();
         h1::frame_response(head, BodyLength::None, false);
+        if self.connects && head.status == 101 {
+            head.status = 200;
+        }
         let out = self.output.front();
         h1::encode::response_head(head, out);
         if let (101, Some(protocol)) = (head.status, protocol) {
@@ -399,7 +406,7 @@ impl Server {
         self.persists &= self.listens.get() && self.may_discard_rest();
         self.patience = None;
         let offered = offered_upgrade(head);
-        let follows = h1::frame_response(head, length, self.bodiless);
+        let follows = frame_final(head, length, self.bodiless, self.connects);
         self.bodiless |= follows == BodyLength::None;
         let framing = match follows {
             BodyLength::Streamed | BodyLength::UntilClose if self.version == Version::Http10 => {

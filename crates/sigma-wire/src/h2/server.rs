@@ -9,7 +9,7 @@ use sigma_http::{BodyLength, Fault, Frame, HeaderId, Headers, Method, RequestHea
 use sigma_net::Deadline;
 
 use super::mux::Mux;
-use crate::rules::{announce, check_body, client_gone, field_bytes, lower};
+use crate::rules::{announce, check_body, client_gone, field_bytes, frame_final, lower};
 use crate::tunnel::Tunnel;
 
 /// State that the streams of a connection share.
@@ -53,6 +53,8 @@ pub struct ServerStream {
     pub(crate) deadline: Deadline,
     /// The response has no body, whatever its head declares.
     bodiless: bool,
+    /// The request is a CONNECT.
+    connects: bool,
     head_received: u64,
     body_received: u64,
     /// The limit of the request body in bytes; 0 for no limit.
@@ -75,6 +77,7 @@ impl ServerStream {
             tunnel: Tunnel::None,
             deadline: Deadline::new(),
             bodiless: false,
+            connects: false,
             head_received: 0,
             body_received: 0,
             body_limit,
@@ -94,6 +97,7 @@ impl ServerStream {
         let Incoming { mut stream, head: received, length } = incoming;
         recycle_request(std::mem::replace(head, received));
         stream.bodiless = head.method == Method::Head;
+        stream.connects = head.method == Method::Connect;
         stream.head_received = field_bytes(&head.headers) + head.path_and_query().len() as u64;
         let accepted = length.and_then(|length| {
             // Other requests have no such field in this version.
@@ -172,7 +176,7 @@ impl ServerStream {
 
     pub(crate) fn send_head(&mut self, head: &mut ResponseHead, length: BodyLength, date: &[u8]) {
         announce(self.shared.alternative.as_deref(), head);
-        self.bodiless = frame_response(head, length, self.bodiless).is_empty();
+        self.bodiless = frame_final(head, length, self.bodiless, self.connects).is_empty();
         self.respond(head.status, &head.headers, date, length);
     }
 

@@ -12,6 +12,8 @@ use sigma_http::h3::{Broken, Codec, Config, ErrorCode, Glitch, Priority, Role, s
 use sigma_net::deadline;
 use sigma_net::quic::{Connection, SendStream};
 
+use super::datagrams::DatagramQueue;
+
 /// The state of a connection for all of its streams.
 pub(super) struct Common {
     codec: RefCell<Codec>,
@@ -49,6 +51,8 @@ pub(super) struct Running {
     pub(super) is_excluded: Cell<bool>,
     /// A new order of its stream.
     pub(super) order: Cell<Option<i32>>,
+    /// Received datagrams, once the exchange is a tunnel for them.
+    pub(super) datagrams: RefCell<Option<DatagramQueue>>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -61,7 +65,7 @@ impl Running {
         }
     }
 
-    fn wake(&self) {
+    pub(super) fn wake(&self) {
         if let Some(waker) = self.waker.borrow_mut().take() {
             waker.wake();
         }
@@ -172,6 +176,7 @@ impl Common {
             is_revoked: Cell::new(false),
             is_excluded: Cell::new(false),
             order: Cell::new(None),
+            datagrams: RefCell::default(),
             waker: RefCell::default(),
         });
         exchanges[place] = Some(Rc::clone(&running));
@@ -193,6 +198,11 @@ impl Common {
             // The driver may have waited for that.
             self.wake_driver();
         }
+    }
+
+    /// Returns the running exchange of a stream.
+    pub(super) fn find(&self, id: u64) -> Option<Rc<Running>> {
+        self.exchanges.borrow().iter().flatten().find(|running| running.id == id).cloned()
     }
 
     /// Returns the number of running exchanges.

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `common` | one connection from the view of its streams |
 //! | `control` | the unidirectional streams of both sides |
+//! | `datagrams` | datagrams of QUIC as capsules of a tunnel |
 //! | `body` | one message of the peer on its stream |
 //! | `sending` | one message for the peer on its stream |
 //! | `session` | one connection of a client |
@@ -20,6 +21,7 @@ mod body;
 mod client;
 mod common;
 mod control;
+mod datagrams;
 mod pending;
 mod sending;
 mod server;

@@ -11,8 +11,9 @@ use sigma_net::Deadline;
 
 use super::body::{Cut, Receiving};
 use super::common::{Common, Running};
+use super::datagrams::Capsules;
 use super::sending::Sending;
-use crate::rules::{check_body, client_gone, field_bytes, lower};
+use crate::rules::{check_body, client_gone, field_bytes, frame_final, lower};
 use crate::tunnel::Tunnel;
 
 /// Bytes that an exchange moves before its account records them.
@@ -74,9 +75,13 @@ pub struct ServerStream {
     fault: Option<Fault>,
     length: BodyLength,
     tunnel: Tunnel,
+    /// The tunnel carries capsules, and datagrams of QUIC in their place.
+    capsules: Option<Capsules>,
     pub(crate) deadline: Deadline,
     /// The response has no body, whatever its head declares.
     bodiless: bool,
+    /// The request is a CONNECT.
+    connects: bool,
     malformed: bool,
     head_received: u64,
     body_received: u64,
@@ -109,8 +114,10 @@ impl ServerStream {
             fault: None,
             length: BodyLength::None,
             tunnel: Tunnel::None,
+            capsules: None,
             deadline: Deadline::new(),
             bodiless: false,
+            connects: false,
             malformed,
             head_received: 0,
             body_received: 0,
@@ -132,6 +139,7 @@ impl ServerStream {
         let Incoming { mut stream, head: received, length, .. } = incoming;
         recycle_request(std::mem::replace(head, received));
         stream.bodiless = head.method == Method::Head;
+        stream.connects = head.method == Method::Connect;
         stream.head_received = field_bytes(&head.headers) + head.path_and_query().len() as u64;
         let accepted = length.and_then(|length| {
             // Other requests have no such field in this version.
@@ -172,8 +180,17 @@ impl ServerStream {
         if let Some(fault) = self.poll_end(cx) {
             return Poll::Ready(Err(fault));
         }
+        if let Some(capsule) =
+            self.capsules.as_mut().and_then(|capsules| capsules.next_received(&self.running))
+        {
+            self.body_received += capsule.len() as u64;
+            return Poll::Ready(Ok(Frame::Data(capsule)));
+        }
         match self.receiving.poll_frame(cx, &self.common) {
             Poll::Ready(Ok(Frame::Data(data))) => {
+                if let Some(capsules) = &mut self.capsules {
+                    capsules.pass_received(&data);
+                }
                 self.body_received += data.len() as u64;
                 self.note();
                 // A tunnel has no length.
@@ -255,6 +272,9 @@ impl ServerStream {
             // RFC 9220 §3: the response to an upgrade in HTTP/1.1 is a plain success here.
             head.headers.remove_name(b"sec-websocket-accept");
             head.headers.remove(HeaderId::ContentLength);
+            if head.headers.find(b"capsule-protocol").is_some_and(|value| value == b"?1") {
+                self.capsules = Some(Capsules::begin(self.receiving.message.id(), &self.running));
+            }
             self.respond(200, &head.headers, b"", BodyLength::Streamed);
             return;
         }
@@ -270,7 +290,7 @@ impl ServerStream {
     }
 
     pub(crate) fn send_head(&mut self, head: &mut ResponseHead, length: BodyLength, date: &[u8]) {
-        self.bodiless = frame_response(head, length, self.bodiless).is_empty();
+        self.bodiless = frame_final(head, length, self.bodiless, self.connects).is_empty();
         self.respond(head.status, &head.headers, date, length);
     }
 
@@ -302,6 +322,13 @@ impl ServerStream {
         if let Frame::Data(data) = &frame {
             self.body_sent += data.len() as u64;
         }
+        let frame = match (frame, &mut self.capsules) {
+            (Frame::Data(data), Some(capsules)) => match capsules.send(&self.common, data) {
+                Some(rest) => Frame::Data(rest),
+                None => return,
+            },
+            (frame, _) => frame,
+        };
         self.sending.queue(frame);
     }
 

@@ -16,6 +16,7 @@ use sigma_net::{Deadline, Peer, deadline};
 
 use super::common::Common;
 use super::control::Control;
+use super::datagrams::read_datagrams;
 use super::pending::{Outcome, Pending};
 use super::server::Incoming;
 
@@ -123,6 +124,10 @@ impl Session {
                 return Poll::Ready(None);
             }
             if let Err(broken) = self.control.poll(cx, &self.common) {
+                self.common.fail(broken);
+                continue;
+            }
+            if let Err(broken) = read_datagrams(&self.common, cx) {
                 self.common.fail(broken);
                 continue;
             }
