@@ -84,6 +84,10 @@ impl Recent {
 /// The longest `Retry-After` that is waited for if nothing is said.
 const RETRY_AFTER_MS: u64 = 1_000;
 
+/// The response of a node to a request in early data. Only the client can send it again after its handshake (RFC 8470
+/// §5.2).
+const TOO_EARLY: u16 = 425;
+
 /// A set of conditions, by their place in [`RetryOn`].
 #[derive(Debug, Clone, Copy, Default)]
 struct Conditions(u16);
@@ -183,6 +187,9 @@ impl RetryPolicy {
 
     /// Whether an answer is the client's.
     pub(crate) fn judge(&self, head: &ResponseHead, method: Method) -> RetryDecision {
+        if head.status == TOO_EARLY {
+            return RetryDecision::Deliver;
+        }
         // All calls of gRPC are POSTs: who names one of its codes means them.
         let wanted = self.wants_code(head)
             || self.may_repeat(method) && (self.wants_status(head.status) || self.wants_field(head));

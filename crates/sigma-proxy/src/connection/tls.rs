@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use sigma_http::{Fault, FaultKind};
 use sigma_net::Stream;
-use sigma_net::tls::{CertificateDer, ClientAuth, ClientCertificate, Facts, ServerIdentity, certificate};
+use sigma_net::tls::{
+    CertificateDer, ClientAuth, ClientCertificate, EarlyHandshake, Facts, ServerIdentity, certificate,
+};
 use sigma_plugin::client_chain::{ClientChain, escaped, pem};
 use sigma_plugin::context::Tls;
 
@@ -35,6 +37,16 @@ impl TlsSession {
         let judged = Cell::new((facts.revision, facts.client_certificate));
         let judged_later = RefCell::default();
         TlsSession { tls: Rc::new(shown(&facts)), facts, judged, judged_later }
+    }
+
+    /// Returns the name that the client requested; empty without one.
+    pub(crate) fn name(&self) -> &str {
+        self.facts.server_name.as_deref().unwrap_or_default()
+    }
+
+    /// Returns the handshake, if early data came before its end.
+    pub(crate) fn early(&self) -> Option<&Arc<EarlyHandshake>> {
+        self.facts.early.as_ref()
     }
 
     /// Returns true if a client certificate was requested.

@@ -7,8 +7,10 @@ mod bridge;
 mod cache;
 mod choice;
 mod client_address;
+mod connect;
 mod delivery;
 mod dubbo;
+mod early;
 mod fetch;
 mod finish;
 mod forward;
@@ -51,7 +53,7 @@ use sigma_plugin::{Context, Reply};
 use sigma_wire::Downstream;
 
 use crate::challenges::Challenges;
-use crate::connection::{ConnectionInfo, Origin};
+use crate::connection::{ConnectionInfo, Origin, TlsSession};
 use crate::route::{Outcome, Params};
 use crate::snapshot::{Route, Target};
 use crate::worker::{View, Worker};
@@ -200,6 +202,12 @@ impl<'x, 'c> Exchange<'x, 'c> {
         if let Onward::No = self.count_forward() {
             return self.reply(last_recipient(self.scratch.ctx.request.method)).await;
         }
+        // Boxed, as few requests are early.
+        if let Some(early) = self.early_handshake()
+            && let Some(refusal) = Box::pin(self.meet_early(&early)).await?
+        {
+            return self.reply(refusal).await;
+        }
         if let Some(challenges) = &view.snapshot.challenges
             && let Some(proof) = proof(challenges, &self.scratch.ctx.request)
         {
@@ -214,6 +222,9 @@ impl<'x, 'c> Exchange<'x, 'c> {
             Ok(number) => (view.snapshot.route(number), None),
             Err(fault) => (None, Some(Box::new(fault))),
         };
+        if self.is_connect() && !route.is_some_and(connect::is_allowed) {
+            return Err(connect::REFUSED);
+        }
         if let Some(route) = route {
             self.worker.let_in(route.priority_class)?;
         }
@@ -226,6 +237,10 @@ impl<'x, 'c> Exchange<'x, 'c> {
         }
         if let Some(fault) = missed {
             return Err(*fault);
+        }
+        if self.is_connect() {
+            // No plugin has opened a tunnel, and no node may.
+            return Err(connect::REFUSED);
         }
         // The router and the routes belong to one snapshot: a found route exists.
         let Some(route) = route else { return Err(Fault::new(FaultKind::Internal, "the route is gone")) };
@@ -283,13 +298,11 @@ impl<'x, 'c> Exchange<'x, 'c> {
 
     /// Rejects requests that no route may serve.
     fn admit(&mut self) -> Result<(), Fault> {
-        let head = &self.scratch.ctx.request;
-        if let Err(fault) = target::check_method(head, &self.view.snapshot) {
-            if head.method == Method::Connect {
-                self.down.close_after();
-            }
-            return Err(fault);
+        if self.is_connect() {
+            return self.begin_connect();
         }
+        let head = &self.scratch.ctx.request;
+        target::check_method(head, &self.view.snapshot)?;
         let mut expectations = head.headers.get_all(HeaderId::Expect);
         if expectations.any(|value| !value.eq_ignore_ascii_case(b"100-continue")) {
             return Err(Fault::new(
@@ -308,7 +321,11 @@ impl<'x, 'c> Exchange<'x, 'c> {
         target::canonicalize(&mut ctx.request, snapshot)?;
         let path = target::normal_path(&ctx.request, snapshot)?;
         if snapshot.certificates.asks() {
-            let host = host_name(ctx.request.authority());
+            // The authority of a CONNECT is not a host of this gateway.
+            let host = match (ctx.request.method, self.down.tls_session()) {
+                (Method::Connect, session) => session.map_or("", TlsSession::name).as_bytes().into(),
+                _ => host_name(ctx.request.authority()),
+            };
             let (host, path) = (String::from_utf8_lossy(&host), String::from_utf8_lossy(&path.uri));
             match self.down.tls_session() {
                 Some(session) => session.judge(&snapshot.certificates, &host, &path)?,
@@ -372,7 +389,8 @@ impl<'x, 'c> Exchange<'x, 'c> {
         if let Some(peer) = draft.peer.take() {
             return Box::pin(self.hand_over(draft.reply, peer, Leave::OfRoute)).await;
         }
-        if self.down.asks_tunnel() && (200..300).contains(&draft.reply.status) {
+        self.demand_as_proxy(&mut draft);
+        if (self.down.asks_tunnel() || self.is_connect()) && (200..300).contains(&draft.reply.status) {
             // A success would tell the client that its tunnel is open (RFC 8441 §5).
             return Err(Fault::new(
                 FaultKind::NotImplemented,

@@ -4,13 +4,13 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{self, Poll, ready};
 
-use sigma_http::{Fault, FaultKind, Frame, HeaderId};
+use sigma_http::{Fault, FaultKind, Frame, HeaderId, Method};
 use sigma_plugin::record::Source as AnsweredBy;
 use sigma_plugin::{Context, Reply, Takeover};
 
 use super::delivery::{FarEnd, Source};
 use super::transfer::Transfer;
-use super::{Exchange, upgrade};
+use super::{Exchange, connect, upgrade};
 use crate::drain::{self, Turn};
 use crate::withdrawal::Withdrawal;
 use crate::worker::Worker;
@@ -83,7 +83,7 @@ pub(super) async fn run<S: FarEnd>(
 }
 
 fn open<S: FarEnd>(transfer: &mut Transfer<'_, '_, S>, ctx: &mut Context) {
-    ctx.record.status = 101;
+    ctx.record.status = if ctx.request.method == Method::Connect { 200 } else { 101 };
     transfer.down.send_interim(&mut ctx.response);
     transfer.open_tunnel();
 }
@@ -107,7 +107,12 @@ impl Exchange<'_, '_> {
     ) -> Result<(), Fault> {
         let view = Rc::clone(&self.view);
         let ctx = &mut self.scratch.ctx;
+        let is_connect = ctx.request.method == Method::Connect;
         let protocol = match leave {
+            Leave::OfRoute if is_connect => {
+                let route = self.stage.route(&view.snapshot);
+                route.filter(|route| connect::is_allowed(route)).map(|_| &b""[..])
+            }
             _ if !self.asks_upgrade => None,
             Leave::OfRoute => {
                 let route = self.stage.route(&view.snapshot);
@@ -121,11 +126,15 @@ impl Exchange<'_, '_> {
         };
         let head = &mut ctx.response;
         head.start(101);
-        head.headers.set(HeaderId::Upgrade, protocol);
+        if !is_connect {
+            head.headers.set(HeaderId::Upgrade, protocol);
+        }
         for (name, value) in &reply.headers {
             head.headers.append(name, value);
         }
-        upgrade::check_agreement(head, protocol)?;
+        if !is_connect {
+            upgrade::check_agreement(head, protocol)?;
+        }
         self.down.check_answer(head)?;
         ctx.record.source = AnsweredBy::Gateway;
         let timeouts = &view.snapshot.settings.timeouts;
