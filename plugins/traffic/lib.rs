@@ -5,6 +5,7 @@ mod client_control;
 mod compose;
 mod dubbo_proxy;
 mod fault_injection;
+mod forward_proxy;
 mod functions;
 mod graphql_proxy_cache;
 mod http_dubbo;
@@ -42,6 +43,7 @@ pub static ROSTER: &[&Descriptor] = &[
     &compose::composition::COMPOSE,
     &dubbo_proxy::DUBBO_PROXY,
     &fault_injection::FAULT_INJECTION,
+    &forward_proxy::FORWARD_PROXY,
     &limit::graphql::GRAPHQL_LIMIT_COUNT,
     &graphql_proxy_cache::GRAPHQL_PROXY_CACHE,
     &http_dubbo::HTTP_DUBBO,

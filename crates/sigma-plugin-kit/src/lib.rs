@@ -23,6 +23,7 @@ pub mod condition;
 pub mod cross_origin;
 pub mod decision_service;
 pub mod decisions;
+pub mod destinations;
 pub mod envoy;
 pub mod fetched;
 pub mod field_names;

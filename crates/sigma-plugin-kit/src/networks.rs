@@ -23,6 +23,11 @@ impl TryFrom<Vec<String>> for Networks {
 }
 
 impl Networks {
+    /// Returns them as a set.
+    pub fn into_set(self) -> CidrSet {
+        self.0
+    }
+
     /// Returns true if an address is one of them, or in one.
     pub fn contains(&self, addr: IpAddr) -> bool {
         self.0.contains(addr)
