@@ -116,7 +116,7 @@ impl Conversation {
             {
                 log.failed(&format!("status {}: {}", end.code, end.message.escape_ascii()));
             }
-            if pass(Arrived::Stream(part, permit)).is_none() || is_end {
+            if pass(Arrived::Stream { part, _permit: permit }).is_none() || is_end {
                 return;
             }
         }

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use wasmtime::{InstancePre, Module};
 
 use crate::engine::{Digest, Runtime, Uses};
+use crate::handler::functions;
 use crate::host;
 use crate::outline::{Abi, Outline};
 use crate::state::State;
@@ -115,7 +116,11 @@ fn check(runtime: &Runtime, bytes: &[u8]) -> Result<(Outline, Abi), String> {
          http-wasm (handle_request and handle_response): build it with an SDK",
     )?;
     for (module, name) in &outline.imports {
-        if !host::provides(abi, module, name) {
+        let is_provided = match abi {
+            Abi::HttpHandler => functions::provides(module, name),
+            _ => host::provides(module, name),
+        };
+        if !is_provided {
             return Err(format!("it imports `{module}.{name}`, which the gateway does not have"));
         }
     }
@@ -125,7 +130,11 @@ fn check(runtime: &Runtime, bytes: &[u8]) -> Result<(Outline, Abi), String> {
 fn compile(runtime: &Runtime, bytes: &[u8], abi: Abi) -> Compiled {
     let link = || {
         let module = Module::from_binary(&runtime.engine, bytes)?;
-        host::linker(&runtime.engine, &module, abi)?.instantiate_pre(&module)
+        let linker = match abi {
+            Abi::HttpHandler => functions::linker(&runtime.engine, &module)?,
+            _ => host::linker(&runtime.engine, &module, abi)?,
+        };
+        linker.instantiate_pre(&module)
     };
     link().map(Arc::new).map_err(|error| {
         // Compiled code needs executable memory.

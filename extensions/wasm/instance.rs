@@ -188,7 +188,8 @@ impl Instance {
     /// Passes the response to a call on, or a part of it.
     fn answered(self: &Rc<Self>, context: u32, id: u32, arrived: Arrived) {
         let for_callback = self.state(|state| {
-            let is_end = !matches!(arrived, Arrived::Stream(Part::Initial(_) | Part::Message(_), _));
+            let is_end =
+                !matches!(arrived, Arrived::Stream { part: Part::Initial(_) | Part::Message(_), .. });
             if is_end
                 && !state.end_call(id)
                 && let Some(waiting) = state.waiting_calls(context)
@@ -223,9 +224,13 @@ impl Instance {
                 self.deliver_end(context, id, GrpcEnd::default())
             }
             Arrived::Grpc(Err(end)) => self.deliver_end(context, id, end),
-            Arrived::Stream(Part::Initial(fields), _) => self.deliver_metadata(context, id, fields, false),
-            Arrived::Stream(Part::Message(message), _) => self.deliver_message(context, id, message),
-            Arrived::Stream(Part::End(fields, end), _) => {
+            Arrived::Stream { part: Part::Initial(fields), .. } => {
+                self.deliver_metadata(context, id, fields, false)
+            }
+            Arrived::Stream { part: Part::Message(message), .. } => {
+                self.deliver_message(context, id, message)
+            }
+            Arrived::Stream { part: Part::End(fields, end), .. } => {
                 if let Some(fields) = fields {
                     self.deliver_metadata(context, id, fields, true)?;
                 }

@@ -127,8 +127,11 @@ pub(crate) enum Arrived {
     Http(CallAnswer),
     /// The message of a call by gRPC, or its status
     Grpc(Result<Vec<u8>, GrpcEnd>),
-    /// A part of a stream. The next one is read once the module has got it
-    Stream(Part, #[expect(dead_code, reason = "its end is the notice")] OwnedSemaphorePermit),
+    /// A part of a stream. The next one is read when the permit is free again: the module has got this one
+    Stream {
+        part: Part,
+        _permit: OwnedSemaphorePermit,
+    },
 }
 
 /// A part of a stream by gRPC.

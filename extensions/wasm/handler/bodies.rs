@@ -2,7 +2,7 @@
 
 use wasmtime::Linker;
 
-use super::functions::{Buffer, Call, MODULE, before_next, handled, refusal, response_open, run, with};
+use super::call::{Buffer, Call, MODULE, before_next, handled, refusal, response_open, run, with};
 use super::state::{BUFFER_RESPONSE, RequestBody};
 use crate::host::guest::Span;
 use crate::host::{Guest, Outcome};
@@ -58,7 +58,7 @@ fn read(guest: &mut Guest<'_>, kind: u32, buffer: Buffer) -> Outcome<u64> {
             }
             let start = handled.response_read;
             let bytes = with(guest, |current| part(&current.body, start, limit))?;
-            super::functions::handled(guest)?.response_read += bytes.len();
+            super::call::handled(guest)?.response_read += bytes.len();
             bytes
         }
         _ => return Err(refusal("the kind of the body is neither 0 nor 1")),

@@ -3,7 +3,7 @@
 use sigma_http::{HeaderId, Headers};
 use wasmtime::Linker;
 
-use super::functions::{Buffer, Call, MODULE, before_next, handled, put, refusal, response_open, run, with};
+use super::call::{Buffer, Call, MODULE, before_next, handled, put, refusal, response_open, run, with};
 use super::state::TRAILERS;
 use crate::host::fields::{Change, Map, apply, change, is_sound, may_change, trailers};
 use crate::host::guest::Span;

@@ -3,21 +3,15 @@
 //! They have no status: an error ends the call.
 
 use sigma_plugin::Context;
-use wasmtime::{Caller, Linker};
+use wasmtime::{Engine, Linker, Module};
 
-use super::state::{BUFFER_RESPONSE, Handled, SUPPORTED};
+use super::call::{Buffer, Call, MODULE, before_next, handled, put, refusal, response_open, run, with};
+use super::state::SUPPORTED;
 use super::{bodies, fields};
-use crate::current::{self, Current};
 use crate::host::fields::{set_pseudo, set_status};
 use crate::host::guest::Span;
-use crate::host::{Failure, Guest, Outcome, Status, system};
+use crate::host::{Guest, Outcome, system, wasi};
 use crate::state::State;
-
-/// The module of the functions.
-pub(crate) const MODULE: &str = "http_handler";
-
-/// The caller of a function.
-pub(super) type Call<'c> = Caller<'c, State>;
 
 /// The functions.
 pub(crate) const FUNCTIONS: &[&str] = &[
@@ -41,67 +35,6 @@ pub(crate) const FUNCTIONS: &[&str] = &[
     "set_status_code",
     "get_source_addr",
 ];
-
-/// A place in the module's memory, and its size.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Buffer {
-    pub(super) at: u32,
-    pub(super) limit: u32,
-}
-
-/// Returns an error that ends the call.
-pub(super) fn refusal(text: &'static str) -> Failure {
-    Failure::Trap(wasmtime::Error::msg(text))
-}
-
-/// Runs a function; an error ends the call.
-pub(super) fn run<R>(
-    caller: Call<'_>,
-    body: impl FnOnce(&mut Guest<'_>) -> Outcome<R>,
-) -> wasmtime::Result<R> {
-    body(&mut Guest::new(caller)).map_err(|failure| match failure {
-        Failure::Trap(error) => error,
-        Failure::Status(Status::InvalidMemoryAccess) => wasmtime::Error::msg("a pointer is out of bounds"),
-        Failure::Status(_) => wasmtime::Error::msg("an argument is invalid"),
-    })
-}
-
-/// Returns the exchange of the instance.
-pub(super) fn handled<'s>(guest: &'s mut Guest<'_>) -> Outcome<&'s mut Handled> {
-    guest.state().handling.exchange.as_mut().ok_or_else(|| refusal("there is no exchange"))
-}
-
-/// Uses the exchange of the callback.
-pub(super) fn with<R>(guest: &mut Guest<'_>, run: impl FnOnce(&mut Current) -> R) -> Outcome<R> {
-    current::with(guest.state().effective, run).ok_or_else(|| refusal("there is no exchange"))
-}
-
-/// Checks that the request has not gone on.
-pub(super) fn before_next<'s>(guest: &'s mut Guest<'_>) -> Outcome<&'s mut Handled> {
-    let handled = handled(guest)?;
-    match handled.is_after_next {
-        true => Err(refusal("the request has gone on and cannot be changed")),
-        false => Ok(handled),
-    }
-}
-
-/// Checks that the response can be changed.
-pub(super) fn response_open<'s>(guest: &'s mut Guest<'_>) -> Outcome<&'s mut Handled> {
-    let handled = handled(guest)?;
-    match handled.is_after_next && !handled.has(BUFFER_RESPONSE) {
-        true => Err(refusal("the response has been sent: enable the feature buffer_response to change it")),
-        false => Ok(handled),
-    }
-}
-
-/// Writes a value unless it is too long; returns its length.
-pub(super) fn put(guest: &mut Guest<'_>, value: &[u8], buffer: Buffer) -> Outcome<u32> {
-    let length = u32::try_from(value.len()).unwrap_or(u32::MAX);
-    if length <= buffer.limit && length > 0 {
-        guest.write(buffer.at, value)?;
-    }
-    Ok(length)
-}
 
 /// Writes a value of the request.
 fn put_of(guest: &mut Guest<'_>, buffer: Buffer, value: impl FnOnce(&Context) -> Vec<u8>) -> Outcome<u32> {
@@ -143,7 +76,26 @@ fn source(ctx: &Context) -> Vec<u8> {
     }
 }
 
-pub(crate) fn register(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+/// Returns true if the host has a function that a module imports.
+pub(crate) fn provides(module: &str, name: &str) -> bool {
+    match module {
+        MODULE => FUNCTIONS.contains(&name),
+        _ => wasi::MODULES.contains(&module),
+    }
+}
+
+/// Returns the functions for a module.
+///
+/// # Errors
+/// Returns an error if the module imports something that is not a function.
+pub(crate) fn linker(engine: &Engine, module: &Module) -> wasmtime::Result<Linker<State>> {
+    let mut linker = Linker::new(engine);
+    wasi::register(&mut linker, module)?;
+    register(&mut linker)?;
+    Ok(linker)
+}
+
+fn register(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     linker.func_wrap(MODULE, "enable_features", |mut caller: Call<'_>, features: u32| {
         enable(caller.data_mut(), features)
     })?;

@@ -7,12 +7,13 @@
 //! | module | subject |
 //! |---|---|
 //! | `state` | the data of an exchange that functions of the host use |
-//! | `functions`, `fields`, `bodies` | functions of the host |
+//! | `call`, `functions`, `fields`, `bodies` | functions of the host |
 //! | `pool` | the instances of a worker |
 //! | `exchange` | an exchange in its instance |
 //! | `request`, `response` | the calls for requests and responses |
 
 pub(crate) mod bodies;
+pub(crate) mod call;
 pub(crate) mod exchange;
 pub(crate) mod fields;
 pub(crate) mod functions;

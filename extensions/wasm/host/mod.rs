@@ -25,11 +25,10 @@ mod properties;
 mod shared;
 mod streams;
 pub(crate) mod system;
-mod wasi;
+pub(crate) mod wasi;
 
 use wasmtime::{Caller, Engine, Linker, Module};
 
-use crate::handler::functions;
 use crate::outline::Abi;
 use crate::shared_data::Refusal;
 use crate::state::State;
@@ -158,14 +157,12 @@ const FUNCTIONS: &[&str] = &[
     "proxy_call_foreign_function",
 ];
 
-/// Returns true if the host has a function that a module of this ABI imports.
-pub(crate) fn provides(abi: Abi, module: &str, name: &str) -> bool {
+/// Returns true if the host has a function that a module imports.
+pub(crate) fn provides(module: &str, name: &str) -> bool {
     match module {
-        "env" => abi != Abi::HttpHandler && FUNCTIONS.contains(&name),
-        functions::MODULE => abi == Abi::HttpHandler && functions::FUNCTIONS.contains(&name),
+        "env" => FUNCTIONS.contains(&name),
         // Functions without an effect are stubs.
-        "wasi_snapshot_preview1" | "wasi_unstable" => true,
-        _ => false,
+        _ => wasi::MODULES.contains(&module),
     }
 }
 
@@ -176,10 +173,6 @@ pub(crate) fn provides(abi: Abi, module: &str, name: &str) -> bool {
 pub(crate) fn linker(engine: &Engine, module: &Module, abi: Abi) -> wasmtime::Result<Linker<State>> {
     let mut linker = Linker::new(engine);
     wasi::register(&mut linker, module)?;
-    if abi == Abi::HttpHandler {
-        functions::register(&mut linker)?;
-        return Ok(linker);
-    }
     system::register(&mut linker)?;
     fields::register(&mut linker, abi)?;
     buffers::register(&mut linker)?;

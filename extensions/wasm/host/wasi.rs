@@ -8,6 +8,9 @@ use super::guest::Span;
 use super::{Failure, Guest, Outcome, Status, system};
 use crate::state::State;
 
+/// The names of WASI as a module.
+pub(crate) const MODULES: [&str; 2] = ["wasi_snapshot_preview1", "wasi_unstable"];
+
 /// Error numbers of WASI.
 const BADF: u32 = 8;
 const FAULT: u32 = 21;
@@ -46,14 +49,14 @@ const KNOWN: &[&str] = &[
 ];
 
 /// Registers the functions that a module imports.
-pub(super) fn register(linker: &mut Linker<State>, module: &Module) -> wasmtime::Result<()> {
-    for from in ["wasi_snapshot_preview1", "wasi_unstable"] {
+pub(crate) fn register(linker: &mut Linker<State>, module: &Module) -> wasmtime::Result<()> {
+    for from in MODULES {
         known(linker, from)?;
     }
     // A module may import a function twice.
     linker.allow_shadowing(true);
     for import in module.imports() {
-        let is_wasi = matches!(import.module(), "wasi_snapshot_preview1" | "wasi_unstable");
+        let is_wasi = MODULES.contains(&import.module());
         let ExternType::Func(kind) = import.ty() else { continue };
         if !is_wasi || KNOWN.contains(&import.name()) {
             continue;
@@ -154,7 +157,7 @@ fn poll(guest: &mut Guest<'_>, from: u32, to: u32, count: u32, out: u32) -> Outc
         // The number of the caller, and the kind: 0 is a clock, others are descriptors.
         event[..8].copy_from_slice(&subscription[..8]);
         event[10] = subscription[8];
-        event[8] = if subscription[8] == 0 { 0 } else { BADF as u8 };
+        event[8] = if subscription[8] == 0 { 0 } else { BADF.to_le_bytes()[0] };
         events.extend_from_slice(&event);
     }
     guest.write(to, &events)?;

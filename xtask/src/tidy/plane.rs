@@ -274,6 +274,7 @@ const BANS: &[Ban] = &[
         harmless: &[
             ("extensions/wasm/instance.rs", "once for each tick, for its share of the worker's time"),
             ("extensions/wasm/instances.rs", "only for an instance that did not start"),
+            ("extensions/wasm/handler/pool.rs", "only for an instance that did not start"),
             ("extensions/wasm/scenarios/", "only in tests"),
             (
                 "extensions/lua/core/addresses.rs",
