@@ -393,7 +393,7 @@ async fn converse(mut http1: Box<Http1Connection>) {
         let Http1Connection { server, entered: Entered(worker), info, .. } = &mut *http1;
         // While the worker drains, the next response announces the end: no request is lost.
         let ends = |is_left| worker.is_closing() || is_left && !worker.is_draining();
-        server.set_left_ms(info.origin.left_in(worker));
+        server.set_left_ms(worker.left_ms(&info.origin));
         if server.wait(ends).await.is_err() {
             break;
         }

@@ -15,6 +15,7 @@ use sigma_observe::log_buffer::LogSink;
 use sigma_plugin::geography::Geography;
 use sigma_plugin::record::Interest;
 use sigma_plugin::system::Host;
+use sigma_plugin::variables::tick;
 use sigma_plugin::{Chain, Consumer, Env, Local, Node};
 use sigma_upstream::balance::Balancer;
 use sigma_upstream::health::HealthReporter;
@@ -26,7 +27,7 @@ use tokio::sync::Notify;
 use crate::addresses::Addresses;
 use crate::budget::Budget;
 use crate::caches::Caches;
-use crate::connection::{answer_limits, server_limits};
+use crate::connection::{Origin, answer_limits, server_limits};
 use crate::datagrams::Datagrams;
 use crate::drain::Drain;
 use crate::exchange::{OwnName, Scratch};
@@ -356,6 +357,17 @@ impl Worker {
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
         self.is_watched.get()
+    }
+
+    /// Returns the milliseconds until the greatest age of a connection; None without one.
+    pub(crate) fn left_ms(&self, origin: &Origin) -> Option<u32> {
+        let now = tick(self.clock.borrow().unix_ms());
+        origin.left_ms(&self.view().snapshot.settings.timeouts, now)
+    }
+
+    /// Returns true if a connection has reached its age.
+    pub(crate) fn is_past_age(&self, origin: &Origin) -> bool {
+        self.left_ms(origin) == Some(0)
     }
 
     /// Returns true if each response must be its connection's last.

@@ -17,8 +17,6 @@ use sigma_plugin::variables::{TICK_MS, tick};
 pub(crate) use limits::{answer_limits, h3_limits, quic_dial, server_limits, session_limits};
 pub(crate) use tls::TlsSession;
 
-use crate::worker::Worker;
-
 /// The source and destination addresses of a request; the same for all requests of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Origin {
@@ -51,21 +49,6 @@ impl Origin {
         let open = now.wrapping_sub(self.opened).cast_signed().max(0).cast_unsigned();
         let open_ms = u64::from(open) * TICK_MS;
         (age_ms > 0).then(|| u32::try_from(age_ms.saturating_sub(open_ms)).unwrap_or(u32::MAX))
-    }
-
-    /// Returns true if it has reached its age.
-    pub(crate) fn is_old(&self, worker: &Worker) -> bool {
-        self.left_in(worker) == Some(0)
-    }
-
-    /// Returns the same as [`Origin::left_ms`], by the settings and the clock of its worker.
-    pub(crate) fn left_in(&self, worker: &Worker) -> Option<u32> {
-        let view = worker.view();
-        let timeouts = &view.snapshot.settings.timeouts;
-        if timeouts.connection_age_ms == 0 {
-            return None;
-        }
-        self.left_ms(timeouts, tick(worker.clock.borrow().unix_ms()))
     }
 
     /// Returns the client for plugins and logs, unless a plugin trusts another address.

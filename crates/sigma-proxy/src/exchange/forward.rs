@@ -459,7 +459,7 @@ impl Exchange<'_, '_> {
             Box::pin(tunnel::run(&mut transfer, ctx, self.worker, state.withdrawal())).await?;
             return Ok(Ended::Spent);
         }
-        if self.worker.is_draining() || transfer.down.origin().is_old(self.worker) {
+        if self.worker.is_draining() || self.worker.is_past_age(transfer.down.origin()) {
             transfer.down.close_after();
         }
         let repeatable = body.is_repeatable() && transfer.has_told_nothing();

@@ -211,7 +211,7 @@ impl Exchange<'_, '_> {
             return Ok(());
         }
         self.down.forgo_body();
-        if self.worker.is_draining() || self.down.origin().is_old(self.worker) {
+        if self.worker.is_draining() || self.worker.is_past_age(self.down.origin()) {
             self.down.close_after();
         }
         let view = Rc::clone(&self.view);

@@ -99,7 +99,7 @@ impl Age {
             deadline.set(left_ms.into());
             deadline
         };
-        Age { deadline: info.origin.left_in(worker).map(set), is_over: Cell::new(false) }
+        Age { deadline: worker.left_ms(&info.origin).map(set), is_over: Cell::new(false) }
     }
 
     fn is_over(&self) -> bool {
