@@ -49,13 +49,18 @@ fn front(ports: &[u16], tls: Value, rest: Value) -> Gateway {
         "listeners": [{ "address": "{listen}" }],
         "status": { "address": "{status}" },
         "access_log": { "path": "stdout", "format": "$status $upstream_protocol", "flush_ms": 1 },
-        "http3": { "silence_timeout_ms": 500, "handshake_timeout_ms": 500, "tcp_delay_ms": 100 },
+        "http3": { "silence_timeout_ms": 20_000, "handshake_timeout_ms": 20_000, "tcp_delay_ms": 10_000 },
         "routes": [{ "id": "all", "uri": "/*", "enable_websocket": true, "upstream": {
             "scheme": "https", "nodes": nodes, "pass_host": "rewrite", "upstream_host": NAME, "tls": tls,
         } }],
     });
     merge(&mut whole, rest);
     Gateway::start(SIGMA, &whole.to_string()).unwrap()
+}
+
+/// Times for nodes without HTTP/3.
+fn hasty() -> Value {
+    json!({ "handshake_timeout_ms": 500, "tcp_delay_ms": 100 })
 }
 
 /// The TLS of an upstream that trusts `root`.
@@ -127,7 +132,7 @@ fn a_node_without_udp_costs_one_delay() {
         "tls": trusting(&root, json!(["h3", "h2", "http/1.1"])),
     });
     let routes = json!([{ "id": "all", "uri": "/*", "upstream": upstream }]);
-    let gateway = front(&[], json!({}), json!({ "routes": routes }));
+    let gateway = front(&[], json!({}), json!({ "routes": routes, "http3": hasty() }));
     for _ in 0..5 {
         assert_eq!(got(&get(&gateway, "/"), "x-protocol").as_deref(), Some("HTTP/2.0"));
     }
@@ -200,7 +205,7 @@ fn http3_alone_needs_no_tcp() {
     let answer = get(&gateway, "/");
     assert_eq!((answer.status(), &*answer.text()), (200, "raw"));
     // No node at all: the handshake ends in its time.
-    let gateway = front(&[free_port()], trusting(&root, json!(["h3"])), json!({}));
+    let gateway = front(&[free_port()], trusting(&root, json!(["h3"])), json!({ "http3": hasty() }));
     assert_eq!(get(&gateway, "/").status(), 504);
 }
 
@@ -268,7 +273,8 @@ fn a_node_that_vanishes_is_noticed_at_once() {
     let root = Authority::new("Root");
     let issued = root.issue(NAME);
     let gone = RawNode::start(&issued, 100, |n| if n == 0 { Act::Respond("first") } else { Act::Vanish });
-    let gateway = front(&[gone.port], trusting(&root, json!(["h3"])), json!({}));
+    let http3 = json!({ "silence_timeout_ms": 3_000, "handshake_timeout_ms": 3_000 });
+    let gateway = front(&[gone.port], trusting(&root, json!(["h3"])), json!({ "http3": http3 }));
     assert_eq!(get(&gateway, "/").text(), "first");
     // The read timeout is a minute; the handshake of the second connection fails in its time.
     assert_eq!(get(&gateway, "/").status(), 504);
@@ -282,11 +288,12 @@ fn a_node_that_thinks_for_long_keeps_its_connection() {
     let upstream = json!({
         "scheme": "https", "nodes": { format!("127.0.0.1:{}", node.port): 1 }, "pass_host": "rewrite",
         "upstream_host": NAME, "tls": trusting(&root, json!(["h3"])),
-        "timeout": { "connect": 5, "send": 5, "read": 2 },
+        "timeout": { "connect": 20, "send": 20, "read": 5 },
     });
     let routes = json!([{ "id": "all", "uri": "/*", "upstream": upstream }]);
-    let gateway = front(&[], json!({}), json!({ "routes": routes }));
-    // Four times the time of silence: its acknowledgements show that it is alive, and the read timeout ends the wait.
+    let http3 = json!({ "silence_timeout_ms": 2_500, "handshake_timeout_ms": 20_000 });
+    let gateway = front(&[], json!({}), json!({ "routes": routes, "http3": http3 }));
+    // Twice the time of silence: its acknowledgements show that it is alive, and the read timeout ends the wait.
     assert_eq!(get(&gateway, "/").status(), 504);
     assert_eq!(get(&gateway, "/").status(), 504);
     assert_eq!(node.connections.load(Ordering::SeqCst), 1);
