@@ -437,7 +437,9 @@ impl Shared {
     /// Returns the least recently used connection without an exchange, and the time of its last use.
     pub(super) fn longest_idle(&self) -> Option<(Rc<Member>, u64)> {
         let members = self.groups.iter().flat_map(|group| &group.members);
-        let idle = members.filter(|member| member.connection.is_idle());
+        // One whose node has not allowed the next stream yet is about to serve again.
+        let is_free = |member: &&Rc<Member>| !member.connection.is_http3() || member.has_room();
+        let idle = members.filter(|member| member.connection.is_idle()).filter(is_free);
         let longest = idle.min_by_key(|member| member.used_ms.get())?;
         Some((Rc::clone(longest), longest.used_ms.get()))
     }
