@@ -49,6 +49,8 @@ func handler(server *http3.Server) http.Handler {
 	mux.HandleFunc("/trailers", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Trailer", "X-End")
 		fmt.Fprint(w, "body")
+		// A known length would leave no room for trailers over HTTP/1.1.
+		w.(http.Flusher).Flush()
 		w.Header().Set("X-End", "yes")
 	})
 	mux.HandleFunc("/early", func(w http.ResponseWriter, r *http.Request) {
