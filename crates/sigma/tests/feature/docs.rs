@@ -75,7 +75,12 @@ fn completed(fragment: &str, certificate: &str, key: &str) -> String {
 const OWN_PLUGIN: &str = "notice";
 
 /// Blocks of commands and what runs them, or why nothing does. A block has the word in it.
-const COMMANDS: [(&str, &str, &str); 46] = [
+const COMMANDS: [(&str, &str, &str); 47] = [
+    (
+        "docs/forward-proxy.md",
+        "curl -x http://foo:secret@",
+        "its target is on the Internet; forward_proxy:: opens tunnels",
+    ),
     (
         "docs/http3.md",
         "curl --http3-only",
