@@ -282,7 +282,7 @@ impl FileMember {
     /// Returns it for the check of a configuration.
     pub(crate) fn named(&self) -> NamedFile<'static> {
         let is_written = !matches!(self.access, FileAccess::ReadFile | FileAccess::ReadFolder);
-        NamedFile { name: self.name, is_written }
+        NamedFile { name: self.name, is_written, is_served: matches!(self.access, FileAccess::ReadFolder) }
     }
 }
 

@@ -47,6 +47,8 @@ pub struct NamedFile<'a> {
     pub name: &'a str,
     /// The plugin writes or runs it.
     pub is_written: bool,
+    /// Clients get its content.
+    pub is_served: bool,
 }
 
 /// A script in a resource. Scripts in plugin configurations have no form.

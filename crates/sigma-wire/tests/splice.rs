@@ -66,7 +66,7 @@ impl Gateway {
     /// Reads a request and sends its head to the node.
     async fn open(&mut self) {
         let mut head = RequestHead::default();
-        self.down.wait(None, |_| false).await.expect("a request");
+        self.down.wait(|_| false).await.expect("a request");
         self.down.read_head(&mut head).await.expect("a head");
         let length = Downstream::H1(&mut self.down).body_length();
         self.up.send_head(&mut head, None, length, None);

@@ -1,31 +1,42 @@
 //! Files of this machine in resources of a store. The author of such a resource is often not the operator of the
 //! machine, and must not read or write its files: only folders that the file of the configuration names are allowed.
+//!
+//! Without a sandbox, a profile or such folders, resources may name files as in Apache APISIX, except files that clients
+//! would get.
 
 use std::path::{Component, Path, PathBuf};
 
 use serde_json::Value;
-use sigma_schema::plugins::PluginSchemas;
+use sigma_schema::plugins::{NamedFile, PluginSchemas};
 use sigma_schema::problem::member;
 
 use crate::kind::Kind;
-use crate::process::Process;
+use crate::process::{Process, Sandbox};
+use crate::profile::Profile;
 use crate::reference::is_reference;
 
 /// The field of a secret manager's configuration that names a file.
-const SECRET_FIELD: &str = "auth_file";
+const SECRET_FILE: NamedFile<'static> = NamedFile { name: "auth_file", is_written: false, is_served: false };
 
 /// The files and folders that resources of a store may name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AllowedFiles {
     read: Vec<PathBuf>,
     write: Vec<PathBuf>,
+    /// Files that no client gets may be anywhere.
+    is_open: bool,
 }
 
 impl AllowedFiles {
     /// Returns the files and folders that the settings of the process name.
-    pub fn of(process: &Process) -> AllowedFiles {
+    pub fn of(process: &Process, profile: Option<Profile>) -> AllowedFiles {
         let absolute = |paths: &[PathBuf]| paths.iter().filter_map(|path| absolute(path)).collect();
-        AllowedFiles { read: absolute(&process.sandbox_read), write: absolute(&process.sandbox_write) }
+        let names_folders = !(process.sandbox_read.is_empty() && process.sandbox_write.is_empty());
+        AllowedFiles {
+            read: absolute(&process.sandbox_read),
+            write: absolute(&process.sandbox_write),
+            is_open: process.sandbox == Sandbox::Off && profile.is_none() && !names_folders,
+        }
     }
 
     /// Refuses a resource that names another file.
@@ -40,7 +51,7 @@ impl AllowedFiles {
         plugins: &dyn PluginSchemas,
     ) -> Result<(), String> {
         match kind {
-            Kind::Secret => self.check_member(value, SECRET_FIELD, false, ""),
+            Kind::Secret => self.check_member(value, SECRET_FILE, ""),
             Kind::PluginMetadata => {
                 let id = id.or_else(|| value.get("id")?.as_str());
                 id.map_or(Ok(()), |name| self.check_plugin(name, value, plugins, ""))
@@ -72,12 +83,13 @@ impl AllowedFiles {
         place: &str,
     ) -> Result<(), String> {
         let mut files = plugins.files(name).into_iter();
-        files.try_for_each(|file| self.check_member(conf, file.name, file.is_written, place))
+        files.try_for_each(|file| self.check_member(conf, file, place))
     }
 
-    fn check_member(&self, conf: &Value, name: &str, is_written: bool, place: &str) -> Result<(), String> {
+    fn check_member(&self, conf: &Value, file: NamedFile<'_>, place: &str) -> Result<(), String> {
+        let NamedFile { name, is_written, is_served } = file;
         let text = conf.get(name).and_then(Value::as_str);
-        if text.is_none_or(|text| self.allow(text, is_written)) {
+        if self.is_open && !is_served || text.is_none_or(|text| self.allow(text, is_written)) {
             return Ok(());
         }
         let place = member(place, name);
@@ -110,7 +122,7 @@ fn absolute(path: &Path) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use sigma_schema::plugins::{NamedFile, PluginRefusal, PluginScope};
+    use sigma_schema::plugins::{PluginRefusal, PluginScope};
 
     use super::*;
 
@@ -143,19 +155,20 @@ mod tests {
 
         fn files(&self, name: &str) -> Vec<NamedFile<'_>> {
             match name {
-                "reader" => vec![NamedFile { name: "root", is_written: false }],
-                "writer" => vec![NamedFile { name: "path", is_written: true }],
+                "reader" => vec![NamedFile { name: "root", is_written: false, is_served: true }],
+                "writer" => vec![NamedFile { name: "path", is_written: true, is_served: false }],
                 _ => Vec::new(),
             }
         }
     }
 
     fn allowed() -> AllowedFiles {
-        AllowedFiles::of(&Process {
+        let process = Process {
             sandbox_read: vec!["/srv/pages".into(), "own".into()],
             sandbox_write: vec!["/var/log/g/".into()],
             ..Process::default()
-        })
+        };
+        AllowedFiles::of(&process, None)
     }
 
     fn refusal(kind: Kind, id: Option<&str>, value: &Value) -> String {
@@ -191,6 +204,25 @@ mod tests {
             check("reader", "root", path, is_read);
             check("writer", "path", path, is_written);
         }
+    }
+
+    #[test]
+    fn without_a_sandbox_only_served_files_are_restricted() {
+        let check =
+            |process: &Process, profile: Option<Profile>, plugin: &str, field: &str, expected: bool| {
+                let value = json!({"plugins": {plugin: {field: "/srv/other"}}});
+                let checked =
+                    AllowedFiles::of(process, profile).check(Kind::Route, Some("1"), &value, &Writer);
+                assert_eq!(checked.is_ok(), expected, "{process:?} {profile:?} {plugin}");
+            };
+        let plain = Process::default();
+        let sandboxed = Process { sandbox: Sandbox::Landlock, ..Process::default() };
+        let listed = Process { sandbox_read: vec!["/srv/pages".into()], ..Process::default() };
+        check(&plain, None, "writer", "path", true);
+        check(&plain, None, "reader", "root", false);
+        check(&plain, Some(Profile::Edge), "writer", "path", false);
+        check(&sandboxed, None, "writer", "path", false);
+        check(&listed, None, "writer", "path", false);
     }
 
     #[test]

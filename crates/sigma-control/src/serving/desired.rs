@@ -442,7 +442,8 @@ impl Desired {
         }
         let (plugins, settings) = (&*self.plugins, &self.config.settings);
         let unknown = settings.compat.unknown_fields;
-        let files = AllowedFiles::of(&settings.process).check(key.kind, Some(&key.id), &value, plugins);
+        let allowed = AllowedFiles::of(&settings.process, settings.profile);
+        let files = allowed.check(key.kind, Some(&key.id), &value, plugins);
         let resource = match files.and_then(|()| stored::read(key, &value, plugins, unknown)) {
             Ok(resource) => resource,
             Err(reason) => return Err((Some(value), reason)),

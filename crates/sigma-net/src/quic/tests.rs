@@ -111,7 +111,7 @@ async fn accept(server: &Endpoint) -> Result<Connection, HandshakeError> {
 
 impl Connection {
     /// Sends a PING frame in a packet of its own.
-    fn ping(&self) -> Result<(), ConnectionLost> {
+    fn ping_while_open(&self) -> Result<(), ConnectionLost> {
         let mut inner = self.shared().inner.borrow_mut();
         if let Some(lost) = inner.lost {
             return Err(lost);
@@ -409,7 +409,7 @@ fn a_flood_of_pings_ends_its_connection_alone() {
         let (honest, served) = (near.unwrap(), far.unwrap());
         let flood = async {
             for _ in 0..10_000 {
-                if flooder.ping().is_err() {
+                if flooder.ping_while_open().is_err() {
                     return;
                 }
                 tokio::task::yield_now().await;

@@ -485,7 +485,8 @@ impl<'a> Converter<'a> {
 pub(super) fn refuses(directive: &Directive) -> bool {
     directive.children().iter().any(|child| {
         // A temporary redirect may lead to a login.
-        let is_refusal = child.arg(0).starts_with(['4', '5']) || matches!(child.arg(0), "302" | "303" | "307");
+        let is_refusal =
+            child.arg(0).starts_with(['4', '5']) || matches!(child.arg(0), "302" | "303" | "307");
         GUARDS.contains(&child.name.as_str()) || child.name == "return" && is_refusal
     })
 }
