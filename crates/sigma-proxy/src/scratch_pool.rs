@@ -13,7 +13,6 @@ const KEPT_MOST: usize = 4_096;
 #[derive(Debug)]
 pub(crate) struct ScratchPool<T> {
     /// Boxed, so that taking one moves a pointer.
-    #[expect(clippy::vec_box)]
     free: RefCell<Vec<Box<T>>>,
     /// The least number of free ones since the last sweep.
     unused: Cell<usize>,

@@ -15,7 +15,7 @@ use crate::endpoint::Address;
 
 /// The UDP sockets of a worker for connections to nodes: one for each address family, opened when it is first needed.
 #[derive(Debug, Default)]
-pub struct QuicSockets {
+pub(crate) struct QuicSockets {
     v4: RefCell<Option<Bound>>,
     v6: RefCell<Option<Bound>>,
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use sigma_http::h1::Tolerance;
-use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, Method, RequestHead, ResponseHead};
+use sigma_http::{Chunk, Fault, FaultKind, Frame, Method, RequestHead, ResponseHead};
 use sigma_net::splice::Pipe;
 use sigma_net::{Deadline, Stream};
 use sigma_wire::h1::{Server, ServerLimits};

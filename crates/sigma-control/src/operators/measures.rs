@@ -13,7 +13,8 @@ pub(super) fn text(measures: &[Measure]) -> String {
         for (labels, number) in series {
             let labels: Vec<String> =
                 labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
-            text.push_str(&format!("sigma_{name}{{{}}} {number}\n", labels.join(",")));
+            let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+            text.push_str(&format!("sigma_{name}{labels} {number}\n"));
         }
     }
     text

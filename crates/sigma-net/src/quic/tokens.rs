@@ -8,7 +8,7 @@ use foldhash::fast::RandomState;
 use quinn_proto::{TokenLog, TokenReuseError};
 
 /// The time for which a client may use a token.
-pub(super) const LIFETIME: Duration = Duration::from_hours(24);
+pub(super) const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Tokens sent on each connection.
 pub(super) const SENT: u32 = 1;

@@ -158,7 +158,7 @@ fn no_block_is_left_out() {
                 // `plugins_runner::a_plugin_as_the_page_says` runs it.
                 "python" if file == "docs/runners.md" => {}
                 // `make test-wasm` builds and runs it.
-                "go" if file == "docs/wasm.md" => {}
+                "go" if matches!(&*file, "docs/wasm.md" | "docs/wasm-http.md") => {}
                 // The tests of sigma-convert convert the files of these pages.
                 "nginx" | "caddyfile" | "yml" if file.starts_with("docs/from-") => {}
                 "sh" | "console" if file.starts_with("docs/from-") && block.contains("sigma import") => {}

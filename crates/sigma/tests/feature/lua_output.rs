@@ -72,7 +72,7 @@ fn chunk(client: &mut Peer) -> String {
 
 #[test]
 fn output_leaves_while_the_function_waits() {
-    let (gateway, ..) = gateway();
+    let (gateway, _one, _other) = gateway();
     for (target, last) in [("/pieces", Some("three")), ("/pieces?fail=1", None)] {
         let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
         client.send(get(target)).unwrap();
@@ -97,7 +97,7 @@ fn output_leaves_while_the_function_waits() {
 /// A client that reads slowly holds the function back: its output takes no memory.
 #[test]
 fn endless_output_is_bounded_by_the_client() {
-    let (gateway, ..) = gateway();
+    let (gateway, _one, _other) = gateway();
     let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
     client.send(get("/endless")).unwrap();
     assert_eq!(client.read_head().unwrap().status().unwrap(), 200);
@@ -113,7 +113,7 @@ fn endless_output_is_bounded_by_the_client() {
 
 #[test]
 fn functions_choose_declared_upstreams() {
-    let (gateway, ..) = gateway();
+    let (gateway, _one, _other) = gateway();
     let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
     for (target, status, body) in [
         ("/choice", 200, "one"),

@@ -85,7 +85,7 @@ fn responses_equal_recorded_ones_of_nginx() {
             found.as_object_mut().unwrap().remove("etag");
         }
         let is_same = u64::from(answer.status()) == expected["status"].as_u64().unwrap_or_default()
-            && is_alike(expected["body"].as_str(), &answer.text())
+            && is_alike(expected["body"].as_str(), &answer.body)
             && wanted == found;
         let is_known = DIFFERENT.iter().any(|(known, _)| *known == name);
         if is_same == is_known {
@@ -96,7 +96,23 @@ fn responses_equal_recorded_ones_of_nginx() {
     assert!(differences.is_empty(), "{}\n{}", differences.join("\n"), gateway.stderr());
 }
 
-/// Whether a body is as recorded. `PAGE` is a page of nginx.
-fn is_alike(recorded: Option<&str>, body: &str) -> bool {
-    recorded.is_none_or(|recorded| recorded == body || recorded == "PAGE")
+/// Whether a body is as recorded. `PAGE` is a page of nginx. Some bodies were recorded with a character for each byte.
+fn is_alike(recorded: Option<&str>, body: &[u8]) -> bool {
+    let by_bytes: String = body.iter().map(|byte| char::from(*byte)).collect();
+    recorded.is_none_or(|recorded| {
+        let texts = [&*by_bytes, &*String::from_utf8_lossy(body)].map(without_addresses);
+        texts.iter().any(|text| text == recorded) || recorded == "PAGE"
+    })
+}
+
+/// Replaces addresses as the recording does: `0x` and all hexadecimal digits behind it.
+fn without_addresses(text: &str) -> String {
+    let mut pieces = text.split("0x");
+    let mut replaced = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let rest = piece.trim_start_matches(|digit: char| digit.is_ascii_hexdigit());
+        let mark = if rest.len() < piece.len() { "0xADDR" } else { "0x" };
+        replaced.extend([mark, rest]);
+    }
+    replaced
 }

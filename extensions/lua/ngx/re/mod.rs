@@ -84,10 +84,9 @@ impl Search {
         let from = match ctx.raw_get::<Value>("pos").map_err(|error| error.to_string())? {
             Value::Nil => 0,
             // Places below 1 mean the beginning.
-            value => match value.as_f64() {
-                Some(place) => (place - 1.0).max(0.0) as usize,
-                None => return Err(format!("attempt to compare {} with number", type_name(&value))),
-            },
+            Value::Integer(place) => usize::try_from(place - 1).unwrap_or(0),
+            Value::Number(place) => (place - 1.0).max(0.0) as usize,
+            value => return Err(format!("attempt to compare {} with number", type_name(&value))),
         };
         Ok(Search { ctx: Some(ctx), from })
     }

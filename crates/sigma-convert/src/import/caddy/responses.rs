@@ -28,7 +28,7 @@ pub(super) fn response(runner: &mut Runner<'_>, line: &Line, settings: &mut Sett
     }
     let respond = line.lines().iter().find(|line| line.name() == "respond");
     let others = line.lines().iter().filter(|line| line.name() != "respond");
-    let Some(respond) = respond.filter(|_| others.clone().all(|line| is_plain_header(line))) else {
+    let Some(respond) = respond.filter(|_| others.clone().all(is_plain_header)) else {
         runner
             .remarks
             .gap(place, "Only `respond` and `header` in `handle_response` are converted: use `error-page`.");

@@ -581,7 +581,7 @@ fn types(level: &Level<'_>) -> Option<Value> {
 /// Whether the stock list of types holds: it is included, or the file is a part of a configuration without `http`.
 fn includes_stock(level: &Level<'_>) -> bool {
     let is_stock = |line: &&Directive| line.arg(0).ends_with("mime.types");
-    if level.own_all(&["include"]).iter().any(|line| is_stock(&line)) {
+    if level.own_all(&["include"]).iter().any(is_stock) {
         return true;
     }
     match &level.parent {
