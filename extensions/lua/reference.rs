@@ -27,7 +27,7 @@ pub fn reference_markdown() -> String {
 
 fn page(engine: &Engine) -> mlua::Result<String> {
     let refusals = engine.host().refusals();
-    let mut out = "# Calls of Lua scripts\n\nThis page is made from the code: it lists the functions that [scripts](lua.md) have in this version. Rules by phase and results are those of OpenResty and APISIX, unless [the differences](lua.md#differences-from-openresty) say otherwise. Objects, such as sockets and clients, have their usual methods.\n".to_owned();
+    let mut out = "# Calls of Lua scripts\n\nThis page is made from the code: it lists the functions that [scripts](lua.md) have in this version. Rules by phase and results are as in OpenResty and APISIX, unless [the differences](lua.md#differences-from-openresty) say otherwise. Objects, such as sockets and clients, have their usual methods.\n".to_owned();
     out.push_str("\n## The table `ngx`\n\n| table | functions | values |\n|---|---|---|\n");
     let ngx = shown(&crate::ngx::table(engine.lua())?)?;
     row(&mut out, "ngx", &ngx, &refusals)?;

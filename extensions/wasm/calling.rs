@@ -39,7 +39,7 @@ pub(crate) enum Calling {
         timeout: Duration,
         log: CallLog,
     },
-    Stream(Conversation, CallLog),
+    Stream(GrpcStream, CallLog),
 }
 
 impl Calling {
@@ -78,7 +78,7 @@ async fn unary(stream: &mut dyn MessageStream, message: Vec<u8>) -> Result<Vec<u
     }
 }
 
-/// Returns the status of a call: the one of the service, or that it has none.
+/// Returns the status of a call; UNKNOWN if the service sent no status.
 fn end_of(trailing: Option<&Headers>, result: Result<(), String>) -> GrpcEnd {
     let field = |name: &[u8]| trailing.and_then(|fields| fields.find(name));
     let code = field(b"grpc-status").and_then(|code| std::str::from_utf8(code).ok()?.parse().ok());
@@ -90,7 +90,7 @@ fn end_of(trailing: Option<&Headers>, result: Result<(), String>) -> GrpcEnd {
 }
 
 /// A stream by gRPC.
-pub(crate) struct Conversation {
+pub(crate) struct GrpcStream {
     stream: Box<dyn MessageStream>,
     messages: mpsc::Receiver<Vec<u8>>,
     is_finished: bool,
@@ -99,9 +99,9 @@ pub(crate) struct Conversation {
     next: Option<Part>,
 }
 
-impl Conversation {
-    pub(crate) fn new(stream: Box<dyn MessageStream>, messages: mpsc::Receiver<Vec<u8>>) -> Conversation {
-        Conversation { stream, messages, is_finished: false, has_initial: false, next: None }
+impl GrpcStream {
+    pub(crate) fn new(stream: Box<dyn MessageStream>, messages: mpsc::Receiver<Vec<u8>>) -> GrpcStream {
+        GrpcStream { stream, messages, is_finished: false, has_initial: false, next: None }
     }
 
     /// Moves messages in both directions, to the end of the call.

@@ -272,7 +272,7 @@ impl State {
         self.calls.open.retain(|_, call| call.context != id);
     }
 
-    /// Ends a call by gRPC. Returns false if there is none with this id.
+    /// Ends a call by gRPC. Returns false for an unknown id.
     pub(crate) fn end_call(&mut self, id: u32) -> bool {
         let Some(call) = self.calls.open.remove(&id) else { return false };
         self.calls.begun.retain(|begun| begun.id != id);

@@ -39,7 +39,7 @@ impl<R: Remake> WholeBody<R> {
 }
 
 impl<R: Remake> WholeBody<R> {
-    /// Returns the held body without its coding: files that were stored compressed come so, whatever was asked for.
+    /// Returns the held body without its coding: files that were stored compressed arrive compressed for every request.
     fn decoded(&mut self) -> Result<Vec<u8>, Fault> {
         let held = std::mem::take(&mut self.held);
         if self.encoding == Encoding::Identity {

@@ -21,8 +21,8 @@ pub fn describes_body(name: &str) -> bool {
     DESCRIPTIONS.iter().chain(&DIGESTS).any(|known| known.eq_ignore_ascii_case(name))
 }
 
-/// Returns true if a response may have content that a plugin changes: a 205 has none (RFC 9110 §15.3.6), nor has a 204
-/// or 304.
+/// Returns true if a response may have content that a plugin changes: a 204, 205 or 304 has no content (RFC 9110
+/// §15.3.6).
 pub fn has_content(ctx: &Context) -> bool {
     !matches!(ctx.response.status, 204 | 205 | 304)
 }

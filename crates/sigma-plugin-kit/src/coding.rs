@@ -62,7 +62,7 @@ impl Which {
         is_listed && is_long && is_new
     }
 
-    /// Prepares a 304 as the response that it stands for; returns true for one. Its type may be missing: then the
+    /// Prepares a 304 as the response to which it refers; returns true for a 304. Its type may be missing: then the
     /// response may have been one that depends on `Accept-Encoding`.
     pub fn is_not_modified(&self, ctx: &mut Context) -> bool {
         if !weaken_not_modified(ctx) {

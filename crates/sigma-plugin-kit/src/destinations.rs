@@ -89,7 +89,7 @@ impl Lookups {
     /// Returns the addresses of a host with this port, at least one.
     ///
     /// # Errors
-    /// Returns an error if there is none.
+    /// Returns an error if the host has no address.
     pub async fn addresses(&self, node: &Node, host: &str, port: u16) -> Result<Vec<SocketAddr>, Unresolved> {
         let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         if let Ok(ip) = bare.parse::<IpAddr>() {

@@ -30,7 +30,7 @@ pub fn page(ctx: &Context, target: Vec<u8>) -> Call {
 }
 
 /// Returns the same request with its own target for the internal routes with a name; None if its body is gone, unless
-/// `drops_body` says that it has none there.
+/// `drops_body` is set.
 pub fn named(ctx: &Context, name: &str, drops_body: bool) -> Option<Call> {
     if ctx.has_request_body && ctx.body.is_none() && !drops_body {
         return None;

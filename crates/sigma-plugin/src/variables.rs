@@ -594,8 +594,8 @@ mod tests {
         "zipkin_trace_id",
     ];
 
-    /// Variables of requests over HTTP/2 alone.
-    const OF_HTTP2: &str = "http2";
+    /// Variables of requests over HTTP/2, and of calls to internal routes, alone.
+    const OF_SOME_REQUESTS: [&str; 2] = ["http2", "internal_name"];
 
     #[test]
     fn every_known_variable_exists() {
@@ -608,7 +608,7 @@ mod tests {
         for name in NAMES.iter().map(|name| (*name).to_owned()).chain(prefixed) {
             // A GET with a body has no GraphQL message that all servers read alike.
             let ctx = if name.starts_with("graphql_") { &without_body } else { &ctx };
-            if !OF_PLUGINS.contains(&&*name) && name != OF_HTTP2 {
+            if !OF_PLUGINS.contains(&&*name) && !OF_SOME_REQUESTS.contains(&&*name) {
                 assert!(ctx.get(&VarName::parse(&name)).is_some(), "{name}");
             }
         }

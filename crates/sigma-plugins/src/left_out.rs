@@ -131,6 +131,7 @@ pub(crate) const GROUPS: &[Group] = &[
             "compose",
             "dubbo-proxy",
             "fault-injection",
+            "forward-proxy",
             "graphql-limit-count",
             "graphql-proxy-cache",
             "http-dubbo",

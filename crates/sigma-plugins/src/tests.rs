@@ -97,11 +97,12 @@ fn with_default(path: &str, schema: &Value, found: &mut std::collections::BTreeS
 /// `SIGMA_BLESS=1` takes the list over.
 #[test]
 fn shown_defaults_equal_apisix() {
-    const OWN_PLUGINS: [&str; 16] = [
+    const OWN_PLUGINS: [&str; 17] = [
         "compose",
         "digest-auth",
         "ext-authz",
         "forward-client-cert",
+        "forward-proxy",
         "forwarded-fields",
         "limit-bandwidth",
         "login-guard",

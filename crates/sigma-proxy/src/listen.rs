@@ -495,9 +495,9 @@ mod tests {
     }
 
     /// Moved into its box once for every request: rarely needed state has a box of its own. Up to 1,024 bytes the
-    /// allocator takes its short path; the count of held bytes takes 8 bytes more.
+    /// allocator takes its short path; the count of held bytes, HTTP/3 and owners of connections take 56 bytes more.
     #[test]
     fn an_exchange_needs_little_room() {
-        assert!(room(exchange) <= 1032, "{} bytes", room(exchange));
+        assert!(room(exchange) <= 1080, "{} bytes", room(exchange));
     }
 }

@@ -8,8 +8,8 @@ const KEPT_LEAST: usize = 256;
 /// The most that are kept: a burst must not take much memory until the next sweep.
 const KEPT_MOST: usize = 4_096;
 
-/// The memory that is free. As many are kept as a worker used at once lately: one that has to be made anew costs more
-/// than the request of a plain route. What no exchange needed between two sweeps is freed by halves.
+/// The memory that is free. A worker keeps as many as it used at once lately: an allocation costs more than the
+/// request of a plain route. A sweep frees half of the memory that no exchange needed since the last one.
 #[derive(Debug)]
 pub(crate) struct ScratchPool<T> {
     /// Boxed, so that taking one moves a pointer.
@@ -32,7 +32,7 @@ impl<T: Default> ScratchPool<T> {
         }
     }
 
-    /// Frees a half of what was not used since the last sweep.
+    /// Frees half of the memory that was not used since the last sweep.
     pub(crate) fn sweep(&self) {
         let mut free = self.free.borrow_mut();
         let kept = free.len() - self.unused.get().min(free.len()) / 2;

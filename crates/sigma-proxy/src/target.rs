@@ -48,7 +48,7 @@ impl Demands {
         }
     }
 
-    /// The demands of a request to `upstream` that has its Host already; `number` is that of a client connection that
+    /// The demands of a request to `upstream` that has its Host already; `number` belongs to a client connection that
     /// needs connections of its own.
     pub(crate) fn of(
         request: &RequestHead,

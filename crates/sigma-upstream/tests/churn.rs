@@ -175,7 +175,8 @@ async fn churn() {
         };
         tokio::time::timeout(PATIENCE, arrived).await.expect("the new nodes are used");
         worker.pools.borrow_mut().sweep(0);
-        assert!(worker.pools.borrow().endpoints() <= 1);
+        let kept = worker.pools.borrow().endpoints();
+        assert!(kept <= 1, "{kept} nodes in change {change}");
         if change == CHANGES / 10 {
             early = resident();
         }

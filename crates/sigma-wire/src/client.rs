@@ -17,7 +17,6 @@ use crate::h2::{ClientStream, Reused, SharedConnection};
 use crate::h3;
 use crate::rest::Rest;
 use crate::rules;
-use crate::server::Downstream;
 
 /// Request data besides the head, for a node without HTTP.
 #[derive(Debug)]
@@ -185,22 +184,6 @@ impl Connection {
             Connection::H3(c) => c.poll_frame(cx),
             Connection::Fcgi(c) => c.poll_frame(cx),
             Connection::Dubbo(c) => c.poll_frame(),
-        }
-    }
-
-    /// Moves bytes of the response body to the queue of `client` without reading them: between plain connections of
-    /// HTTP/1, while much of a body of known length is left. None if the bytes have to be read.
-    ///
-    /// Call it after a flush, for a body that nothing changes, counts or delays.
-    #[inline]
-    pub fn poll_splice_to(
-        &mut self,
-        client: &mut Downstream<'_>,
-        cx: &mut Context<'_>,
-    ) -> Option<Poll<Result<(), Fault>>> {
-        match (self, client) {
-            (Connection::H1(node), Downstream::H1(client)) => node.poll_splice_to(client, cx),
-            _ => None,
         }
     }
 

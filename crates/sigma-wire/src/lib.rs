@@ -17,6 +17,7 @@ mod no_client;
 mod rest;
 mod rules;
 mod server;
+pub mod splice;
 mod subrequest;
 mod tunnel;
 

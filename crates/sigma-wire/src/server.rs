@@ -7,7 +7,6 @@ use std::task::{Context, Poll};
 use sigma_http::{BodyLength, Fault, Frame, ResponseHead};
 use sigma_net::Deadline;
 
-use crate::client::Connection;
 use crate::h1::Server;
 use crate::h2::ServerStream;
 use crate::h3;
@@ -52,20 +51,6 @@ impl Downstream<'_> {
     #[inline]
     pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Frame, Fault>> {
         each!(self, c => c.poll_frame(cx))
-    }
-
-    /// Moves bytes of the request body to the queue of `node` without reading them, under the conditions of
-    /// [`Connection::poll_splice_to`].
-    #[inline]
-    pub fn poll_splice_to(
-        &mut self,
-        node: &mut Connection,
-        cx: &mut Context<'_>,
-    ) -> Option<Poll<Result<(), Fault>>> {
-        match (self, node) {
-            (Downstream::H1(client), Connection::H1(node)) => client.poll_splice_to(node, cx),
-            _ => None,
-        }
     }
 
     /// Ready when the client leaves before its response is complete.

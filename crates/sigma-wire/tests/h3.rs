@@ -580,7 +580,7 @@ fn datagrams_of_quic_are_capsules_of_their_tunnel() {
         let length = 2 + usize::from(bytes[1]);
         read_at_least(&mut from, &mut bytes, length).await;
         assert_eq!(bytes[0], 1, "the response head");
-        // Those of other streams are dropped; this one may come before the others, so it is sent again.
+        // Datagrams of other streams are dropped; this one may come before the others, so it is sent again.
         assert!(connection.send_datagram(b"\x04\0other".to_vec()));
         assert!(connection.send_datagram(b"\0\0one".to_vec()));
         assert_eq!(&poll_fn(|cx| connection.poll_datagram(cx)).await.expect("it lives")[..], b"\0\0one");

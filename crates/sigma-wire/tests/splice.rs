@@ -10,7 +10,7 @@ use sigma_http::{Chunk, Fault, FaultKind, Frame, Method, RequestHead, ResponseHe
 use sigma_net::splice::Pipe;
 use sigma_net::{Deadline, Stream};
 use sigma_wire::h1::{Server, ServerLimits};
-use sigma_wire::{Connection, Downstream, HeadLimits};
+use sigma_wire::{Connection, Downstream, HeadLimits, splice};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -81,7 +81,7 @@ impl Gateway {
         poll_fn(|cx| {
             loop {
                 while !ended && up.has_room() {
-                    if let Some(moved) = down.poll_splice_to(up, cx) {
+                    if let Some(moved) = splice::poll_request(&mut down, up, cx) {
                         std::task::ready!(moved)?;
                         *spliced += 1;
                         continue;
@@ -111,7 +111,7 @@ impl Gateway {
         poll_fn(|cx| {
             loop {
                 while !ended && fault.is_none() && down.has_room() {
-                    if let Some(moved) = up.poll_splice_to(&mut down, cx) {
+                    if let Some(moved) = splice::poll_response(up, &mut down, cx) {
                         match std::task::ready!(moved) {
                             Ok(()) => *spliced += 1,
                             Err(broken) => fault = Some(broken),

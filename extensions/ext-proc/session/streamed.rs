@@ -87,7 +87,7 @@ impl Session {
                 if headers.end_of_stream {
                     return self.end(Fate::Reply(reply.text(Vec::new())));
                 }
-                // What waits for the processor is not sent any more.
+                // Bytes that wait for the processor are not sent any more.
                 self.sides.iter_mut().for_each(|side| (side.queued, side.timer) = (None, None));
                 self.fate.get_or_insert(Fate::Stream(reply));
             }

@@ -226,7 +226,7 @@ impl Host {
         self.refusals.borrow().clone()
     }
 
-    pub(super) fn forgetting(&self) -> Vec<Function> {
+    pub(super) fn of_forgetting_functions(&self) -> Vec<Function> {
         self.forgetting.borrow().clone()
     }
 

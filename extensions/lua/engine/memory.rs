@@ -161,7 +161,7 @@ impl Engine {
     fn forget(&self) {
         self.instances.clear();
         self.generation.borrow_mut().take();
-        for forget in self.host.forgetting() {
+        for forget in self.host.of_forgetting_functions() {
             if let Err(error) = forget.call::<()>(()) {
                 tracing::error!("the values of scripts cannot be dropped: {}", message_of(&error));
             }

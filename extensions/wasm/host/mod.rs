@@ -1,4 +1,4 @@
-//! The functions that the host gives to modules. Those of the handler ABI are in `handler`.
+//! The functions that the host gives to modules. The functions of the handler ABI are in `handler`.
 //!
 //! | module | functions |
 //! |---|---|

@@ -249,7 +249,7 @@ impl Party {
                 // Data of another user does not apply to this one (OpenID Connect Core §5.3.2).
                 Some(Ok(user)) if user.get("sub") == claims.get("sub") => Some(user),
                 Some(Ok(_)) => return fail("the provider speaks of another user"),
-                // The ID token has proved the user. Some providers have no user info for every access token: that of
+                // The ID token has proved the user. Some providers have no user info for every access token: the token of
                 // Entra ID is for one API, and user info may be signed (`application/jwt`).
                 Some(Err(error)) => {
                     tracing::error!(%error, "openid-connect: the provider returns no user info");

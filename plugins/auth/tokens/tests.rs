@@ -138,7 +138,7 @@ fn without_names_a_few_keys_are_tried() {
     assert_eq!(verdict(&set_of(&[&other.jwk, &other.jwk]), &nameless, &ALL), "signature mismatch");
     let many = [&one.jwk, &other.jwk, &other.jwk, &other.jwk, &other.jwk];
     assert_eq!(verdict(&set_of(&many), &nameless, &ALL), "the token names none of several keys");
-    // Keys without a name may be those of a name that the set does not have.
+    // Keys without a name may have a name that the set does not have.
     let unnamed = |signer: &Signer| {
         let mut jwk = signer.jwk.clone();
         jwk.as_object_mut().unwrap().remove("kid");

@@ -12,7 +12,7 @@ pub(super) struct Destination {
     pub(super) port: u16,
 }
 
-/// What a tunnel carries.
+/// The content of a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Carries {
     /// Bytes over TCP: CONNECT (RFC 9110 §9.3.6).
@@ -58,7 +58,7 @@ impl Destination {
     }
 }
 
-/// Returns what a request asks to carry; None if it asks for no tunnel.
+/// Returns the kind of tunnel that a request asks for; None if it asks for no tunnel.
 pub(super) fn asked(head: &RequestHead) -> Option<Carries> {
     if head.method == Method::Connect {
         return Some(Carries::Bytes);

@@ -14,7 +14,7 @@ use sigma_plugin::Takeover;
 use sigma_plugin_kit::destinations::Lookups;
 use sigma_plugin_kit::tallies::{Event, Tally};
 
-/// The largest datagram of a target: a jumbo frame. A larger one is dropped; a path over the Internet has none.
+/// The largest datagram of a target: a jumbo frame. A larger one is dropped; a path over the Internet has no such packets.
 const DATAGRAM_BYTES: usize = 9_216;
 
 /// Tunnels, by their fate.
@@ -61,7 +61,7 @@ impl Event for Bytes {
     }
 }
 
-/// The tunnels of a worker, and what they share.
+/// The tunnels of a worker, and their shared state.
 pub(super) struct Seats {
     open: Rc<Cell<usize>>,
     pub(super) lookups: Lookups,
@@ -93,7 +93,7 @@ impl Drop for Seat {
     }
 }
 
-/// The place of an open tunnel in counts.
+/// An open tunnel, which counts until it is dropped.
 pub(super) struct Held {
     pub(super) _seat: Seat,
     pub(super) tunnels: Tally<Tunnels>,
@@ -116,7 +116,7 @@ impl Meter {
         Meter { bytes, left: most }
     }
 
-    /// Counts bytes. Those beyond the limit pass: the tunnel ends behind them.
+    /// Counts bytes. Bytes beyond the limit pass: the tunnel ends behind them.
     fn count(&mut self, direction: Bytes, bytes: usize) {
         self.bytes.add(direction, bytes as u64);
         if let Some(left) = &mut self.left {

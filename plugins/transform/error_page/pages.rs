@@ -55,7 +55,7 @@ pub(super) struct StatusPage {
     /// Whether the response has the status of the other route's.
     #[schemars(extend("default" = false))]
     use_page_status: bool,
-    /// Fields of the replaced response that stay. Default: all but those of its body; none with `location`.
+    /// Fields of the replaced response that stay. Default: all but the fields of its body; no field with `location`.
     #[schemars(length(max = 64), inner(length(min = 1, max = 256)))]
     keep_fields: Option<Vec<String>>,
 }

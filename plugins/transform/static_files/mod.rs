@@ -152,7 +152,7 @@ struct Conf {
     /// Whether `types` replace the built-in types.
     #[schemars(extend("default" = false))]
     only_types: bool,
-    /// The media type of files whose extension has none.
+    /// The media type of files with an unknown extension.
     #[schemars(regex(pattern = r"^[\x21-\x7e]+/[\x20-\x7e]+$"), extend("default" = "application/octet-stream"))]
     default_type: String,
     /// The dates of `If-Modified-Since` for which a file is unmodified: its own date and later ones, its own date alone,
@@ -383,7 +383,7 @@ fn nothing(conf: &Conf, ctx: &mut Context) -> Step {
     }
 }
 
-/// Returns whether the method is none that files have.
+/// Returns true if files do not support the method.
 fn is_other_method(ctx: &Context) -> bool {
     !matches!(ctx.request.method, Method::Get | Method::Head)
 }

@@ -56,7 +56,11 @@ const BANS: &[Ban] = &[
                 "crates/sigma-plugin/src/script_counts.rs",
                 "taken when a plugin with scripts is built, and when counts are shown",
             ),
-            ("extensions/runner/runner.rs", "on the control thread"),
+            ("crates/sigma-plugin/src/runner_state.rs", "taken when the process of a runner changes"),
+            ("crates/sigma-net/src/quic/client_session.rs", "taken when a handshake with a node fails"),
+            ("crates/sigma-net/src/quic/tokens.rs", "common to all workers: a token of a client counts once"),
+            ("crates/sigma-net/src/tls/early_data.rs", "common to all workers: early data counts once"),
+            ("extensions/lua/engine/pace.rs", "of one worker, and timers wait for it as tasks"),
             ("extensions/runner/scripted.rs", "only in tests"),
             ("extensions/runner/tokens.rs", "only if a worker has no valid token itself"),
             (
@@ -209,6 +213,14 @@ const BANS: &[Ban] = &[
                  add up where it is read",
         harmless: &[
             ("extensions/wasm/host/metrics.rs", "metrics of modules are common to all workers"),
+            (
+                "crates/sigma-plugin/src/runner_state.rs",
+                "a call of another process costs a thousand times as much",
+            ),
+            (
+                "crates/sigma-plugin/src/script_counts.rs",
+                "when values of scripts are dropped, and a worker ends",
+            ),
             ("extensions/wasm/vm.rs", "on the control thread"),
             ("extensions/runner/tokens.rs", "only when the runner has forgotten its tokens"),
             ("extensions/lua/files/bundle.rs", "once for each file that is loaded"),
@@ -273,6 +285,7 @@ const BANS: &[Ban] = &[
         remedy: "time is an argument: take it from the caller, who has the worker's coarse clock",
         harmless: &[
             ("extensions/wasm/instance.rs", "once for each tick, for its share of the worker's time"),
+            ("extensions/lua/engine/pace.rs", "once for each turn of a timer"),
             ("extensions/wasm/instances.rs", "only for an instance that did not start"),
             ("extensions/wasm/handler/pool.rs", "only for an instance that did not start"),
             ("extensions/wasm/scenarios/", "only in tests"),
@@ -365,6 +378,7 @@ const BANS: &[Ban] = &[
                  the control thread, or in spawn_blocking and say so in this list",
         harmless: &[
             ("plugins/auth/basic_auth/users.rs", "when an instance is built"),
+            ("crates/sigma-upstream/src/quic.rs", "a bind waits for nothing"),
             ("extensions/lua/files/bundle.rs", "on the control thread, or in spawn_blocking"),
             (
                 "extensions/lua/files/reading.rs",

@@ -22,6 +22,11 @@ const SAFETY_REACH: usize = 6;
 /// Files whose tests may sleep, with the reason.
 const SLEEPERS: &[(&str, &str)] = &[
     (
+        "crates/sigma-net/src/quic/tests/early_data.rs",
+        "counts of the other end raise no event: they are polled for, up to a deadline",
+    ),
+    ("extensions/lua/engine/pace.rs", "the test is about the pauses between turns"),
+    (
         "crates/sigma-net/src/quic/tests.rs",
         "counts of the other end raise no event: they are polled for, up to a deadline",
     ),

@@ -167,7 +167,7 @@ fn missing_parts_of_a_file() {
 }
 
 #[test]
-fn redirects_to_https_that_nobody_serves() {
+fn redirects_to_https_without_a_listener() {
     let node = "upstream: { nodes: { \"h:1\": 1 } }";
     let to_https =
         format!("routes:\n  - {{ uri: /a, {node}, plugins: {{ redirect: {{ http_to_https: true }} }} }}\n");

@@ -11,9 +11,9 @@ use sigma_schema::plugins::{NamedFile, PluginSchemas};
 use sigma_schema::problem::member;
 
 use crate::kind::Kind;
-use crate::process::{Process, Sandbox};
-use crate::profile::Profile;
+use crate::process::Sandbox;
 use crate::reference::is_reference;
+use crate::settings::Settings;
 
 /// The field of a secret manager's configuration that names a file.
 const SECRET_FILE: NamedFile<'static> = NamedFile { name: "auth_file", is_written: false, is_served: false };
@@ -29,13 +29,14 @@ pub struct AllowedFiles {
 
 impl AllowedFiles {
     /// Returns the files and folders that the settings of the process name.
-    pub fn of(process: &Process, profile: Option<Profile>) -> AllowedFiles {
+    pub fn of(settings: &Settings) -> AllowedFiles {
+        let process = &settings.process;
         let absolute = |paths: &[PathBuf]| paths.iter().filter_map(|path| absolute(path)).collect();
         let names_folders = !(process.sandbox_read.is_empty() && process.sandbox_write.is_empty());
         AllowedFiles {
             read: absolute(&process.sandbox_read),
             write: absolute(&process.sandbox_write),
-            is_open: process.sandbox == Sandbox::Off && profile.is_none() && !names_folders,
+            is_open: process.sandbox == Sandbox::Off && settings.profile.is_none() && !names_folders,
         }
     }
 
@@ -125,6 +126,8 @@ mod tests {
     use sigma_schema::plugins::{PluginRefusal, PluginScope};
 
     use super::*;
+    use crate::process::Process;
+    use crate::profile::Profile;
 
     struct Writer;
 
@@ -168,7 +171,7 @@ mod tests {
             sandbox_write: vec!["/var/log/g/".into()],
             ..Process::default()
         };
-        AllowedFiles::of(&process, None)
+        AllowedFiles::of(&Settings { process, ..Settings::default() })
     }
 
     fn refusal(kind: Kind, id: Option<&str>, value: &Value) -> String {
@@ -211,8 +214,8 @@ mod tests {
         let check =
             |process: &Process, profile: Option<Profile>, plugin: &str, field: &str, expected: bool| {
                 let value = json!({"plugins": {plugin: {field: "/srv/other"}}});
-                let checked =
-                    AllowedFiles::of(process, profile).check(Kind::Route, Some("1"), &value, &Writer);
+                let settings = Settings { process: process.clone(), profile, ..Settings::default() };
+                let checked = AllowedFiles::of(&settings).check(Kind::Route, Some("1"), &value, &Writer);
                 assert_eq!(checked.is_ok(), expected, "{process:?} {profile:?} {plugin}");
             };
         let plain = Process::default();

@@ -442,8 +442,7 @@ impl Desired {
         }
         let (plugins, settings) = (&*self.plugins, &self.config.settings);
         let unknown = settings.compat.unknown_fields;
-        let allowed = AllowedFiles::of(&settings.process, settings.profile);
-        let files = allowed.check(key.kind, Some(&key.id), &value, plugins);
+        let files = AllowedFiles::of(settings).check(key.kind, Some(&key.id), &value, plugins);
         let resource = match files.and_then(|()| stored::read(key, &value, plugins, unknown)) {
             Ok(resource) => resource,
             Err(reason) => return Err((Some(value), reason)),

@@ -1,7 +1,7 @@
 //! Closes the routes of a converted configuration that the check of configurations refuses.
 //!
-//! A conversion that the gateway does not start with helps nobody, and one that leaves a refused part out may open what
-//! it guards.
+//! The gateway would not start with them. A converted configuration without the refused part may be more open than the
+//! original.
 
 use serde_json::{Map, Value, json};
 use sigma_schema::problem::Problem;

@@ -377,7 +377,7 @@ impl Shared {
             return Poll::Ready(Ok(()));
         }
         if inner.machine.side().is_server() && inner.machine.has_0rtt() {
-            // It is a connection from now on: the limits of connections hold, not that of handshakes.
+            // It is a connection from now on: the limits of connections hold, not the limit of handshakes.
             inner.half_open = None;
             return Poll::Ready(Ok(()));
         }

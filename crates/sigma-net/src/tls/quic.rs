@@ -69,7 +69,7 @@ impl Chosen {
 }
 
 impl Facts {
-    /// Returns the facts of a session within QUIC, whose handshake may go on beside early data.
+    /// Returns the facts of a session within QUIC, whose handshake may go on during early data.
     pub(crate) fn of_quic(connection: &ServerConnection) -> Facts {
         let early = connection.is_handshaking().then(EarlyHandshake::new);
         Facts { early, ..Facts::of(connection) }

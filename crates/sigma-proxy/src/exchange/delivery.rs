@@ -7,7 +7,7 @@ use sigma_net::Deadline;
 use sigma_plugin::body::poll_filtered;
 use sigma_plugin::pace::Direction;
 use sigma_plugin::{BodyFilter, BodySource, Context, Frames, Reply};
-use sigma_wire::{Connection, Downstream, Rest};
+use sigma_wire::{Connection, Downstream, Rest, splice};
 
 use super::grpc;
 
@@ -17,7 +17,7 @@ pub(super) trait Source {
     fn poll_frame(&mut self, ctx: &mut Context, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>>;
 
     /// Moves bytes of the body to the client's queue without reading them; None if they have to be read
-    /// ([`Connection::poll_splice_to`]).
+    /// ([`splice::poll_response`]).
     fn poll_splice_to(
         &mut self,
         _down: &mut Downstream<'_>,
@@ -47,7 +47,7 @@ impl Source for Connection {
         down: &mut Downstream<'_>,
         task: &mut task::Context<'_>,
     ) -> Option<Poll<Result<(), Fault>>> {
-        Connection::poll_splice_to(self, down, task)
+        splice::poll_response(self, down, task)
     }
 
     fn bytes_written(&self) -> u64 {

@@ -35,7 +35,7 @@ impl Exchange<'_, '_> {
         let request = &mut self.scratch.ctx.request;
         let is_safe = matches!(request.method, Method::Get | Method::Head | Method::Options);
         if is_safe && self.down.body_length().is_empty() && !self.asks_upgrade && !self.down.asks_tunnel() {
-            // In the place of the client's own field, which can only have the same meaning.
+            // This replaces the client's own field, which can only have the same meaning.
             request.headers.remove_name(b"early-data");
             request.headers.append("Early-Data", b"1");
             self.worker.counters.add(Counter::EarlyRequests, 1);

@@ -8,7 +8,7 @@ use sigma_net::Deadline;
 use sigma_plugin::body::poll_filtered;
 use sigma_plugin::pace::Direction;
 use sigma_plugin::{BodyFilter, Context, Frames};
-use sigma_wire::{Connection, Downstream};
+use sigma_wire::{Connection, Downstream, splice};
 
 use super::intake::Intake;
 use super::sanitize;
@@ -144,7 +144,7 @@ impl RequestBody {
     }
 
     /// Moves bytes of the client to the queue of `up` without reading them; None if they have to be read
-    /// ([`Downstream::poll_splice_to`]), or something needs to see or to keep them.
+    /// ([`splice::poll_request`]), or something needs to see or to keep them.
     pub(super) fn poll_splice(
         &mut self,
         down: &mut Downstream<'_>,
@@ -154,7 +154,11 @@ impl RequestBody {
     ) -> Option<Poll<Result<(), Fault>>> {
         let is_read = self.in_memory || self.taken < self.read.len() || !self.filters.is_empty();
         let is_seen = ctx.paces.is_some() || ctx.request_copy.is_some();
-        if is_read || is_seen || self.ended || !self.lost { None } else { down.poll_splice_to(up, task) }
+        if is_read || is_seen || self.ended || !self.lost {
+            None
+        } else {
+            splice::poll_request(down, up, task)
+        }
     }
 
     fn keep(&mut self, frame: &Frame) {

@@ -40,8 +40,8 @@ pub(super) async fn over_quic(
     }
 }
 
-/// Connects over QUIC, and over TCP after a delay or at a failure. `tell` gets the first connection, or the fault if
-/// there is none; then it continues with QUIC. Returns a connection over QUIC that came after one over TCP.
+/// Connects over QUIC, and over TCP after a delay or at a failure. `tell` gets the first connection, or the
+/// fault; then it continues with QUIC. Returns a connection over QUIC that came after one over TCP.
 ///
 /// # Errors
 /// Returns the failure of the connection over QUIC.

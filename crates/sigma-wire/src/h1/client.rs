@@ -7,8 +7,7 @@ use sigma_http::h1::{self, BodyReader, Framing, HeadLimits};
 use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, Method, RequestHead, ResponseHead};
 use sigma_net::{Deadline, Stream};
 
-use super::outgoing::Outgoing;
-use super::server::Server;
+use super::outgoing::{Outgoing, SpliceTarget};
 use crate::rest::Rest;
 use crate::rules::{self, bad_response};
 
@@ -200,10 +199,10 @@ impl Client {
         Poll::Ready(self.ended.map_or(Ok(()), Err))
     }
 
-    /// See [`crate::Connection::poll_splice_to`].
+    /// See [`crate::splice::poll_response`].
     pub(crate) fn poll_splice_to(
         &mut self,
-        client: &mut Server,
+        client: &mut impl SpliceTarget,
         cx: &mut Context<'_>,
     ) -> Option<Poll<Result<(), Fault>>> {
         if !self.input.is_empty() || self.ended.is_some() {
@@ -227,16 +226,6 @@ impl Client {
                 Poll::Pending
             }
         })
-    }
-
-    /// Moves bytes of a request body from the client's stream into a pipe; see [`Outgoing::poll_splice`].
-    pub(super) fn poll_splice_from(
-        &mut self,
-        from: &mut Stream,
-        reader: &mut BodyReader,
-        cx: &mut Context<'_>,
-    ) -> Option<Poll<io::Result<u64>>> {
-        self.output.poll_splice(&self.stream, from, reader, cx)
     }
 
     /// See [`crate::Connection::poll_rest`]. The end of a body often arrives separately, as a last chunk or the end
@@ -328,6 +317,17 @@ impl Client {
 
     pub(crate) fn is_quiet(&mut self) -> bool {
         self.stream.is_quiet()
+    }
+}
+
+impl SpliceTarget for Client {
+    fn poll_splice_from(
+        &mut self,
+        from: &mut Stream,
+        reader: &mut BodyReader,
+        cx: &mut Context<'_>,
+    ) -> Option<Poll<io::Result<u64>>> {
+        self.output.poll_splice(&self.stream, from, reader, cx)
     }
 }
 

@@ -14,6 +14,17 @@ use super::flush;
 /// much as the system calls of a pipe.
 const SPLICED_FROM: u64 = 64 * 1024;
 
+/// A connection whose queue takes bytes of a body from a pipe.
+pub(crate) trait SpliceTarget {
+    /// Moves bytes from the stream of another connection into a pipe; see [`Outgoing::poll_splice`].
+    fn poll_splice_from(
+        &mut self,
+        from: &mut Stream,
+        reader: &mut BodyReader,
+        cx: &mut Context<'_>,
+    ) -> Option<Poll<io::Result<u64>>>;
+}
+
 /// The outgoing side of one connection. It is full while a pipe has bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing {

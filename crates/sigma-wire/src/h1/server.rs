@@ -17,7 +17,6 @@ use sigma_http::{
 };
 use sigma_net::{Deadline, Stream};
 
-use super::client::Client;
 use super::outgoing::Outgoing;
 use crate::rules::{NO_ROOM, announce, check_body, frame_final, lower};
 

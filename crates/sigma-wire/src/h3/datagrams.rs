@@ -100,7 +100,7 @@ impl Capsules {
     }
 }
 
-/// Passes received datagrams to their tunnels. Those of other streams are dropped: their tunnel is gone, or not open
+/// Passes received datagrams to their tunnels. Datagrams of other streams are dropped: their tunnel is gone, or not open
 /// yet.
 ///
 /// # Errors

@@ -144,7 +144,7 @@ fn a_tunnel_to_the_listener_itself_is_a_loop() {
 }
 
 #[test]
-fn credentials_are_those_of_a_proxy() {
+fn credentials_are_for_a_proxy() {
     let origin = Origin::echo("target").unwrap();
     let gateway = gateway(origin.port(), 1, json!({ "hosts": ["*"] }));
     let target = format!("guarded.test:{}", origin.port());

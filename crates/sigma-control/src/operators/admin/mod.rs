@@ -210,7 +210,7 @@ impl AdminState {
     /// Applies the settings about resources.
     pub fn check_by(&mut self, settings: &Settings) {
         self.unknown_fields = settings.compat.unknown_fields;
-        self.files = AllowedFiles::of(&settings.process, settings.profile);
+        self.files = AllowedFiles::of(settings);
         self.router = settings.router.http;
         self.trusts_proxies = !settings.trusted_addresses.is_empty();
     }

@@ -221,7 +221,7 @@ mod tests {
             }
             received
         });
-        let user = (security != MailSecurity::None).then(|| "u");
+        let user = (security != MailSecurity::None).then_some("u");
         let mail = serde_json::json!({
             "server": server, "security": security, "username": user, "password": user.map(|_| "p"),
             "from": "sigma@a.test", "to": ["b@a.test", "c@a.test"],

@@ -141,7 +141,7 @@ pub(super) fn finish(
                 return branch;
             }
             if !settings.pages.is_empty() {
-                // The fields of the node are gone, those of the site stay.
+                // The fields of the node are gone, the fields of the site stay.
                 let kept: Vec<&String> = branch.response.iter().map(|(name, _)| name).collect();
                 let mut pages = settings.pages.clone();
                 pages.iter_mut().for_each(|page| page["keep_fields"] = json!(kept));

@@ -13,7 +13,7 @@ pub(super) struct Changes {
     set: Vec<(String, String)>,
     add: Vec<(String, String)>,
     remove: Vec<String>,
-    /// Fields that are added where there is none.
+    /// Fields that are added if they are missing.
     absent: Vec<(String, String)>,
 }
 

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use serde_json::{Map, Value, json};
 
+use super::super::decision::Target;
 use super::super::report::Verdict;
 use super::addresses::Addresses;
 use super::converter::Converter;
@@ -478,6 +479,28 @@ impl<'a> Converter<'a> {
     /// Returns a path relative to the folder of the main file.
     pub(super) fn resolved(&self, path: &str) -> String {
         if path.starts_with('/') { path.to_owned() } else { format!("{}{path}", self.base) }
+    }
+}
+
+impl<'a> Converter<'a> {
+    /// A condition without a counterpart: where it refuses requests, all of them are refused.
+    pub(super) fn unknown_condition(
+        &mut self,
+        directive: &'a Directive,
+        reason: &str,
+        level: &Rc<Level<'a>>,
+        state: &mut State<'a>,
+    ) {
+        let sets = directive.children().iter().filter(|child| child.name == "set");
+        state.doubtful.extend(sets.map(|set| set.arg(0).trim_start_matches('$').to_owned()));
+        if refuses(directive) {
+            let text = format!("{reason}; the routes behind it are closed");
+            self.guard(directive, Verdict::NotPossible, text);
+            let target = Target::Closed(format!("{} {}", directive.source(), reason));
+            self.emit(state, level, state.decision(directive.place, target));
+        } else {
+            self.remark(directive, Verdict::NotPossible, format!("{reason}; the block is left out"));
+        }
     }
 }
 

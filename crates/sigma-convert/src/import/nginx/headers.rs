@@ -107,7 +107,7 @@ impl<'a> Converter<'a> {
         config
     }
 
-    /// Adds the fields of files to those of the upstream's responses: each has its own.
+    /// Adds the fields of files to the fields of the upstream's responses: each has its own.
     pub(super) fn beside(&mut self, files: Map<String, Value>, rewrite: &mut Map<String, Value>) {
         let part =
             |from: &Map<String, Value>, name: &str| from.get("headers").and_then(|it| it.get(name)).cloned();

@@ -357,26 +357,6 @@ impl<'a> Converter<'a> {
         }
     }
 
-    /// A condition without a counterpart: where it refuses requests, all of them are refused.
-    fn unknown_condition(
-        &mut self,
-        directive: &'a Directive,
-        reason: &str,
-        level: &Rc<Level<'a>>,
-        state: &mut State<'a>,
-    ) {
-        let sets = directive.children().iter().filter(|child| child.name == "set");
-        state.doubtful.extend(sets.map(|set| set.arg(0).trim_start_matches('$').to_owned()));
-        if refuses(directive) {
-            let text = format!("{reason}; the routes behind it are closed");
-            self.guard(directive, Verdict::NotPossible, text);
-            let target = Target::Closed(format!("{} {}", directive.source(), reason));
-            self.emit(state, level, state.decision(directive.place, target));
-        } else {
-            self.remark(directive, Verdict::NotPossible, format!("{reason}; the block is left out"));
-        }
-    }
-
     /// `if (!-e $request_filename) { rewrite ^ /index.php last; }` is the end of `try_files`, and so are a `return` and a
     /// handler in its block.
     fn missing(&mut self, directive: &'a Directive, level: &Rc<Level<'a>>, state: &mut State<'a>) {

@@ -169,7 +169,7 @@ end
 pub(super) fn cors_response(all: &[Cors]) -> String {
     let mut out = String::new();
     if !all.is_empty() {
-        // Responses to all paths say what they depend on.
+        // Responses to all paths name the fields that they depend on.
         out.push_str(
             "  local vary = ngx.header[\"Vary\"]
   if type(vary) ~= \"table\" then vary = { vary } end

@@ -145,11 +145,11 @@ fn account(worker: &Rc<Worker>, clients: usize) -> Result<(), String> {
     if upstream.config.balance != resources::Balance::LeastConn {
         return Ok(());
     }
-    // Requests that stay are dealt out in turns only if all nodes begin with as many.
+    // Requests that stay are dealt out evenly only if all nodes begin with as many.
     let upstream_state = worker.upstream_state(0, upstream);
     let balancer = &upstream_state.balancer;
     let ids: Vec<EndpointId> = balancer.borrow().endpoints().endpoints.iter().map(|node| node.id()).collect();
-    let mut held = Vec::new();
+    let (mut held, mut counts) = (Vec::new(), vec![0; ids.len()]);
     for turn in 0..2 * ids.len() {
         let context = PickContext {
             session: None,
@@ -160,10 +160,11 @@ fn account(worker: &Rc<Worker>, clients: usize) -> Result<(), String> {
             random: 0,
         };
         let picked = balancer.borrow_mut().pick(&context);
-        if picked != Some(turn % ids.len()) {
+        let Some(place) = picked.filter(|place| counts[*place] == turn / ids.len()) else {
             return Err(format!("requests are still counted on a node: {picked:?} in turn {turn}"));
-        }
-        held.push(InFlight::begin(balancer, ids[turn % ids.len()], 0));
+        };
+        counts[place] += 1;
+        held.push(InFlight::begin(balancer, ids[place], 0));
     }
     Ok(())
 }

@@ -7,13 +7,14 @@ use sigma_http::Fault;
 use sigma_http::h1::BodyReader;
 use sigma_net::Stream;
 
-use super::{Client, REVOKED, Server, gone};
+use super::super::outgoing::SpliceTarget;
+use super::{REVOKED, Server, gone};
 
 impl Server {
-    /// See [`crate::Downstream::poll_splice_to`].
+    /// See [`crate::splice::poll_request`].
     pub(crate) fn poll_splice_to(
         &mut self,
-        node: &mut Client,
+        node: &mut impl SpliceTarget,
         cx: &mut Context<'_>,
     ) -> Option<Poll<Result<(), Fault>>> {
         let BodyReader::Known(left) = self.reader else { return None };
@@ -39,10 +40,10 @@ impl Server {
             }
         })
     }
+}
 
-    /// Moves bytes of a response body from a node's stream into a pipe; see
-    /// [`super::super::outgoing::Outgoing::poll_splice`].
-    pub(in crate::h1) fn poll_splice_from(
+impl SpliceTarget for Server {
+    fn poll_splice_from(
         &mut self,
         from: &mut Stream,
         reader: &mut BodyReader,

@@ -24,7 +24,7 @@ const INTERNAL_ERROR: u64 = 0x102;
 const REQUEST_REJECTED: u64 = 0x10b;
 const NO_ERROR: u64 = 0x100;
 
-/// What becomes of a request.
+/// The treatment of a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Act {
     /// 200 with this body, after the whole request.
@@ -41,9 +41,9 @@ pub(crate) enum Act {
     Cut,
     /// GOAWAY that excludes this request; earlier ones end in their time.
     Leave,
-    /// No response, for ever.
+    /// No response at all.
     Hang,
-    /// No packet any more, for ever.
+    /// No further packet.
     Vanish,
 }
 
@@ -64,7 +64,7 @@ impl Identities for Shown {
 }
 
 impl RawNode {
-    /// Starts a node with this certificate; `script` says what becomes of each request, counted from 0.
+    /// Starts a node with this certificate; `script` returns the treatment of each request, counted from 0.
     pub(crate) fn start(
         issued: &Issued,
         streams: u32,
