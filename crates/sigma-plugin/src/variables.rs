@@ -595,7 +595,7 @@ mod tests {
     ];
 
     /// Variables of requests over HTTP/2, and of calls to internal routes, alone.
-    const OF_SOME_REQUESTS: [&str; 2] = ["http2", "internal_name"];
+    const OF_SOME_REQUESTS: [&str; 3] = ["http2", "internal_name", "other_route"];
 
     #[test]
     fn every_known_variable_exists() {

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed step of a test may panic")]
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -166,10 +167,11 @@ async fn churn() {
     let mut early = 0;
     for change in 0..CHANGES {
         let next = list(change, port);
-        let first: SocketAddr = format!("{}:{port}", next[0].host).parse().unwrap();
+        let new: HashSet<SocketAddr> =
+            next.iter().map(|node| format!("{}:{port}", node.host).parse().unwrap()).collect();
         tell.send(next).await.unwrap();
         let arrived = async {
-            while worker.request(u64::from(change)).await != Some(first) {
+            while !worker.request(u64::from(change)).await.is_some_and(|node| new.contains(&node)) {
                 tokio::task::yield_now().await;
             }
         };

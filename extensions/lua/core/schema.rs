@@ -260,7 +260,7 @@ fn fill(lua: &Lua, table: &Table, value: &Json) -> mlua::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use crate::snippets::output_of;
+    use crate::snippets::{output_of, said_on_worker};
 
     #[test]
     fn values_are_checked_and_filled() {
@@ -285,7 +285,9 @@ mod tests {
             let body = format!(
                 "local core = require('apisix.core') local v = {value} local ok, err = core.schema.check({schema}, v) ngx.print(ok, ok and core.json.canonical_encode(v) or err)"
             );
-            assert_eq!(output_of(&body), expected, "{value}");
+            // A machine with other work needs more processor time for the same instructions.
+            let said = said_on_worker(&serde_json::json!({"run_ms": 5_000}), &body);
+            assert_eq!(said, format!("200 {expected}"), "{value}");
         }
     }
 

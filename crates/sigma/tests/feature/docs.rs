@@ -75,7 +75,7 @@ fn completed(fragment: &str, certificate: &str, key: &str) -> String {
 const OWN_PLUGIN: &str = "notice";
 
 /// Blocks of commands and what runs them, or why nothing does. A block has the word in it.
-const COMMANDS: [(&str, &str, &str); 47] = [
+const COMMANDS: [(&str, &str, &str); 49] = [
     (
         "docs/forward-proxy.md",
         "curl -x http://foo:secret@",
@@ -143,6 +143,8 @@ const COMMANDS: [(&str, &str, &str); 47] = [
     ("docs/wasm.md", "GOOS=wasip1", "make test-wasm: real::the_example_in_go_runs"),
     ("docs/wasm.md", "X-Name: guest", "the same"),
     ("docs/plugins/wasm.md", "x-greeting", "the same"),
+    ("docs/wasm-http.md", "GOOS=wasip1", "make test-wasm: real::"),
+    ("docs/wasm-http.md", "x-greeting", "the same"),
 ];
 
 /// The same for the pages that have a test per block.
