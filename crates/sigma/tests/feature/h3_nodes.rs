@@ -141,7 +141,11 @@ fn a_node_without_udp_costs_one_delay() {
         assert_eq!(got(&get(&gateway, "/"), "x-protocol").as_deref(), Some("HTTP/2.0"));
     }
     assert_eq!(counter(&gateway, "upstream_quic_failures"), 1, "it is not tried again");
-    assert!(gateway.stderr().contains("does not respond over QUIC"), "{}", gateway.stderr());
+    assert!(
+        until(PATIENCE, || gateway.stderr().contains("does not respond over QUIC")),
+        "{}",
+        gateway.stderr()
+    );
 }
 
 #[test]
@@ -171,7 +175,11 @@ fn certificates_are_checked_as_over_tcp() {
     for alpn in [json!(["h3"]), json!(["h3", "h2"])] {
         let gateway = front(&[port_of(&foreign)], trusting(&root, alpn), json!({}));
         assert_eq!(get(&gateway, "/").status(), 502);
-        assert!(gateway.stderr().contains("no trusted authority"), "{}", gateway.stderr());
+        assert!(
+            until(PATIENCE, || gateway.stderr().contains("no trusted authority")),
+            "{}",
+            gateway.stderr()
+        );
     }
     // Without verification it is used, over either transport.
     let gateway = front(&[port_of(&foreign)], json!({ "verify": false, "alpn": ["h3"] }), json!({}));
@@ -179,7 +187,7 @@ fn certificates_are_checked_as_over_tcp() {
     let expired = node(&root.issue_within(NAME, 2020..2021), true, &origin, json!({}));
     let gateway = front(&[port_of(&expired)], trusting(&root, json!(["h3"])), json!({}));
     assert_eq!(get(&gateway, "/").status(), 502);
-    assert!(gateway.stderr().contains("expired"), "{}", gateway.stderr());
+    assert!(until(PATIENCE, || gateway.stderr().contains("expired")), "{}", gateway.stderr());
 }
 
 #[test]
