@@ -110,11 +110,11 @@ impl Connection {
         loop {
             if let Some((code, lines, len)) = parse(&self.unread)? {
                 self.unread.drain(..len);
-                let told = lines.last().cloned().unwrap_or_default();
+                let text = lines.last().cloned().unwrap_or_default();
                 self.lines = lines;
                 return match expected.contains(&code) {
                     true => Ok(()),
-                    false => Err(format!("the server responded to {name} with {code} {told}")),
+                    false => Err(format!("the server responded to {name} with {code} {text}")),
                 };
             }
             if self.unread.len() > REPLY_BYTES_MAX {
