@@ -1,55 +1,31 @@
 //! The data plane: listen, route, exchange.
 //!
-//! The steps of a request and their modules: accept (`listen`) → decode (`sigma-wire`) → open (`exchange`) → route
-//! (`route`) → rewrite and access (`exchange`) → balance and forward (`attempts`, `exchange/forward`) → transfer
-//! (`exchange/transfer`) → response (`exchange/response`, `exchange/delivery`) → fault (`attempts`, `exchange/reply`)
+//! The steps of a request and their modules: accept (`edge/listen`) → decode (`sigma-wire`) → open (`exchange`) → route
+//! (`route`) → rewrite and access (`exchange`) → balance and forward (`attempt`, `exchange/forward`) → transfer
+//! (`exchange/transfer`) → response (`exchange/response`, `exchange/delivery`) → fault (`attempt`, `exchange/reply`)
 //! → finish (`exchange/finish`). Sessions of other protocols than HTTP branch off after the accept, to `flow`.
 
-mod addresses;
-mod admit;
-mod attempts;
-mod budget;
-mod caches;
-pub mod challenges;
+mod attempt;
 pub mod compile;
-mod connection;
-mod datagrams;
-mod drain;
+mod edge;
 mod exchange;
-mod explain;
-mod fastcgi;
 mod flow;
-pub mod gateway;
-mod guards;
-mod heartbeat;
-pub mod inheritance;
-mod judge;
-mod listen;
-pub mod live;
-mod outbound;
-mod passage;
-mod pressure;
-mod quic_state;
-mod refusals;
-mod refuser;
-mod retry;
+mod observe;
 pub mod route;
-mod scratch_pool;
 pub mod snapshot;
-pub mod tap;
-mod target;
-mod time_limit;
-mod withdrawal;
 mod worker;
 
 pub use compile::cache::disk as cache_disk;
 pub use compile::{Changed, Compiler, Failure};
-pub use explain::{Considered, Explained, ExplainedRequest, Met, explain, explain_live};
-pub use flow::udp::{Passing, UdpSession};
-pub use gateway::{Gateway, Prepared, Receiving};
-pub use heartbeat::Heartbeat;
-pub use inheritance::{BindError, Inheritance};
+pub use edge::challenges;
 #[cfg(any(test, feature = "fuzzing"))]
-pub use listen::fuzzing;
-pub use pressure::Pressure;
+pub use edge::listen::fuzzing;
+pub use flow::udp::{Passing, UdpSession};
+pub use observe::explain::{Considered, Explained, ExplainedRequest, Met, explain, explain_live};
+pub use observe::{live, tap};
 pub use snapshot::Snapshot;
+pub use worker::gateway::{Gateway, Prepared, Receiving};
+pub use worker::heartbeat::Heartbeat;
+pub use worker::inheritance::{BindError, Inheritance};
+pub use worker::pressure::Pressure;
+pub use worker::{gateway, inheritance};

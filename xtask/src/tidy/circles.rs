@@ -79,13 +79,13 @@ const KNOWN: &[(&str, &str, &str)] = &[
         "a certificate is compiled of an ssl, and a compiled resource may hold one",
     ),
     (
-        "crates/sigma-proxy/src/worker.rs",
+        "crates/sigma-proxy/src/worker/mod.rs",
         "crates/sigma-proxy/src/exchange/",
         "a worker keeps the memory of exchanges that are over",
     ),
     (
-        "crates/sigma-proxy/src/worker.rs",
-        "crates/sigma-proxy/src/outbound.rs",
+        "crates/sigma-proxy/src/worker/mod.rs",
+        "crates/sigma-proxy/src/attempt/outbound.rs",
         "a worker hands out calls, which use its connections",
     ),
     (

@@ -79,7 +79,10 @@ const BANS: &[Ban] = &[
                 "crates/sigma-cache/src/zone.rs",
                 "taken when an answer is kept, and where many may ask for the same: one stripe of many, for one look at a table",
             ),
-            ("crates/sigma-proxy/src/listen/loads.rs", "once for each accept loop of a listener with limits"),
+            (
+                "crates/sigma-proxy/src/edge/listen/loads.rs",
+                "once for each accept loop of a listener with limits",
+            ),
             (
                 "crates/sigma-net/src/allocations/mod.rs",
                 "tried and never waited for, for one allocation in many, while a profile is taken",
@@ -93,7 +96,7 @@ const BANS: &[Ban] = &[
                 "taken when a worker opens its socket: never for a packet",
             ),
             (
-                "crates/sigma-proxy/src/quic_state.rs",
+                "crates/sigma-proxy/src/edge/quic_state.rs",
                 "taken when a worker opens its socket: never for a packet",
             ),
             (
@@ -261,11 +264,11 @@ const BANS: &[Ban] = &[
             ("plugins/observe/metrics/prometheus/series.rs", "once for each name of a label that is refused"),
             ("crates/sigma-plugin-kit/src/log_throttle.rs", "only where a warning is due"),
             (
-                "crates/sigma-proxy/src/listen/loads.rs",
+                "crates/sigma-proxy/src/edge/listen/loads.rs",
                 "once for each new connection of a listener with limits, which hold over all workers",
             ),
             (
-                "crates/sigma-proxy/src/addresses.rs",
+                "crates/sigma-proxy/src/edge/addresses.rs",
                 "once for a connection, and only where connections of one address are limited over all workers",
             ),
             ("crates/sigma-upstream/src/endpoint.rs", "on the control thread"),
@@ -344,9 +347,9 @@ const BANS: &[Ban] = &[
                 "crates/sigma-proxy/src/exchange/",
                 "only for an access log, a plugin that asks for the course, or balancing by latency",
             ),
-            ("crates/sigma-proxy/src/gateway.rs", "on the control thread"),
-            ("crates/sigma-proxy/src/refusals.rs", "only for a connection that is refused"),
-            ("crates/sigma-proxy/src/worker.rs", "this is the worker's clock"),
+            ("crates/sigma-proxy/src/worker/gateway.rs", "on the control thread"),
+            ("crates/sigma-proxy/src/edge/refusals.rs", "only for a connection that is refused"),
+            ("crates/sigma-proxy/src/worker/mod.rs", "this is the worker's clock"),
             ("crates/sigma-upstream/src/dns/", "on the control thread"),
             ("crates/sigma-upstream/src/health/checker.rs", "on the control thread"),
             ("crates/sigma-upstream/src/health/ejection.rs", "on the control thread"),
@@ -394,7 +397,7 @@ const BANS: &[Ban] = &[
             ("crates/sigma-net/src/exec.rs", "it prepares a command, which the control thread starts"),
             ("crates/sigma-net/src/listen.rs", "on the control thread, when sockets are bound"),
             ("crates/sigma-net/src/memory.rs", "on the control thread, when the start is over"),
-            ("crates/sigma-proxy/src/listen/fuzzing.rs", "for the fuzzer, which has no worker"),
+            ("crates/sigma-proxy/src/edge/listen/fuzzing.rs", "for the fuzzer, which has no worker"),
             (
                 "crates/sigma-net/src/sampling.rs",
                 "in parallel with the control thread, while a profile is taken",
@@ -427,8 +430,8 @@ const BANS: &[Ban] = &[
 /// Files that may tell kinds of faults apart.
 const FAULT_READERS: &[(&str, &str)] = &[
     ("crates/sigma-proxy/src/exchange/reply.rs", "it decides on the answer"),
-    ("crates/sigma-proxy/src/attempts.rs", "it decides on another attempt"),
-    ("crates/sigma-proxy/src/judge.rs", "it decides which faults count against a node"),
+    ("crates/sigma-proxy/src/attempt/attempts.rs", "it decides on another attempt"),
+    ("crates/sigma-proxy/src/attempt/judge.rs", "it decides which faults count against a node"),
     ("crates/sigma-proxy/src/exchange/mod.rs", "a request without a route still meets the global rules"),
     ("crates/sigma-proxy/src/flow/finish.rs", "a session without a route has a log line of its own"),
 ];

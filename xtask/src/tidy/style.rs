@@ -57,7 +57,10 @@ const SLEEPERS: &[(&str, &str)] = &[
         "crates/sigma/tests/feature/tls.rs",
         "a turned health raises no event: it is polled for, up to a deadline",
     ),
-    ("crates/sigma-proxy/src/listen/simulation/", "it sleeps in made-up time, which passes when all wait"),
+    (
+        "crates/sigma-proxy/src/edge/listen/simulation/",
+        "it sleeps in made-up time, which passes when all wait",
+    ),
     ("crates/sigma-control/tests/store_", "a real etcd raises no event: it is polled for, up to a deadline"),
 ];
 

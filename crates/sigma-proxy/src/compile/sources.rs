@@ -17,7 +17,7 @@ use sigma_schema::Problem;
 use sigma_upstream::endpoint::UpstreamCell;
 use sigma_upstream::health::plan::Plan;
 
-use crate::challenges::Challenges;
+use crate::edge::challenges::Challenges;
 
 /// Provides the endpoints of upstreams.
 pub trait EndpointSource {

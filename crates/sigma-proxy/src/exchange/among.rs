@@ -6,7 +6,7 @@ use sigma_net::deadline;
 use sigma_observe::counters::Counter;
 
 use super::Exchange;
-use crate::attempts::has_no_node_left;
+use crate::attempt::attempts::has_no_node_left;
 use crate::snapshot::{Member, Route};
 use crate::worker::View;
 

@@ -21,8 +21,8 @@ use sigma_wire::{Downstream, Subrequest};
 
 use super::Exchange;
 use super::transfer::client_gone;
-use crate::connection::ConnectionInfo;
-use crate::outbound;
+use crate::attempt::outbound;
+use crate::edge::connection::ConnectionInfo;
 use crate::worker::Worker;
 
 /// A running call, or its result.

@@ -2,7 +2,7 @@
 //! metadata.
 
 use super::{Exchange, client};
-use crate::attempts::Choice;
+use crate::attempt::attempts::Choice;
 use crate::snapshot::Upstream;
 
 impl Exchange<'_, '_> {

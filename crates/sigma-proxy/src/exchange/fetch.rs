@@ -14,8 +14,8 @@ use sigma_upstream::pool::InUse;
 use super::Exchange;
 use super::local_reply::LocalReply;
 use super::plan::{Ended, Plan};
+use crate::attempt::target::{self, Demands};
 use crate::snapshot::Upstream;
-use crate::target::{self, Demands};
 use crate::worker::View;
 
 /// The rest of a response after its head.

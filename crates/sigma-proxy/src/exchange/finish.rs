@@ -10,7 +10,7 @@ use sigma_plugin::{Chain, Phase};
 
 use super::stage::{Stage, chains};
 use super::{Exchange, PeerText, client};
-use crate::tap::{Marks, Seen};
+use crate::observe::tap::{Marks, Seen};
 
 impl Exchange<'_, '_> {
     pub(super) fn finish(&mut self) {

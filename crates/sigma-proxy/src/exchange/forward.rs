@@ -25,12 +25,12 @@ use super::remainder::Remainder;
 use super::response::Verdict;
 use super::transfer::{Transfer, Upload};
 use super::{Exchange, Scratch, answer, cache, client, grpc, headers, proxy_status, reply, tunnel, upgrade};
-use crate::attempts::{Attempts, Decision, Failure, after, decide};
-use crate::judge::is_to_blame;
-use crate::retry::Missing;
+use crate::attempt::attempts::{Attempts, Decision, Failure, after, decide};
+use crate::attempt::judge::is_to_blame;
+use crate::attempt::retry::Missing;
+use crate::attempt::target::{self, Demands};
+use crate::attempt::time_limit::TimeLeft;
 use crate::snapshot::{Route, Upstream};
-use crate::target::{self, Demands};
-use crate::time_limit::TimeLeft;
 use crate::worker::View;
 
 impl Exchange<'_, '_> {

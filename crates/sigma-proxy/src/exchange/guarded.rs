@@ -13,9 +13,9 @@ use sigma_schema::expr::{VarValue, Variables};
 use super::plan::Plan;
 use super::transfer::client_gone;
 use super::{Exchange, client, grpc};
-use crate::attempts::{Attempts, Picked};
-use crate::guards::{Fallback, Guards, Limit};
-use crate::passage::{Passage, Seen, wait_for_node, wait_in_queue};
+use crate::attempt::attempts::{Attempts, Picked};
+use crate::attempt::guards::{Fallback, Guards, Limit};
+use crate::attempt::passage::{Passage, Seen, wait_for_node, wait_in_queue};
 use crate::snapshot::Route;
 use crate::worker::View;
 

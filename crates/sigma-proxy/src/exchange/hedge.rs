@@ -16,9 +16,9 @@ use sigma_wire::HeadLimits;
 use super::Exchange;
 use super::plan::{Ended, Plan, State};
 use super::transfer::client_gone;
-use crate::attempts::{Busy, Picked};
-use crate::retry::Hedging;
-use crate::target;
+use crate::attempt::attempts::{Busy, Picked};
+use crate::attempt::retry::Hedging;
+use crate::attempt::target;
 
 /// The result of a request that two nodes may have got.
 pub(super) enum Raced {

@@ -52,8 +52,8 @@ use sigma_plugin::variables::host_name;
 use sigma_plugin::{Context, Reply};
 use sigma_wire::Downstream;
 
-use crate::challenges::Challenges;
-use crate::connection::{ConnectionInfo, Origin, TlsSession};
+use crate::edge::challenges::Challenges;
+use crate::edge::connection::{ConnectionInfo, Origin, TlsSession};
 use crate::route::{Outcome, Params};
 use crate::snapshot::{Route, Target};
 use crate::worker::{View, Worker};

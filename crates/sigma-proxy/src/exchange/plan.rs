@@ -14,13 +14,13 @@ use super::grpc;
 use super::local_reply::LocalReply;
 use super::remainder::Remainder;
 use super::transfer::Upload;
-use crate::attempts::{Attempts, Decision, Picked};
-use crate::drain::Drain;
-use crate::retry::{RetryDecision, RetryPolicy};
+use crate::attempt::attempts::{Attempts, Decision, Picked};
+use crate::attempt::retry::{RetryDecision, RetryPolicy};
+use crate::attempt::time_limit::TimeLeft;
+use crate::edge::withdrawal::Withdrawal;
 use crate::snapshot::{Timeouts, Upstream};
-use crate::time_limit::TimeLeft;
-use crate::withdrawal::Withdrawal;
 use crate::worker::View;
+use crate::worker::drain::Drain;
 
 /// One exchange with an upstream, over all its attempts.
 pub(super) struct Plan<'p> {

@@ -15,7 +15,7 @@ use super::local_reply::{self, Draft, LocalReply, plain_body};
 use super::response::Verdict;
 use super::transfer::Transfer;
 use super::{Exchange, dubbo, grpc, proxy_status};
-use crate::drain::{Leave, Turn};
+use crate::worker::drain::{Leave, Turn};
 
 /// The body of a request without a route; scripts of APISIX's users compare it.
 const NO_ROUTE_BODY: &[u8] = b"{\"error_msg\":\"404 Route Not Found\"}\n";

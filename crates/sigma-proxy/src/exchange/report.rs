@@ -65,7 +65,7 @@ impl Exchange<'_, '_> {
 
     /// Returns the plugin that rejected the request, or failed it: its response has a status from 400 on.
     pub(super) fn refuser(&self) -> Option<&str> {
-        crate::refuser::refuser(&self.scratch.ctx)
+        crate::attempt::refuser::refuser(&self.scratch.ctx)
     }
 
     /// Returns why the exchange failed, unless the client is the reason or a node responded.

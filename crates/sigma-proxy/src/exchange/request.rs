@@ -21,7 +21,7 @@ use sigma_schema::expr::{VarName, VarValue, Variables};
 
 use super::client_address::{self, ForwardedAddress};
 use super::target;
-use crate::connection::Origin;
+use crate::edge::connection::Origin;
 use crate::route::normalize::NormalPath;
 use crate::route::{Explanation, Request};
 use crate::snapshot::Snapshot;

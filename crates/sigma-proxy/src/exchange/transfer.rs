@@ -17,7 +17,7 @@ use sigma_wire::{Connection, HeadLimits, Rest};
 use super::delivery::{Delivered, Delivery, FarEnd, OwnBody, Source};
 use super::upload::RequestBody;
 use super::websocket::{Client, OpenSocket};
-use crate::attempts::Progress;
+use crate::attempt::attempts::Progress;
 use crate::snapshot::Timeouts;
 
 /// The progress of the request body.

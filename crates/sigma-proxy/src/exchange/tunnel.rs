@@ -11,9 +11,9 @@ use sigma_plugin::{Context, Reply, Takeover};
 use super::delivery::{FarEnd, Source};
 use super::transfer::Transfer;
 use super::{Exchange, connect, upgrade};
-use crate::drain::{self, Turn};
-use crate::withdrawal::Withdrawal;
+use crate::edge::withdrawal::Withdrawal;
 use crate::worker::Worker;
+use crate::worker::drain::{self, Turn};
 
 /// A plugin that has taken over a connection.
 struct Plugged {

@@ -10,7 +10,7 @@ use sigma_observe::counters::{Counter, WorkerCounters};
 use sigma_plugin::context::Tls;
 use sigma_wire::Downstream;
 
-use crate::connection::{ConnectionInfo, Origin, TlsSession};
+use crate::edge::connection::{ConnectionInfo, Origin, TlsSession};
 
 /// Returns whether a value of `Authorization` logs in the connection that it comes over.
 fn logs_connection_in(value: &[u8]) -> bool {

@@ -21,13 +21,13 @@ use super::guarded::fallback;
 use super::relay::{Broken, Relay};
 use super::trust::untrusted;
 use super::{End, Flow, ms_since, now};
-use crate::attempts::{Attempts, Choice, Decision, Failure, Picked};
-use crate::drain::{Leave, Turn};
-use crate::judge::is_to_blame;
-use crate::passage::Seen;
+use crate::attempt::attempts::{Attempts, Choice, Decision, Failure, Picked};
+use crate::attempt::judge::is_to_blame;
+use crate::attempt::passage::Seen;
+use crate::attempt::target::{self, Demands};
+use crate::edge::withdrawal::Withdrawal;
 use crate::snapshot::{Affinity, Upstream};
-use crate::target::{self, Demands};
-use crate::withdrawal::Withdrawal;
+use crate::worker::drain::{Leave, Turn};
 use crate::worker::{UpstreamState, View};
 
 /// The name that a session without one asks a node for over TLS (APISIX).

@@ -15,9 +15,9 @@ use sigma_plugin::{Client, FlowStep};
 
 use super::trust::{Trust, untrusted};
 use super::{End, Flow};
-use crate::admit::{greeted, introduced, shaken, unless_closing};
-use crate::connection::TlsSession;
-use crate::refusals;
+use crate::edge::admit::{greeted, introduced, shaken, unless_closing};
+use crate::edge::connection::TlsSession;
+use crate::edge::refusals;
 use crate::snapshot::edge::{ListenerOptions, TlsOptions};
 use crate::snapshot::flows::{Approach, FlowRoute};
 use crate::snapshot::{Target, Upstream};

@@ -30,7 +30,7 @@ use sigma_observe::counters::Counter;
 use sigma_plugin::traffic::Traffic;
 use sigma_plugin::{Entry, FlowPlugin, Session};
 
-use crate::connection::Origin;
+use crate::edge::connection::Origin;
 use crate::snapshot::edge::ListenerOptions;
 use crate::worker::{Entered, Worker};
 use carriage::{Hold, Stopped};

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use sigma_http::{Fault, FaultKind};
 use sigma_net::Deadline;
 
-use crate::connection::TlsSession;
+use crate::edge::connection::TlsSession;
 use crate::worker::Worker;
 
 /// How often a client with a required certificate is checked.

@@ -27,13 +27,13 @@ use sigma_plugin::{Bridge, Chain, Consumers, OwnedField, OwnedFields, Residents}
 use sigma_schema::cidr::CidrSet;
 use sigma_schema::defined::Definitions;
 
-use crate::challenges::Challenges;
+use crate::attempt::retry::RetryPolicy;
+use crate::attempt::time_limit::TimeLimit;
 use crate::compile::Sessions;
 use crate::compile::route_inputs;
-use crate::retry::RetryPolicy;
+use crate::edge::challenges::Challenges;
 use crate::route::normalize::UriOptions;
 use crate::route::{Explanation, Request, Router};
-use crate::time_limit::TimeLimit;
 use edge::{ListenerOptions, ServerCertificates};
 use flows::FlowRouter;
 use slots::Slots;

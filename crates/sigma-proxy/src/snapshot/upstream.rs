@@ -16,12 +16,12 @@ use sigma_upstream::pool::PoolLimits;
 
 use super::Timeouts;
 use super::affinity::Affinity;
+use crate::attempt::fastcgi::FastCgi;
+use crate::attempt::guards::{Guards, Limit};
+use crate::attempt::retry::RetryPolicy;
+use crate::attempt::time_limit::TimeLimit;
 use crate::compile::EndpointSource;
 use crate::compile::node_tls::{NodeTls, Requests};
-use crate::fastcgi::FastCgi;
-use crate::guards::{Guards, Limit};
-use crate::retry::RetryPolicy;
-use crate::time_limit::TimeLimit;
 
 /// The source of the key of consistent hashing.
 #[derive(Debug, Clone)]

@@ -8,7 +8,7 @@ use sigma_wire::{Downstream, NoClient};
 
 use super::Turn;
 use super::conditions::{ask_whether_good, ask_without_condition};
-use crate::connection::ConnectionInfo;
+use crate::edge::connection::ConnectionInfo;
 use crate::exchange::stage::Stage;
 use crate::exchange::{Exchange, Scratch, websocket};
 use crate::snapshot::Target;

@@ -19,17 +19,17 @@ use sigma_upstream::endpoint::Address;
 
 use super::Hall;
 use super::table::{Reached, Seat};
-use crate::attempts::{Attempts, Decision, Failure, Picked};
-use crate::connection::Origin;
-use crate::datagrams::Complaint;
+use crate::attempt::attempts::{Attempts, Decision, Failure, Picked};
+use crate::attempt::judge::is_to_blame;
+use crate::attempt::passage::{Passage, Seen};
+use crate::attempt::target;
+use crate::edge::connection::Origin;
+use crate::edge::datagrams::Complaint;
+use crate::edge::withdrawal::Withdrawal;
 use crate::flow::guarded::fallback;
 use crate::flow::{Active, End, Flow, ms_since, now};
-use crate::judge::is_to_blame;
-use crate::passage::{Passage, Seen};
 use crate::snapshot::Upstream;
 use crate::snapshot::flows::FlowRoute;
-use crate::target;
-use crate::withdrawal::Withdrawal;
 use crate::worker::{View, Worker};
 
 /// How long a session waits for another reply without datagrams of the client, if no number of replies is known.

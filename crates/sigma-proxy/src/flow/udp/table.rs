@@ -11,7 +11,7 @@ use sigma_config::settings::Limits;
 use sigma_net::datagram::{DatagramAddresses, DatagramSocket};
 use tokio::sync::Notify;
 
-use crate::datagrams::{Room, SessionSlot, Waiting};
+use crate::edge::datagrams::{Room, SessionSlot, Waiting};
 
 /// The sessions over one socket of a listener.
 #[derive(Debug, Default)]
@@ -310,7 +310,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::datagrams::{Admission, SessionLimits};
+    use crate::edge::datagrams::{Admission, SessionLimits};
 
     const BOUNDS: Bounds = Bounds { datagrams: 3, bytes: 10, worker_bytes: 100 };
 

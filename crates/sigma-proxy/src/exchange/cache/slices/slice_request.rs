@@ -16,7 +16,7 @@ use super::super::conditions::{ask_whether_good, ask_without_condition};
 use super::super::present::Wanted;
 use super::super::{FETCH_WAIT, Turn};
 use super::{OfSlice, slice_bytes};
-use crate::connection::{ConnectionInfo, Origin};
+use crate::edge::connection::{ConnectionInfo, Origin};
 use crate::exchange::stage::Stage;
 use crate::exchange::{Exchange, Scratch};
 use crate::worker::{View, Worker};

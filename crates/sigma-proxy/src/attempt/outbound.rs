@@ -23,11 +23,11 @@ use sigma_upstream::endpoint::Endpoint;
 use sigma_upstream::pool::Target;
 use sigma_wire::{Connection, HeadLimits};
 
-use crate::attempts::{Attempts, Decision, Failure, Progress, decide};
-use crate::connection::Origin;
+use crate::attempt::attempts::{Attempts, Decision, Failure, Progress, decide};
+use crate::attempt::target::{self, Demands};
+use crate::edge::connection::Origin;
 use crate::exchange::mark_pass;
 use crate::snapshot::Upstream;
-use crate::target::{self, Demands};
 use crate::worker::{View, Worker};
 
 /// Makes calls of the plugins of one worker.

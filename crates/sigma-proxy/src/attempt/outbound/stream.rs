@@ -19,11 +19,11 @@ use sigma_upstream::endpoint::Endpoint;
 use sigma_wire::Connection;
 
 use super::{attempt, head, unlimited};
-use crate::attempts::{Attempts, Decision, Failure, has_no_node_left, is_late};
-use crate::connection::Origin;
+use crate::attempt::attempts::{Attempts, Decision, Failure, has_no_node_left, is_late};
+use crate::attempt::target::{self, Demands};
+use crate::edge::connection::Origin;
 use crate::exchange::mark_pass;
 use crate::snapshot::Upstream;
-use crate::target::{self, Demands};
 use crate::worker::{View, Worker};
 
 /// Bytes before a message: whether it is compressed, and its length.

@@ -21,12 +21,12 @@ use sigma_wire::Downstream;
 use sigma_wire::h1::{NoRequest, Server, ServerLimits};
 use tokio::sync::Notify;
 
-use crate::addresses::Counted;
-use crate::admit::{Admitted, admit};
-use crate::connection::{ConnectionInfo, Origin};
+use crate::edge::addresses::Counted;
+use crate::edge::admit::{Admitted, admit};
+use crate::edge::connection::{ConnectionInfo, Origin};
+use crate::edge::refusals;
 use crate::exchange::Exchange;
 use crate::flow;
-use crate::refusals;
 use crate::snapshot::edge::{ConnectionLimits, ListenerOptions};
 use crate::worker::{Entered, View, Worker};
 use loads::{Load, Loads, Reached};

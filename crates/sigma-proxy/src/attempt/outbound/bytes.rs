@@ -13,9 +13,9 @@ use sigma_upstream::endpoint::Endpoint;
 use sigma_wire::Connection;
 
 use super::{Upload, attempt};
-use crate::attempts::{Attempts, Decision, Failure, has_no_node_left, is_late};
+use crate::attempt::attempts::{Attempts, Decision, Failure, has_no_node_left, is_late};
+use crate::attempt::target::{self, Demands};
 use crate::snapshot::Upstream;
-use crate::target::{self, Demands};
 use crate::worker::{View, Worker};
 
 /// One call under way.

@@ -13,7 +13,7 @@ use sigma_wire::Downstream;
 use sigma_wire::h2::{self, GLITCHES, Glitch};
 use sigma_wire::h3;
 
-use crate::connection::{ConnectionInfo, session_limits};
+use crate::edge::connection::{ConnectionInfo, session_limits};
 use crate::exchange::Exchange;
 use crate::worker::{Entered, Worker};
 

@@ -23,12 +23,12 @@ use sigma_observe::log_buffer::{LogSink, LogWriter};
 use sigma_plugin::Local;
 use tokio::sync::{Notify, mpsc};
 
+use crate::edge::listen::{accept_loop, quic};
+use crate::edge::quic_state::QuicShared;
 use crate::flow::udp::{Hall, Passing, go_on, receive_loop};
-use crate::inheritance::{BindError, Bound, Inheritance, Listeners};
-use crate::listen::{accept_loop, quic};
-use crate::quic_state::QuicShared;
 use crate::snapshot::Snapshot;
 use crate::worker::Worker;
+use crate::worker::inheritance::{BindError, Bound, Inheritance, Listeners};
 
 /// How long workers may take to give their sessions away.
 const PASSING: Duration = Duration::from_secs(1);

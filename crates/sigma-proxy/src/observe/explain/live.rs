@@ -17,10 +17,10 @@ use sigma_plugin::resource::AnyResource;
 use sigma_plugin::{Consumer, Context, Entry, Identity, Phase, Resource, RunPolicy};
 
 use super::parsed;
-use crate::attempts::NO_NODE;
-use crate::connection::Origin;
+use crate::attempt::attempts::NO_NODE;
+use crate::attempt::judge::out_of_service;
+use crate::edge::connection::Origin;
 use crate::exchange::{Viewed, accept};
-use crate::judge::out_of_service;
 use crate::route::{Outcome, Params, RouteInput, Unserved};
 use crate::snapshot::{Route, Snapshot, Target, Upstream, number_of};
 

@@ -13,8 +13,8 @@ use sigma_upstream::overload::breaker::{Outcome, Pass, Turn};
 use sigma_upstream::overload::gate::{Full, Permit};
 use sigma_upstream::overload::gradient::Begun;
 
-use crate::attempts::{Attempts, Picked};
-use crate::guards::{BreakerRules, Guards, Limit, OwnGuards};
+use crate::attempt::attempts::{Attempts, Picked};
+use crate::attempt::guards::{BreakerRules, Guards, Limit, OwnGuards};
 use crate::snapshot::Upstream;
 use crate::worker::Worker;
 

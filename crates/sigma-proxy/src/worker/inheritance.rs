@@ -20,9 +20,9 @@ use sigma_plugin::{Node, Roster};
 use sigma_upstream::health::HealthReporter;
 
 use crate::compile::{Compiler, Sessions};
-use crate::live::LiveReporter;
+use crate::observe::live::LiveReporter;
+use crate::observe::tap::TapBoard;
 use crate::snapshot::Snapshot;
-use crate::tap::TapBoard;
 
 /// An error that names the listener, and the remedy.
 #[derive(Debug, thiserror::Error)]

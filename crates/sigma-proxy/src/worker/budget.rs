@@ -7,7 +7,7 @@ use sigma_config::settings::Limits;
 use sigma_net::deadline;
 use sigma_observe::counters::{Counter, WorkerCounters};
 
-use crate::pressure::Pressure;
+use crate::worker::pressure::Pressure;
 
 /// The shortest interval of log lines about a short budget.
 const TELL_MS: u64 = 10_000;

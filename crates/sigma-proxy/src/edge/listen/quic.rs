@@ -17,10 +17,10 @@ use tokio::sync::Notify;
 
 use super::streams::{Multiplexed, multiplexed};
 use super::{Counts, LastLine, Open, complain, counted, start};
-use crate::addresses::Counted;
-use crate::admit::{failed, unless_closing};
-use crate::connection::{ConnectionInfo, Origin, h3_limits};
-use crate::quic_state::QuicShared;
+use crate::edge::addresses::Counted;
+use crate::edge::admit::{failed, unless_closing};
+use crate::edge::connection::{ConnectionInfo, Origin, h3_limits};
+use crate::edge::quic_state::QuicShared;
 use crate::snapshot::Snapshot;
 use crate::snapshot::edge::{ListenerOptions, TlsOptions};
 use crate::worker::{Entered, View, Worker};

@@ -11,8 +11,8 @@ use sigma_net::tls::{AcceptOptions, Greeting, HandshakeError};
 use sigma_net::{Deadline, Peer, Stream};
 use sigma_observe::counters::Counter;
 
-use crate::connection::Origin;
-use crate::refusals;
+use crate::edge::connection::Origin;
+use crate::edge::refusals;
 use crate::snapshot::edge::{ListenerOptions, TlsOptions};
 use crate::worker::Worker;
 

@@ -15,9 +15,9 @@ use sigma_upstream::endpoint::{Address, Endpoint, LocalSet};
 use sigma_upstream::identity::EndpointId;
 use sigma_upstream::overload::gate::Permit;
 
-use crate::guards::Limit;
-use crate::judge::{Judge, Seen, out_of_service};
-use crate::retry::{Missing, RetryPolicy};
+use crate::attempt::guards::Limit;
+use crate::attempt::judge::{Judge, Seen, out_of_service};
+use crate::attempt::retry::{Missing, RetryPolicy};
 use crate::snapshot::{Session, Upstream};
 use crate::worker::{UpstreamState, Worker};
 

@@ -14,7 +14,7 @@ use sigma_upstream::endpoint::{Address, Endpoint};
 use sigma_upstream::pool::{PoolLimits, Target};
 use sigma_wire::h2::SharedLimits;
 
-use crate::connection::{Origin, answer_limits, quic_dial};
+use crate::edge::connection::{Origin, answer_limits, quic_dial};
 use crate::snapshot::{Snapshot, Upstream};
 
 /// The demands of a request on a connection, besides its upstream.

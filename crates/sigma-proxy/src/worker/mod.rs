@@ -1,5 +1,14 @@
 //! The state that one worker thread owns. Nothing here is shared: cells, not locks.
 
+mod budget;
+pub(crate) mod caches;
+pub(crate) mod drain;
+pub mod gateway;
+pub(crate) mod heartbeat;
+pub mod inheritance;
+pub(crate) mod pressure;
+mod scratch_pool;
+
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
@@ -24,22 +33,22 @@ use sigma_wire::HeadLimits;
 use sigma_wire::h1::ServerLimits;
 use tokio::sync::Notify;
 
-use crate::addresses::Addresses;
-use crate::budget::Budget;
-use crate::caches::Caches;
-use crate::connection::{Origin, answer_limits, server_limits};
-use crate::datagrams::Datagrams;
-use crate::drain::Drain;
+use crate::attempt::guards::{Guards, OwnGuards};
+use crate::attempt::outbound::Calls;
+use crate::attempt::retry::{Load, Recent};
+use crate::edge::addresses::Addresses;
+use crate::edge::connection::{Origin, answer_limits, server_limits};
+use crate::edge::datagrams::Datagrams;
+use crate::edge::quic_state::QuicPorts;
 use crate::exchange::{OwnName, Scratch};
-use crate::guards::{Guards, OwnGuards};
-use crate::live::{Live, LiveReporter};
-use crate::outbound::Calls;
-use crate::pressure::{Pressure, Strain, is_refused};
-use crate::quic_state::QuicPorts;
-use crate::retry::{Load, Recent};
-use crate::scratch_pool::ScratchPool;
+use crate::observe::live::{Live, LiveReporter};
+use crate::observe::tap::{TapOrders, Taps};
 use crate::snapshot::{Snapshot, Upstream};
-use crate::tap::{TapOrders, Taps};
+use crate::worker::budget::Budget;
+use crate::worker::caches::Caches;
+use crate::worker::drain::Drain;
+use crate::worker::pressure::{Pressure, Strain, is_refused};
+use crate::worker::scratch_pool::ScratchPool;
 
 /// Chains merged with consumers' plugins that one generation keeps.
 const MERGED_KEPT: usize = 10_000;

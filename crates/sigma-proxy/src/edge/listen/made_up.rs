@@ -16,9 +16,9 @@ use sigma_upstream::health::{HealthRecords, passive_channel};
 use sigma_upstream::identity::EndpointIds;
 
 use super::{Entered, Open, serve};
-use crate::admit::Admitted;
 use crate::compile::{Compiler, EndpointSource, NoFiles, NoSecrets, Sources};
-use crate::connection::Origin;
+use crate::edge::admit::Admitted;
+use crate::edge::connection::Origin;
 use crate::snapshot::Snapshot;
 use crate::worker::Worker;
 

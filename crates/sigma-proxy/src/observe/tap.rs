@@ -16,7 +16,7 @@ use sigma_plugin::record::{Attempt, Record, Source};
 use sigma_schema::cidr::Cidr;
 use tokio::sync::{mpsc, watch};
 
-use crate::refuser::refuser;
+use crate::attempt::refuser::refuser;
 
 /// The filter of an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
