@@ -12,9 +12,9 @@ use std::collections::{BTreeSet, HashMap};
 
 use serde_json::Value;
 
-use crate::kind::Kind;
 use crate::pem;
 use crate::plugins::is_disabled;
+use crate::resources::kind::Kind;
 use crate::resources::{Plugins, Resources, Route};
 use crate::rules::{self, Object};
 use crate::settings::{RouterKind, Settings, StreamListener, UnknownFields};

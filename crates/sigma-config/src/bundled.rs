@@ -11,8 +11,8 @@ use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
-use crate::kind::Kind;
 use crate::resources::SecretProvider;
+use crate::resources::kind::Kind;
 
 /// Returns the schema of files, without the items of sections.
 pub(crate) fn of_settings() -> &'static Value {

@@ -7,14 +7,14 @@ use std::net::SocketAddr;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use crate::crypt::Keyring;
-use crate::discovery::Registry;
-use crate::include::Parts;
-use crate::kind::Kind;
+use crate::file::include::Parts;
 use crate::plugins::{BUILD_HINT, EnabledPlugins, unknown_plugin};
-use crate::profile::Profile;
+use crate::resources::kind::Kind;
 use crate::resources::{EnabledPlugin, SECTIONS, split_credential};
 use crate::rules::Object;
+use crate::settings::crypt::Keyring;
+use crate::settings::discovery::{self, Registry};
+use crate::settings::profile::Profile;
 use crate::settings::{RouterKind, UnknownFields};
 use crate::stored::{self, duplicate_global_plugin, nested_members, references, wrong_ssl_type};
 use crate::{ParseOptions, Surroundings, schema};
@@ -51,7 +51,7 @@ pub(crate) fn check(document: &Document, options: &ParseOptions<'_>, found: &mut
     let acme = crate::rules::acme::of_document(root)
         .into_iter()
         .chain(crate::rules::listeners::of_document(root))
-        .chain(crate::health_events::of_document(root))
+        .chain(crate::settings::health_events::of_document(root))
         .map(|problem| document.located(problem));
     rules.found.errors.extend(acme);
     rules.enabled_plugins(options.plugins);
@@ -182,11 +182,11 @@ impl Rules<'_> {
             self.error("listeners", "length", "no listener is named", "name one, or leave `listeners` out");
         }
         let store = self.root.get("store").and_then(Value::as_object);
-        for breach in store.map(crate::store::breaches).unwrap_or_default() {
+        for breach in store.map(crate::settings::store::breaches).unwrap_or_default() {
             self.error(&member("store", breach.field), "conflict", breach.message, breach.hint);
         }
         let discovery = self.root.get("discovery").and_then(Value::as_object);
-        for (place, message, hint) in discovery.map(crate::discovery::breaches).unwrap_or_default() {
+        for (place, message, hint) in discovery.map(discovery::breaches).unwrap_or_default() {
             self.error(&join("discovery", &place), "conflict", message, hint);
         }
         let names_proxies = self.names_proxies();
@@ -289,7 +289,7 @@ impl Rules<'_> {
         let store = |name| self.root.get("store")?.get(name)?.as_str();
         let keyring =
             self.root.get("data_encryption").and_then(|found| found.get("keyring")?.get(0)?.as_str());
-        if keyring.is_none_or(|key| crate::crypt::DEFAULT_KEYRING.contains(&key)) {
+        if keyring.is_none_or(|key| crate::settings::crypt::DEFAULT_KEYRING.contains(&key)) {
             let message = "ticket keys are encrypted with the first key of the keyring, which is public";
             self.error(field, "conflict", message, "set `data_encryption.keyring` to a key of your own");
         }

@@ -5,65 +5,39 @@
 //! problems that it finds, as [`Problem`]s with path, line, reason and remedy. The crate does no I/O: the caller
 //! supplies the text and the environment.
 
-pub mod acme;
 mod advice;
-pub mod audit_log;
 mod bundled;
-pub mod cache;
 mod check;
-pub mod checks;
-pub mod crypt;
-pub mod discovery;
-pub mod dns;
 pub mod docs;
-pub mod env;
-pub mod ext_plugin;
-pub mod geoip;
-pub mod health_events;
-pub mod health_file;
-pub mod health_sharing;
-pub mod history;
-mod include;
-pub mod io;
-pub mod kind;
-pub mod live;
-pub mod lua;
-pub mod members;
-pub mod nodes;
+mod file;
 mod pem;
 pub mod plugins;
-pub mod process;
-pub mod profile;
-mod public_keyring;
-mod quarantine;
-pub mod reference;
 pub mod resources;
 mod rules;
 mod schema;
 pub mod settings;
-pub mod shorthand;
-pub mod store;
 pub mod stored;
-pub mod table;
-pub mod tap;
-pub mod tls;
-pub mod valid_part;
-pub mod wasm;
 
 pub use advice::Surroundings;
-pub use include::{Included, patterns as include_patterns};
-pub use quarantine::QuarantinedItem;
+pub use file::include::{Included, patterns as include_patterns};
+pub use file::quarantine::QuarantinedItem;
+pub use file::{env, shorthand, valid_part};
+pub use resources::{checks, kind, nodes, reference, table};
+pub use settings::{
+    acme, audit_log, cache, crypt, discovery, dns, ext_plugin, geoip, health_events, health_file,
+    health_sharing, history, io, live, lua, members, process, profile, store, tap, tls, wasm,
+};
 
 use std::collections::{HashMap, HashSet};
 
 use serde::Deserialize;
 use serde_json::Value;
 
-use include::Parts;
-use profile::Profile;
+use file::include::Parts;
 use resources::{Resources, SECTIONS};
 use rules::Object;
 use settings::Settings;
+use settings::profile::Profile;
 use sigma_schema::Problem;
 use sigma_schema::document::Document;
 use sigma_schema::formats::{Formats, OwnFormat};
@@ -178,7 +152,7 @@ fn checked(
     mut found: check::Findings,
 ) -> Result<Checked, Vec<Problem>> {
     check::check(document, options, &mut found);
-    let quarantined = match options.skip_invalid && found.errors.iter().all(quarantine::is_in_item) {
+    let quarantined = match options.skip_invalid && found.errors.iter().all(file::quarantine::is_in_item) {
         true => QuarantinedItem::take(document, &mut found.errors),
         false => Vec::new(),
     };
@@ -291,7 +265,9 @@ fn prepared(
 ) -> Result<Document, Vec<Problem>> {
     let mut document = Document::parse(text, options.max_bytes)?;
     match options.included {
-        Some(included) => found.parts = include::join(&mut document, text, included, options.max_bytes)?,
+        Some(included) => {
+            found.parts = file::include::join(&mut document, text, included, options.max_bytes)?
+        }
         None if document.value.get("include").is_some() => {
             let message = "the files of `include` are read by `sigma run` and `sigma check` only";
             let problem = document.problem("include", "conflict", message);

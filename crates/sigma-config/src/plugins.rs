@@ -7,9 +7,9 @@ use std::sync::OnceLock;
 use serde_json::{Value, json};
 use sigma_schema::plugins::{NamedFile, PluginRefusal, PluginSchemas, PluginScope, ScriptForm, Standing};
 
-use crate::kind::Kind;
-use crate::profile::Profile;
+use crate::resources::kind::Kind;
 use crate::rules::before_body;
+use crate::settings::profile::Profile;
 use sigma_schema::Problem;
 use sigma_schema::expr::Expr;
 use sigma_schema::validation::{self, Unread};

@@ -17,10 +17,10 @@ pub(crate) mod ssl_pair;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::discovery::{Registry, check_service};
 use crate::pem;
-use crate::reference::is_reference;
 use crate::resources::DiscoveryArgs;
+use crate::resources::reference::is_reference;
+use crate::settings::discovery::{Registry, check_service};
 use sigma_schema::cidr::Cidr;
 use sigma_schema::expr::Expr;
 use sigma_schema::node_address::{split_address, split_node};

@@ -2,26 +2,49 @@
 //!
 //! Every field carries its default and unit; `docs/configuration.md` is generated from here.
 
+pub mod acme;
+pub mod audit_log;
+pub mod cache;
 mod client_address;
 mod compat;
+pub mod crypt;
+pub mod discovery;
+pub mod dns;
+pub mod ext_plugin;
+pub mod geoip;
+pub mod health_events;
+pub mod health_file;
+pub mod health_sharing;
+pub mod history;
 mod http2;
 mod http3;
+pub mod io;
 mod listener;
+pub mod live;
+pub mod lua;
+pub mod members;
 mod operators;
+pub mod process;
+pub mod profile;
+pub(crate) mod public_keyring;
 mod router;
 mod shedding;
+pub mod store;
+pub mod tap;
 mod timeouts;
+pub mod tls;
 mod tolerance;
 mod untrusted;
 pub mod variables;
 mod via;
+pub mod wasm;
+mod workers;
 
 use std::fmt;
-use std::num::NonZeroU16;
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use sigma_schema::expr::Expr;
 use sigma_schema::forms::CidrText;
@@ -43,51 +66,7 @@ pub use tolerance::Tolerate;
 pub use untrusted::UntrustedFields;
 pub use variables::{Variable, VariableCase, Variables};
 pub use via::ViaName;
-
-/// Number of worker threads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Workers {
-    /// A fixed number, at least 1.
-    Count(NonZeroU16),
-    /// `auto`: one per CPU.
-    #[default]
-    Auto,
-}
-
-/// The two forms of [`Workers`] in text.
-#[derive(Serialize, Deserialize, JsonSchema)]
-#[serde(untagged)]
-enum WorkersForm {
-    Count(NonZeroU16),
-    Word(AutoWord),
-}
-
-/// The word `auto`.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-enum AutoWord {
-    /// One per CPU.
-    Auto,
-}
-
-impl Serialize for Workers {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Workers::Count(count) => WorkersForm::Count(*count),
-            Workers::Auto => WorkersForm::Word(AutoWord::Auto),
-        }
-        .serialize(serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for Workers {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(match WorkersForm::deserialize(deserializer)? {
-            WorkersForm::Count(count) => Workers::Count(count),
-            WorkersForm::Word(AutoWord::Auto) => Workers::Auto,
-        })
-    }
-}
+pub use workers::Workers;
 
 /// Limits on input from peers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -315,7 +294,7 @@ pub struct DataEncryption {
 
 impl Default for DataEncryption {
     fn default() -> Self {
-        let keyring = crate::crypt::DEFAULT_KEYRING.map(str::to_owned).into();
+        let keyring = crate::settings::crypt::DEFAULT_KEYRING.map(str::to_owned).into();
         DataEncryption { enable: true, keyring }
     }
 }
@@ -339,16 +318,16 @@ pub struct Settings {
     pub include: Vec<String>,
     /// A set of defaults for where this gateway runs; see `docs/edge-profile.md`. A change needs a restart.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub profile: Option<crate::profile::Profile>,
+    pub profile: Option<crate::settings::profile::Profile>,
     /// Worker threads: a number or `auto`.
-    #[schemars(with = "WorkersForm")]
+    #[schemars(with = "workers::WorkersForm")]
     pub workers: Workers,
     /// Bind worker i to the i-th CPU that this process may use.
     pub pin_workers: bool,
     /// The I/O interface of workers: `epoll`, `io_uring` or `auto`.
-    pub io: crate::io::Io,
+    pub io: crate::settings::io::Io,
     /// Sizes of io_uring, if it is used.
-    pub io_uring: crate::io::IoUring,
+    pub io_uring: crate::settings::io::IoUring,
     /// Addresses for client connections; default `0.0.0.0:9080` and `[::]:9080`.
     pub listeners: Vec<Listener>,
     /// Limits on input from peers.
@@ -358,10 +337,10 @@ pub struct Settings {
     /// HTTP/3 to upstreams; `http3` of a listener enables it for clients.
     pub http3: UpstreamHttp3,
     /// TLS settings of the process; `tls` of a listener enables TLS there.
-    pub tls: crate::tls::Tls,
+    pub tls: crate::settings::tls::Tls,
     /// Automatic certificates (ACME); off unless set.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub acme: Option<crate::acme::Acme>,
+    pub acme: Option<crate::settings::acme::Acme>,
     /// Timeouts.
     pub timeouts: Timeouts,
     /// Router settings.
@@ -390,7 +369,7 @@ pub struct Settings {
     /// The store for resources that change while the gateway runs. With the Admin API on, the default is an embedded
     /// store in `./data`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub store: Option<crate::store::Store>,
+    pub store: Option<crate::settings::store::Store>,
     /// The Admin API; off unless set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admin: Option<Admin>,
@@ -412,44 +391,44 @@ pub struct Settings {
     pub plugin_attr: serde_json::Map<String, serde_json::Value>,
     /// The runner of plugins in other languages; unset: no runner.
     #[serde(rename = "ext-plugin", skip_serializing_if = "Option::is_none")]
-    pub ext_plugin: Option<crate::ext_plugin::ExtPlugin>,
+    pub ext_plugin: Option<crate::settings::ext_plugin::ExtPlugin>,
     /// Plugins in Lua files.
-    pub lua: crate::lua::Lua,
+    pub lua: crate::settings::lua::Lua,
     /// Plugins that are WebAssembly modules; unset: none besides the plugin `wasm`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub wasm: Option<crate::wasm::Wasm>,
+    pub wasm: Option<crate::settings::wasm::Wasm>,
     /// Leniency for configurations that come from APISIX.
     pub compat: Compat,
     /// Encryption of secret fields in the store.
     pub data_encryption: DataEncryption,
     /// Registries in which upstreams with a `service_name` find their nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub discovery: Option<crate::discovery::Discovery>,
+    pub discovery: Option<crate::settings::discovery::Discovery>,
     /// Lookup of secrets.
-    pub secret_lookup: crate::reference::SecretLookup,
+    pub secret_lookup: crate::resources::reference::SecretLookup,
     /// The resolver for node names.
-    pub dns: crate::dns::Dns,
+    pub dns: crate::settings::dns::Dns,
     /// Notifications when a node becomes unhealthy or healthy.
-    pub health_events: crate::health_events::HealthEvents,
+    pub health_events: crate::settings::health_events::HealthEvents,
     /// The file that keeps the state of nodes over a restart.
-    pub health_file: crate::health_file::HealthFile,
+    pub health_file: crate::settings::health_file::HealthFile,
     /// Log of operators' changes, one line per call.
-    pub audit_log: crate::audit_log::AuditLog,
+    pub audit_log: crate::settings::audit_log::AuditLog,
     /// The history of the configuration.
-    pub history: crate::history::History,
+    pub history: crate::settings::history::History,
     /// Sharing of node health between gateways on one etcd; unset: off.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub health_sharing: Option<crate::health_sharing::HealthSharing>,
+    pub health_sharing: Option<crate::settings::health_sharing::HealthSharing>,
     /// The id of this gateway, and its registration in the store.
-    pub members: crate::members::Members,
+    pub members: crate::settings::members::Members,
     /// The response cache.
-    pub cache: crate::cache::Cache,
+    pub cache: crate::settings::cache::Cache,
     /// Limits of the dashboard's live traffic.
-    pub live: crate::live::Live,
+    pub live: crate::settings::live::Live,
     /// Taps, which show exchanges of a running gateway.
-    pub tap: crate::tap::Tap,
+    pub tap: crate::settings::tap::Tap,
     /// GeoIP databases.
-    pub geoip: crate::geoip::GeoIp,
+    pub geoip: crate::settings::geoip::GeoIp,
     /// The zone of this gateway, for upstreams with `zone_aware`; unset: zones are ignored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
@@ -458,7 +437,7 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid_file: Option<PathBuf>,
     /// Settings of the process: supervision, upgrades and privileges.
-    pub process: crate::process::Process,
+    pub process: crate::settings::process::Process,
     /// Value of the `Server` header on the gateway's own responses, and on forwarded responses without one; empty for
     /// no header.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -533,13 +512,13 @@ impl Default for Settings {
             profile: None,
             workers: Workers::default(),
             pin_workers: false,
-            io: crate::io::Io::default(),
-            io_uring: crate::io::IoUring::default(),
+            io: crate::settings::io::Io::default(),
+            io_uring: crate::settings::io::IoUring::default(),
             listeners: default_listeners(),
             limits: Limits::default(),
             http2: Http2::default(),
             http3: UpstreamHttp3::default(),
-            tls: crate::tls::Tls::default(),
+            tls: crate::settings::tls::Tls::default(),
             acme: None,
             timeouts: Timeouts::default(),
             load_shedding: LoadShedding::default(),
@@ -559,26 +538,26 @@ impl Default for Settings {
             stream_plugins: None,
             plugin_attr: serde_json::Map::new(),
             ext_plugin: None,
-            lua: crate::lua::Lua::default(),
+            lua: crate::settings::lua::Lua::default(),
             wasm: None,
             compat: Compat::default(),
             data_encryption: DataEncryption::default(),
             discovery: None,
-            secret_lookup: crate::reference::SecretLookup::default(),
-            dns: crate::dns::Dns::default(),
-            health_events: crate::health_events::HealthEvents::default(),
-            health_file: crate::health_file::HealthFile::default(),
-            audit_log: crate::audit_log::AuditLog::default(),
-            history: crate::history::History::default(),
+            secret_lookup: crate::resources::reference::SecretLookup::default(),
+            dns: crate::settings::dns::Dns::default(),
+            health_events: crate::settings::health_events::HealthEvents::default(),
+            health_file: crate::settings::health_file::HealthFile::default(),
+            audit_log: crate::settings::audit_log::AuditLog::default(),
+            history: crate::settings::history::History::default(),
             health_sharing: None,
-            members: crate::members::Members::default(),
-            cache: crate::cache::Cache::default(),
-            live: crate::live::Live::default(),
-            tap: crate::tap::Tap::default(),
-            geoip: crate::geoip::GeoIp::default(),
+            members: crate::settings::members::Members::default(),
+            cache: crate::settings::cache::Cache::default(),
+            live: crate::settings::live::Live::default(),
+            tap: crate::settings::tap::Tap::default(),
+            geoip: crate::settings::geoip::GeoIp::default(),
             zone: None,
             pid_file: None,
-            process: crate::process::Process::default(),
+            process: crate::settings::process::Process::default(),
             server_header: None,
             upstream_status_header: UpstreamStatusHeader::Errors,
             show_reason: ShowReason::Always,

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::resources::table::Resource;
 use crate::stored::tests::{TestPlugins, pem};
-use crate::table::Resource;
 use sigma_schema::id::Id;
 use sigma_schema::{described, validation};
 

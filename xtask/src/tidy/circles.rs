@@ -39,14 +39,9 @@ const KNOWN: &[(&str, &str, &str)] = &[
         "blocks of the language hold blocks of other kinds, so their converters call each other",
     ),
     (
-        "crates/sigma-config/src/tls.rs",
+        "crates/sigma-config/src/settings/tls.rs",
         "crates/sigma-config/src/resources/",
         "versions of TLS are named where resources are",
-    ),
-    (
-        "crates/sigma-config/src/crypt.rs",
-        "crates/sigma-config/src/settings.rs",
-        "keys are a setting, and the setting names the encrypted fields",
     ),
     (
         "crates/sigma-schema/src/validation/pcre/class.rs",

@@ -250,7 +250,7 @@ pub(super) fn parts(text: &str) -> (Settings, Resources) {
     let document = sigma_schema::document::Document::parse(text, 1 << 20).unwrap();
     let mut found = crate::check::Findings::default();
     let mut document = document;
-    crate::shorthand::expand(&mut document, &mut found);
+    crate::file::shorthand::expand(&mut document, &mut found);
     let config = crate::typed(&document, &[], &mut found);
     assert_eq!(found.errors, [], "{text}");
     (config.settings, config.resources)

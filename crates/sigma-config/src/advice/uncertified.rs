@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use crate::acme::OnDemand;
 use crate::resources::{Resources, Route};
 use crate::settings::Settings;
-use crate::tls::ListenerTls;
+use crate::settings::acme::OnDemand;
+use crate::settings::tls::ListenerTls;
 use sigma_schema::problem::{Problem, element, member};
 
 /// Warns about listeners of HTTP without any certificate. Listeners for TLS sessions are checked with their routes.

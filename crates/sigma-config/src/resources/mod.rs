@@ -6,19 +6,24 @@
 
 #[macro_use]
 mod base;
+
 mod balancing;
 mod cache;
+pub mod checks;
 mod client_auth;
 mod consumer;
 mod decoration;
 mod fastcgi;
+pub mod kind;
 mod node_states;
+pub mod nodes;
 mod optional;
 mod ordered;
 mod outliers;
 mod overload;
 mod plugin;
 mod proto;
+pub mod reference;
 mod retry;
 mod route;
 mod secret;
@@ -27,6 +32,7 @@ mod shared;
 mod ssl;
 mod stapling;
 mod stream;
+pub mod table;
 mod upstream;
 
 use std::collections::BTreeSet;
@@ -68,8 +74,8 @@ pub use upstream::{
     Upstream, UpstreamTls,
 };
 
-use crate::kind::{Kind, ResourceKey};
-use crate::table::{Resource, Table};
+use crate::resources::kind::{Kind, ResourceKey};
+use crate::resources::table::{Resource, Table};
 use sigma_schema::described::{schema_of, take_confidential};
 
 macro_rules! identified {

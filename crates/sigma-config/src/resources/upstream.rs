@@ -13,7 +13,7 @@ use super::optional::Optional;
 use super::overload::{AdaptiveConcurrency, AdmissionControl, CircuitBreaker, RequestLimits};
 use super::retry::{ExchangeDeadline, RetryPolicy};
 use super::shared::{Labels, Timeout, UnixTime};
-use crate::tls::NodeProtocol;
+use crate::settings::tls::NodeProtocol;
 use sigma_schema::Confidential;
 use sigma_schema::described::without_defaults;
 use sigma_schema::forms::{HostPattern, NODE_PATTERN};
@@ -257,8 +257,8 @@ resource! {
     )]
     pub struct Upstream [id name about times] {
         /// Nodes: `{"host:port": weight}` or a list of objects.
-        #[schemars(with = "crate::nodes::NodesForm")]
-        #[serde(with = "crate::nodes")]
+        #[schemars(with = "crate::resources::nodes::NodesForm")]
+        #[serde(with = "crate::resources::nodes")]
         pub nodes: Box<[Node]>,
         /// Other upstreams that this upstream consists of, instead of `nodes`. Each member uses its own fields.
         #[serde(skip_serializing_if = "<[_]>::is_empty")]
@@ -322,7 +322,7 @@ resource! {
         pub fail_traffic_on_panic: bool,
         /// Health checks.
         #[serde(skip_serializing_if = "Option::is_none")]
-        pub checks: Option<Box<crate::checks::Checks>>,
+        pub checks: Option<Box<crate::resources::checks::Checks>>,
         /// States of nodes that operators set, independent of health: by the name of a node or by one of its addresses,
         /// such as `10.0.0.1:80`. The default is `ready`.
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::Object;
 use super::hosts::{is_dns_name, is_record_name, texts};
-use crate::public_keyring::DEFAULT_KEYRING;
+use crate::settings::public_keyring::DEFAULT_KEYRING;
 use sigma_schema::problem::{Problem, element, join, member};
 
 /// Default minimum and maximum pause between failed orders.
@@ -474,7 +474,7 @@ mod tests {
     fn lists_allow_their_names() {
         let of = |names: &[&str]| {
             let names = names.iter().map(|name| (*name).to_owned()).collect();
-            crate::acme::OnDemand { names, ..Default::default() }
+            crate::settings::acme::OnDemand { names, ..Default::default() }
         };
         let listed = of(&["*.a.test", "B.test"]);
         for (name, expected) in [

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{Object, word};
-use crate::reference::is_reference;
+use crate::resources::reference::is_reference;
 use sigma_schema::problem::Problem;
 
 /// The fields for PEM texts, each with its field for a file name.
@@ -108,7 +108,7 @@ fn pair(ssl: &Object) -> Vec<Problem> {
 mod tests {
     use serde_json::{Value, json};
 
-    use crate::kind::Kind;
+    use crate::resources::kind::Kind;
     use crate::settings::UnknownFields;
     use crate::stored::{self, problems};
     use sigma_schema::plugins::NoPlugins;
@@ -173,7 +173,7 @@ mod tests {
                     let expected = format!("`{field}` is for a configuration file only");
                     let refusal = stored::check(Kind::Ssl, Some("1"), &ssl, &NoPlugins, unknown).unwrap_err();
                     assert!(refusal.contains(&expected) && !refusal.contains("shadow"), "{refusal}");
-                    let key = crate::kind::ResourceKey::new(Kind::Ssl, "1");
+                    let key = crate::resources::kind::ResourceKey::new(Kind::Ssl, "1");
                     let refusal = stored::read(&key, &ssl, &NoPlugins, unknown).unwrap_err();
                     assert!(refusal.contains(&expected), "{refusal}");
                 }

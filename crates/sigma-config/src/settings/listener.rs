@@ -44,19 +44,19 @@ pub struct Listener {
     pub stream: Option<StreamListener>,
     /// TLS: `true`, `auto` or a table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tls: Option<crate::tls::ListenerTls>,
+    pub tls: Option<crate::settings::tls::ListenerTls>,
     /// HTTP/3 on the UDP port with the same number: `true` or a table. It needs `tls`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http3: Option<super::Http3>,
     /// The PROXY protocol of connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub proxy_protocol: Option<crate::tls::ListenerProxyProtocol>,
+    pub proxy_protocol: Option<crate::settings::tls::ListenerProxyProtocol>,
 }
 
 impl Listener {
     /// Returns its TLS settings, or None if its connections are not encrypted.
     #[must_use]
-    pub fn over_tls(&self) -> Option<Cow<'_, crate::tls::ListenerTls>> {
+    pub fn over_tls(&self) -> Option<Cow<'_, crate::settings::tls::ListenerTls>> {
         let unwritten = || (self.stream == Some(StreamListener::Tls)).then(Cow::default);
         self.tls.as_ref().map(Cow::Borrowed).or_else(unwritten)
     }

@@ -8,15 +8,15 @@ use serde_json::Value;
 use super::warnings::refuse_unknown;
 use super::{Subject, conform, invalid, provider_of, table};
 use crate::bundled;
-use crate::kind::{Kind, ResourceKey};
-use crate::nodes::bracketed;
 use crate::plugins::{is_disabled, scope_of};
+use crate::resources::kind::{Kind, ResourceKey};
+use crate::resources::nodes::bracketed;
+use crate::resources::table::{Order, Resource, Table};
 use crate::resources::{
     Consumer, ConsumerGroup, Credential, GlobalRule, PluginConfig, PluginMetadata, Proto, Resources, Route,
     Secret, Service, Ssl, StreamRoute, Upstream,
 };
 use crate::settings::UnknownFields;
-use crate::table::{Order, Resource, Table};
 use sigma_schema::id::Id;
 use sigma_schema::plugins::PluginSchemas;
 

@@ -10,10 +10,10 @@ use serde_json::Value;
 use sigma_schema::plugins::{NamedFile, PluginSchemas};
 use sigma_schema::problem::member;
 
-use crate::kind::Kind;
-use crate::process::Sandbox;
-use crate::reference::is_reference;
+use crate::resources::kind::Kind;
+use crate::resources::reference::is_reference;
 use crate::settings::Settings;
+use crate::settings::process::Sandbox;
 
 /// The field of a secret manager's configuration that names a file.
 const SECRET_FILE: NamedFile<'static> = NamedFile { name: "auth_file", is_written: false, is_served: false };
@@ -126,8 +126,8 @@ mod tests {
     use sigma_schema::plugins::{PluginRefusal, PluginScope};
 
     use super::*;
-    use crate::process::Process;
-    use crate::profile::Profile;
+    use crate::settings::process::Process;
+    use crate::settings::profile::Profile;
 
     struct Writer;
 

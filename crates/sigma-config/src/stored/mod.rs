@@ -25,8 +25,8 @@ use sigma_schema::conform::conform;
 pub use warnings::{TRUSTS_ANY_PEER, warnings, warnings_among};
 
 use crate::bundled::{self, OfKinds};
-use crate::kind::Kind;
 use crate::plugins::{BUILD_HINT, check_plugin, mistakes_of_plugin, scope_of, unknown_plugin};
+use crate::resources::kind::Kind;
 use crate::resources::{SecretProvider, apisix_schema, apisix_secret_schema};
 use crate::rules::{self, Object};
 use crate::settings::UnknownFields;

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::any::{AnyResource, typed};
-use crate::kind::{Kind, ResourceKey};
+use crate::resources::kind::{Kind, ResourceKey};
 use crate::resources::{Plugins, Route, Ssl, StreamRoute, Upstream};
 use crate::rules::Object;
 use sigma_schema::id::Id;

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::kind::Kind;
+use crate::resources::kind::Kind;
 use sigma_schema::id::text_of_id;
 
 /// A reference from one resource to another.

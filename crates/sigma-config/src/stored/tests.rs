@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::*;
 use crate::Surroundings;
-use crate::kind::ResourceKey;
+use crate::resources::kind::ResourceKey;
 use crate::resources::*;
 use crate::settings::RouterKind;
 use sigma_schema::Problem;
@@ -623,7 +623,7 @@ fn items_of_a_store_are_read_and_kept() {
     assert_eq!(resources.put(first.clone(), 5), None);
     assert_eq!(resources.get(&key).as_ref(), Some(&first));
     assert_eq!(
-        (resources.order(&key).map(crate::table::Order::created), resources.keys()),
+        (resources.order(&key).map(crate::resources::table::Order::created), resources.keys()),
         (Some(5), vec![key.clone()])
     );
     assert_eq!(resources.remove(&key), Some(first));

@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use super::{Subject, invalid};
 use crate::advice::{self, Surroundings};
-use crate::kind::{Kind, ResourceKey};
 use crate::plugins::{is_disabled, scope_of};
 use crate::resources::Resources;
+use crate::resources::kind::{Kind, ResourceKey};
 use crate::rules::Object;
 use crate::settings::{Settings, UnknownFields};
 use sigma_schema::Problem;

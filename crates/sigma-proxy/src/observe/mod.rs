@@ -1,4 +1,4 @@
-//! What operators see of the data plane: live traffic, recorded exchanges, and why a request met its route.
+//! Views for operators: live traffic, recorded exchanges, and the reasons why a request met its route.
 
 pub(crate) mod explain;
 pub mod live;

@@ -8,9 +8,9 @@ use serde_json::Value;
 use super::Holds;
 use crate::bundled;
 use crate::check::kind_of;
-use crate::kind::Kind;
 use crate::plugins::scope_of;
 use crate::resources::SECTIONS;
+use crate::resources::kind::Kind;
 use sigma_schema::plugins::{PluginSchemas, PluginScope};
 
 /// The type that a field accepts.

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::bundled;
 use crate::check::Findings;
-use crate::env::{self, Holds};
+use crate::file::env::{self, Holds};
 use crate::resources::SECTIONS;
 use crate::rules::hosts;
 use sigma_schema::document::Document;

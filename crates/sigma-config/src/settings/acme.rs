@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::dns::NameServer;
 use crate::resources::{AcmeChallenge, CertificateKey, Ssl};
 use crate::rules::acme::{ORDER_TIMEOUT_S, PROPAGATION_TIMEOUT_S, RETRY_MAX_S, RETRY_S};
 use crate::rules::hosts::is_dns_name;
+use crate::settings::dns::NameServer;
 use sigma_schema::Confidential;
 
 /// An external account that the ACME account is bound to (RFC 8555 §7.3.4). The authority provides both values.

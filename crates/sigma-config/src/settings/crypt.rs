@@ -13,14 +13,14 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use crate::kind::Kind;
 use crate::plugins::scope_of;
-use crate::reference::is_reference;
+use crate::resources::kind::Kind;
+use crate::resources::reference::is_reference;
 use crate::settings::DataEncryption;
 use sigma_schema::confidential::MASK;
 use sigma_schema::plugins::{PluginSchemas, PluginScope};
 
-pub use crate::public_keyring::DEFAULT_KEYRING;
+pub use crate::settings::public_keyring::DEFAULT_KEYRING;
 
 /// Size of a block and of the initialisation vector in bytes.
 const BLOCK_BYTES: usize = 16;

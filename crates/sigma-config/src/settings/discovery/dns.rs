@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::dns::NameServer;
+use crate::settings::dns::NameServer;
 use sigma_schema::node_address::split_address;
 
 /// DNS as a service registry: set one of `servers` and `resolv_conf`.
@@ -48,7 +48,7 @@ pub enum DnsRecords {
 }
 
 /// Returns the contradictions in `discovery`: place, message and remedy.
-pub(super) fn breaches(discovery: &Map<String, Value>) -> Vec<(String, &'static str, &'static str)> {
+pub(crate) fn breaches(discovery: &Map<String, Value>) -> Vec<(String, &'static str, &'static str)> {
     let Some(dns) = discovery.get("dns").and_then(Value::as_object) else { return Vec::new() };
     let mut found = Vec::new();
     match (dns.contains_key("servers"), dns.contains_key("resolv_conf")) {

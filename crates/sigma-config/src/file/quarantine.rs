@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::kind::{Kind, ResourceKey};
+use crate::resources::kind::{Kind, ResourceKey};
 use crate::resources::{Resources, SECTIONS};
 use crate::{check, stored};
 use sigma_schema::document::Document;

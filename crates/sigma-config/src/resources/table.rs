@@ -10,7 +10,7 @@ use serde::{Serialize, Serializer};
 
 /// The members of a [`Table`].
 pub trait Resource {
-    /// Returns the id within its kind; see [`crate::kind::ResourceKey`].
+    /// Returns the id within its kind; see [`crate::resources::kind::ResourceKey`].
     fn id(&self) -> &str;
 }
 
