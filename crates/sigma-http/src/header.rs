@@ -3,7 +3,7 @@
 //! A head keeps the received bytes. Every field is one line `Name: value\r\n` inside one arena; removal marks the
 //! line, addition appends a line. Encoding copies the live lines in runs, so an unchanged head costs one copy.
 
-use crate::header_id::{ALL_KNOWN, HeaderId, HeaderIds, LINE_COLON};
+use crate::header_id::{ALL_KNOWN, HeaderId, HeaderIds, LINE_COLON, NameTraits, is_varied, mark};
 use crate::swar;
 
 /// A field that must be unique is repeated.
@@ -29,6 +29,8 @@ pub struct Headers {
     fields: Vec<Field>,
     /// A bit for each [`HeaderId`] that occurs at least once.
     present: u64,
+    /// The [`mark`]s of all names without an id that were added, removed ones too.
+    others: u64,
     /// A name that [`is_varied`] was added.
     varied: bool,
     /// Lines before this position came from the sender; later ones were added.
@@ -45,13 +47,6 @@ pub fn is_same_variable(one: &[u8], other: &[u8]) -> bool {
 /// A name with `-` for each character that is neither a letter nor a digit.
 pub fn hyphenated(name: &[u8]) -> Vec<u8> {
     name.iter().map(|byte| if byte.is_ascii_alphanumeric() { *byte } else { b'-' }).collect()
-}
-
-/// Returns true if a name has a character that some servers read as `-`.
-pub(crate) fn is_varied(name: &[u8]) -> bool {
-    // Without a way out in the middle, so that several bytes are compared at a time.
-    let is_usual = |byte: &u8| byte.is_ascii_alphanumeric() | (*byte == b'-');
-    !name.iter().fold(true, |usual, byte| usual & is_usual(byte))
 }
 
 /// The connection fields, which describe one connection and its framing, not the message (RFC 9110 §7.6.1).
@@ -71,7 +66,9 @@ impl Headers {
         self.arena.clear();
         self.fields.clear();
         self.present = 0;
-        (self.varied, self.received) = (false, 0);
+        self.others = 0;
+        self.varied = false;
+        self.received = 0;
     }
 
     /// Copies the bytes of a head whose lines [`Headers::push_line`] has registered.
@@ -115,7 +112,10 @@ impl Headers {
                 ..*field
             });
         }
-        (self.present, self.varied, self.received) = (other.present, other.varied, 0);
+        self.present = other.present;
+        self.others = other.others;
+        self.varied = other.varied;
+        self.received = 0;
     }
 
     /// Returns the memory of the list in bytes.
@@ -127,25 +127,25 @@ impl Headers {
         &self.arena
     }
 
-    /// Registers a line by positions in the head. `varied` is whether its name has a character that some servers take
-    /// for `-`, which no known one has.
+    /// Registers a line by positions in the head.
     #[inline]
     pub(crate) fn push_line(
         &mut self,
-        (id, varied): (HeaderId, bool),
+        name: NameTraits,
         line: std::ops::Range<usize>,
         name_len: usize,
         value: std::ops::Range<usize>,
     ) {
-        self.varied |= varied;
-        self.present |= id.bit() & ALL_KNOWN;
+        self.varied |= name.is_varied;
+        self.present |= name.id.bit() & ALL_KNOWN;
+        self.others |= name.mark;
         self.fields.push(Field {
             line: line.start as u32,
             value: value.start as u32,
             value_end: value.end as u32,
             end: line.end as u32,
             name_len: name_len as u16,
-            id,
+            id: name.id,
             live: true,
         });
     }
@@ -206,11 +206,17 @@ impl Headers {
 
     /// Returns the first value of any name, compared without case.
     pub fn find(&self, name: &[u8]) -> Option<&[u8]> {
-        self.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v)
+        match HeaderId::of(name) {
+            HeaderId::Other => self.find_other(name),
+            id => self.get(id),
+        }
     }
 
-    /// As [`Headers::find`], for a name in lower case without a [`HeaderId`].
+    /// As [`Headers::find`], for a name without a [`HeaderId`].
     pub(crate) fn find_other(&self, name: &[u8]) -> Option<&[u8]> {
+        if self.others & mark(name) == 0 {
+            return None;
+        }
         let length = name.len();
         let same = |f: &&Field| {
             f.live
@@ -249,13 +255,13 @@ impl Headers {
 
     /// As [`Headers::append`], with the value in parts.
     pub fn append_parts(&mut self, name: &[u8], parts: &[&[u8]]) {
-        self.append_line(HeaderId::of(name), name, parts);
+        self.append_line(NameTraits::of(name), name, parts);
     }
 
     /// As [`Headers::append`], if the caller knows the id: `id` must be [`HeaderId::of`] the name.
     pub fn append_known(&mut self, id: HeaderId, name: &[u8], value: &[u8]) {
         debug_assert_eq!(id, HeaderId::of(name), "the id belongs to another name");
-        self.append_line(id, name, &[value]);
+        self.append_line(traits_of(id, name), name, &[value]);
     }
 
     /// As [`Headers::append_known`], for a value without control characters.
@@ -268,29 +274,27 @@ impl Headers {
         self.arena.extend_from_slice(value);
         let value = start..self.arena.len();
         self.arena.extend_from_slice(b"\r\n");
-        let varied = id == HeaderId::Other && is_varied(name);
-        self.push_line((id, varied), line..self.arena.len(), name.len(), value);
+        self.push_line(traits_of(id, name), line..self.arena.len(), name.len(), value);
     }
 
-    fn append_line(&mut self, id: HeaderId, name: &[u8], parts: &[&[u8]]) {
+    fn append_line(&mut self, traits: NameTraits, name: &[u8], parts: &[&[u8]]) {
         let line = self.arena.len();
         let value_len: usize = parts.iter().map(|part| part.len()).sum();
         self.arena.reserve(name.len() + LINE_COLON.len() + value_len + 2);
         self.arena.extend_from_slice(name);
         self.arena.extend_from_slice(LINE_COLON.as_bytes());
         parts.iter().for_each(|part| self.arena.extend_from_slice(part));
-        let varied = id == HeaderId::Other && is_varied(name);
-        self.end_line((id, varied), line, name.len());
+        self.end_line(traits, line, name.len());
     }
 
     /// Ends the line that began at `line`, after name, colon and value were written to the arena.
-    fn end_line(&mut self, named: (HeaderId, bool), line: usize, name_len: usize) {
+    fn end_line(&mut self, traits: NameTraits, line: usize, name_len: usize) {
         let value = line + name_len + LINE_COLON.len()..self.arena.len();
         if swar::find_control(&self.arena, value.start) < value.end {
             self.blank_controls(value.clone());
         }
         self.arena.extend_from_slice(b"\r\n");
-        self.push_line(named, line..self.arena.len(), name_len, value);
+        self.push_line(traits, line..self.arena.len(), name_len, value);
     }
 
     #[cold]
@@ -307,7 +311,7 @@ impl Headers {
         self.arena.reserve(start.len() + value.len() + 2);
         self.arena.extend_from_slice(start.as_bytes());
         self.arena.extend_from_slice(value);
-        self.end_line((id, false), line, start.len() - LINE_COLON.len());
+        self.end_line(NameTraits::known(id), line, start.len() - LINE_COLON.len());
     }
 
     /// As [`Headers::add`], for a value of the gateway itself, which is not checked for control characters.
@@ -334,7 +338,7 @@ impl Headers {
     fn end_sound_line(&mut self, id: HeaderId, line: usize, start_len: usize) {
         let value = line + start_len..self.arena.len();
         self.arena.extend_from_slice(b"\r\n");
-        self.push_line((id, false), line..self.arena.len(), start_len - LINE_COLON.len(), value);
+        self.push_line(NameTraits::known(id), line..self.arena.len(), start_len - LINE_COLON.len(), value);
     }
 
     /// Replaces all fields of a known name by one.
@@ -353,8 +357,12 @@ impl Headers {
 
     /// Replaces all fields of a name by one.
     pub fn replace(&mut self, name: &str, value: &[u8]) {
-        self.remove_name(name.as_bytes());
-        self.append(name, value);
+        let (name, traits) = (name.as_bytes(), NameTraits::of(name.as_bytes()));
+        match traits.id {
+            HeaderId::Other => self.remove_other(traits.mark, name),
+            id => self.remove(id),
+        }
+        self.append_line(traits, name, &[value]);
     }
 
     /// Removes all fields of a known name.
@@ -382,16 +390,22 @@ impl Headers {
     /// Removes all fields of a name, compared without case.
     pub fn remove_name(&mut self, name: &[u8]) {
         match HeaderId::of(name) {
-            HeaderId::Other => {
-                let arena = &self.arena;
-                for f in self.fields.iter_mut().filter(|f| f.id == HeaderId::Other) {
-                    let at = f.line as usize;
-                    if arena[at..at + usize::from(f.name_len)].eq_ignore_ascii_case(name) {
-                        f.live = false;
-                    }
-                }
-            }
+            HeaderId::Other => self.remove_other(mark(name), name),
             id => self.remove(id),
+        }
+    }
+
+    /// Removes all fields of a name without an id, which has this mark.
+    fn remove_other(&mut self, mark: u64, name: &[u8]) {
+        if self.others & mark == 0 {
+            return;
+        }
+        let arena = &self.arena;
+        for f in self.fields.iter_mut().filter(|f| f.id == HeaderId::Other) {
+            let at = f.line as usize;
+            if arena[at..at + usize::from(f.name_len)].eq_ignore_ascii_case(name) {
+                f.live = false;
+            }
         }
     }
 
@@ -406,6 +420,12 @@ impl Headers {
     /// Call it before fields are added: the sender must not remove fields of the gateway.
     pub fn remove_nominated(&mut self) {
         if !self.has(HeaderId::Connection) {
+            return;
+        }
+        // The usual values name no field.
+        let names_none =
+            |value: &[u8]| value.eq_ignore_ascii_case(b"keep-alive") || value.eq_ignore_ascii_case(b"close");
+        if self.get_all(HeaderId::Connection).all(names_none) {
             return;
         }
         let mut named = Vec::new();
@@ -547,6 +567,12 @@ impl Headers {
     }
 }
 
+/// Returns the traits of a name whose id is known.
+#[inline]
+fn traits_of(id: HeaderId, name: &[u8]) -> NameTraits {
+    if id == HeaderId::Other { NameTraits::other(name) } else { NameTraits::known(id) }
+}
+
 /// Returns the items of a comma-separated list, without the white space around them.
 pub fn list_items(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|b| *b == b',').map(|item| item.trim_ascii()).filter(|item| !item.is_empty())
@@ -583,6 +609,27 @@ mod tests {
         h.remove_varied(|_, twin| twin == b"a-b");
         assert_eq!(h.get(HeaderId::Host), Some(&b"x"[..]));
         assert_eq!(h.find(b"a_b"), None);
+    }
+
+    #[test]
+    fn names_are_found_in_any_case_and_after_copies() {
+        let mut h = headers(&[("X-One", "1"), ("A", "2"), ("", "3")]);
+        h.remove_name(b"x-two");
+        let mut copy = Headers::default();
+        copy.copy_from(&h);
+        for h in [&h, &copy] {
+            assert_eq!(h.find(b"x-ONE"), Some(&b"1"[..]));
+            assert_eq!(h.find(b"a"), Some(&b"2"[..]));
+            assert_eq!(h.find(b""), Some(&b"3"[..]));
+            assert_eq!(h.find(b"X-Two"), None);
+            assert!(h.find(b"Y-One").is_none() && h.find(b"x-onE ").is_none());
+        }
+        h.remove_name(b"X-ONE");
+        assert_eq!(h.find(b"X-One"), None);
+        h.append("X-One", b"4");
+        assert_eq!(h.find(b"X-One"), Some(&b"4"[..]));
+        h.clear();
+        assert_eq!(h.find(b"X-One"), None);
     }
 
     #[test]

@@ -88,6 +88,56 @@ impl HeaderId {
     }
 }
 
+/// The properties of a field name that are found in one pass.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NameTraits {
+    pub(crate) id: HeaderId,
+    /// The name has a character that some servers take for `-`, which no known one has.
+    pub(crate) is_varied: bool,
+    /// The bit of a name without an id; see [`mark`]. 0 for a known name.
+    pub(crate) mark: u64,
+}
+
+impl NameTraits {
+    /// Returns the traits of a known name.
+    #[inline]
+    pub(crate) fn known(id: HeaderId) -> NameTraits {
+        NameTraits { id, is_varied: false, mark: 0 }
+    }
+
+    /// Returns the traits of any name.
+    pub(crate) fn of(name: &[u8]) -> NameTraits {
+        match HeaderId::of(name) {
+            HeaderId::Other => NameTraits::other(name),
+            id => NameTraits::known(id),
+        }
+    }
+
+    /// Returns the traits of a name without an id.
+    #[inline]
+    pub(crate) fn other(name: &[u8]) -> NameTraits {
+        NameTraits { id: HeaderId::Other, is_varied: is_varied(name), mark: mark(name) }
+    }
+}
+
+/// Returns one of 64 bits, the same for a name in any case. A list that has no name with this bit does not have the
+/// name.
+#[inline]
+pub(crate) fn mark(name: &[u8]) -> u64 {
+    let slot = match name {
+        [first, .., before_last, _] => slot(name.len(), *first, *before_last),
+        _ => name.len(),
+    };
+    1 << (slot % 64)
+}
+
+/// Returns true if a name has a character that some servers read as `-`.
+pub(crate) fn is_varied(name: &[u8]) -> bool {
+    // Without a way out in the middle, so that several bytes are compared at a time.
+    let is_usual = |byte: &u8| byte.is_ascii_alphanumeric() | (*byte == b'-');
+    !name.iter().fold(true, |usual, byte| usual & is_usual(byte))
+}
+
 /// A set of known names.
 #[derive(Debug, Clone, Copy)]
 pub struct HeaderIds(u64);

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use super::Tolerance;
 use super::bytes::{is_authority, is_target, is_token, is_value, token_len};
-use crate::header::{Several, is_varied, list_items};
+use crate::header::{Several, list_items};
+use crate::header_id::NameTraits;
 use crate::swar::{find_control, find_near};
 use crate::{Fault, FaultKind, HeaderId, Headers, Method, RequestHead, ResponseHead, TargetForm, Version};
 
@@ -272,7 +273,7 @@ fn parse_lines(
 }
 
 fn parse_field(bytes: &[u8], at: usize, headers: &mut Headers) -> Result<usize, ParseError> {
-    let (named, colon) = parse_name(bytes, at)?;
+    let (name, colon) = parse_name(bytes, at)?;
     let is_ows = |b: u8| matches!(b, b' ' | b'\t');
     // White space around the value is not part of it (RFC 9110 §5.6.3).
     let mut value = colon + 1;
@@ -287,22 +288,21 @@ fn parse_field(bytes: &[u8], at: usize, headers: &mut Headers) -> Result<usize, 
     while value_end > value && is_ows(bytes[value_end - 1]) {
         value_end -= 1;
     }
-    headers.push_line(named, at..cr + 2, colon - at, value..value_end);
+    headers.push_line(name, at..cr + 2, colon - at, value..value_end);
     Ok(cr + 2)
 }
 
-/// The field name at `at`: its meaning and whether it has a character that some servers take for `-`, and where its
-/// colon is.
-fn parse_name(bytes: &[u8], at: usize) -> Result<((HeaderId, bool), usize), ParseError> {
+/// The traits of the field name at `at`, and the place of its colon.
+fn parse_name(bytes: &[u8], at: usize) -> Result<(NameTraits, usize), ParseError> {
     let broken = || Err(broken_name(bytes, at));
     let Some(colon) = find_near(b':', bytes, at) else { return broken() };
     let name = &bytes[at..colon];
     match HeaderId::of(name) {
         HeaderId::Other if name.len() <= usize::from(u16::MAX) && is_token(name) => {
-            Ok(((HeaderId::Other, is_varied(name)), colon))
+            Ok((NameTraits::other(name), colon))
         }
         HeaderId::Other => broken(),
-        known => Ok(((known, false), colon)),
+        known => Ok((NameTraits::known(known), colon)),
     }
 }
 
