@@ -201,7 +201,7 @@ fn document(ports: Ports, origin: &Origin, cert: &Path, key: &Path) -> String {
     let Ports { http, tls, udp } = ports;
     format!(
         "workers: 2
-limits: {{ connections_per_address: 1000 }}
+limits: {{ connections_per_address: 1000, held_bytes_per_worker: 100000000 }}
 timeouts: {{ request_head_ms: 10000, request_body_ms: 10000, response_send_ms: 10000 }}
 listeners:
   - \"127.0.0.1:{http}\"
