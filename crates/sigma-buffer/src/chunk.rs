@@ -42,6 +42,8 @@ enum Memory {
     Own(Box<[u8]>),
     /// Shared and read-only
     Shared(Arc<[u8]>),
+    /// Shared and read-only, of another owner
+    Foreign(Arc<dyn AsRef<[u8]> + Send + Sync>),
 }
 
 impl Memory {
@@ -50,6 +52,7 @@ impl Memory {
         match self {
             Memory::Own(bytes) => bytes,
             Memory::Shared(bytes) => bytes,
+            Memory::Foreign(owner) => of_owner(&**owner),
         }
     }
 
@@ -58,9 +61,15 @@ impl Memory {
     fn own(&mut self) -> &mut [u8] {
         match self {
             Memory::Own(bytes) => bytes,
-            Memory::Shared(_) => &mut [],
+            Memory::Shared(_) | Memory::Foreign(_) => &mut [],
         }
     }
+}
+
+/// Out of the way of the usual memory, which is read in many places.
+#[cold]
+fn of_owner(owner: &(dyn AsRef<[u8]> + Send + Sync)) -> &[u8] {
+    owner.as_ref()
 }
 
 impl Default for Memory {
@@ -122,6 +131,16 @@ impl Chunk {
     pub fn shared(memory: Arc<[u8]>, window: std::ops::Range<usize>) -> Chunk {
         assert!(window.start <= window.end && window.end <= memory.len(), "a window beyond the memory");
         Chunk { memory: Memory::Shared(memory), start: place(window.start), end: place(window.end) }
+    }
+
+    /// As [`Chunk::shared`], for memory of any owner, whose bytes never change.
+    ///
+    /// # Panics
+    /// Panics if the window exceeds the memory.
+    pub fn foreign(owner: Arc<dyn AsRef<[u8]> + Send + Sync>, window: std::ops::Range<usize>) -> Chunk {
+        let len = (*owner).as_ref().len();
+        assert!(window.start <= window.end && window.end <= len, "a window beyond the memory");
+        Chunk { memory: Memory::Foreign(owner), start: place(window.start), end: place(window.end) }
     }
 
     /// Returns a chunk with the next piece of `bytes` after `taken`; None at their end.
@@ -226,7 +245,7 @@ impl Chunk {
     pub fn memory(&self) -> usize {
         match &self.memory {
             Memory::Own(bytes) => bytes.len(),
-            Memory::Shared(_) => 0,
+            Memory::Shared(_) | Memory::Foreign(_) => 0,
         }
     }
 
@@ -244,7 +263,7 @@ impl Chunk {
     /// Makes a copy of shared memory.
     #[inline]
     fn unshare(&mut self) {
-        if matches!(self.memory, Memory::Shared(_)) {
+        if matches!(self.memory, Memory::Shared(_) | Memory::Foreign(_)) {
             *self = Chunk::copy_of(self);
         }
     }

@@ -2,12 +2,14 @@
 
 use std::future::Future;
 use std::io;
+use std::ops::{Deref, Range};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{self, Poll, Waker};
 
 use sigma_http::Chunk;
-use sigma_plugin::BodySource;
+use sigma_net::shared_file::SharedFile;
+use sigma_plugin::{BodySource, FilePart};
 use tokio::sync::oneshot;
 
 /// The size of one piece; clients get copies out of pieces.
@@ -36,13 +38,64 @@ pub trait Blocks: std::fmt::Debug + Send + Sync {
 /// A block that is being read.
 pub type Reading = oneshot::Receiver<io::Result<Piece>>;
 
+/// The length of a body from which on it is kept in a file in memory, so that the kernel sends it without a copy.
+const FILED_FROM: u64 = 64 * 1024;
+
 /// A part of a body.
-pub type Piece = Arc<[u8]>;
+#[derive(Debug, Clone)]
+pub enum Piece {
+    /// In ordinary memory.
+    Bytes(Arc<[u8]>),
+    /// A window of a file in memory that has the whole body.
+    Filed(Arc<SharedFile>, Range<usize>),
+}
+
+impl Piece {
+    fn chunk(&self, window: Range<usize>) -> Chunk {
+        // A stored piece goes to the socket without a copy.
+        match self {
+            Piece::Bytes(bytes) => Chunk::shared(Arc::clone(bytes), window),
+            Piece::Filed(file, place) => {
+                let window = place.start + window.start..place.start + window.end;
+                Chunk::foreign(Arc::<SharedFile>::clone(file), window)
+            }
+        }
+    }
+}
+
+impl Deref for Piece {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Piece::Bytes(bytes) => bytes,
+            Piece::Filed(file, place) => &(**file).as_ref()[place.clone()],
+        }
+    }
+}
+
+impl From<&[u8]> for Piece {
+    fn from(bytes: &[u8]) -> Piece {
+        Piece::Bytes(bytes.into())
+    }
+}
 
 impl Body {
     /// Returns a body with these bytes.
     pub fn of(bytes: &[u8]) -> Body {
         Body::Whole(bytes.chunks(PIECE_BYTES).map(Piece::from).collect())
+    }
+
+    /// Returns a body of all these pieces. A large one moves to a file in memory, if the system gives one.
+    pub(crate) fn whole(pieces: Vec<Piece>) -> Body {
+        let length: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
+        let is_large = length >= FILED_FROM;
+        let file = is_large.then(|| SharedFile::of(pieces.iter().map(|piece| &**piece))).flatten();
+        let Some(file) = file.map(Arc::new) else { return Body::Whole(pieces.into()) };
+        let whole = (*file).as_ref().len();
+        let starts = (0..whole).step_by(PIECE_BYTES);
+        let place = |start: usize| start..whole.min(start + PIECE_BYTES);
+        Body::Whole(starts.map(|start| Piece::Filed(Arc::clone(&file), place(start))).collect())
     }
 
     /// Returns its length.
@@ -116,7 +169,7 @@ impl Coming {
     fn poll_piece(&self, number: usize, task: &mut task::Context<'_>) -> Poll<io::Result<Piece>> {
         let mut state = self.lock();
         if let Some(piece) = state.pieces.get(number) {
-            return Poll::Ready(Ok(Arc::clone(piece)));
+            return Poll::Ready(Ok(piece.clone()));
         }
         if state.end.is_some() {
             return Poll::Ready(Err(io::Error::other("the answer that was being fetched broke off")));
@@ -189,15 +242,36 @@ impl BodySource for Reader {
                     let window = self.taken..end;
                     self.left -= window.len() as u64;
                     self.taken = end;
-                    // A stored piece goes to the socket without a copy.
-                    return Poll::Ready(Ok(Some(Chunk::shared(Arc::clone(piece), window))));
+                    return Poll::Ready(Ok(Some(piece.chunk(window))));
                 }
             }
             let piece = task::ready!(self.poll_next(task))?;
             let skipped = self.skip.min(piece.len() as u64);
             self.skip -= skipped;
-            (self.piece, self.taken) = (Some(piece), skipped as usize);
+            self.piece = Some(piece);
+            self.taken = skipped as usize;
         }
+    }
+
+    fn file_part(&self) -> Option<FilePart<'_>> {
+        let Body::Whole(pieces) = &self.body else { return None };
+        let Some(Piece::Filed(file, _)) = pieces.first() else { return None };
+        // All pieces but the last one have one size; before the first piece, `skip` counts from the beginning.
+        let at = match &self.piece {
+            Some(_) => (self.next - 1) * PIECE_BYTES as u64 + self.taken as u64,
+            None => self.next * PIECE_BYTES as u64 + self.skip,
+        };
+        Some(FilePart { file: file.file(), offset: at, length: self.left })
+    }
+
+    fn pass(&mut self, bytes: u64) {
+        let Some(part) = self.file_part() else { return };
+        let at = part.offset + bytes.min(part.length);
+        self.left -= bytes.min(self.left);
+        self.next = at / PIECE_BYTES as u64;
+        self.skip = at % PIECE_BYTES as u64;
+        self.piece = None;
+        self.taken = 0;
     }
 }
 
@@ -229,6 +303,45 @@ pub(crate) mod tests {
             assert!(all_of(body.read(start, length)).unwrap() == part, "{start} {length}");
         }
         assert_eq!(all_of(Body::of(b"").read(0, 0)), Ok(Vec::new()));
+    }
+
+    /// Reads the rest of a body from its file, `step` bytes at a time.
+    fn from_file(mut reader: Reader, step: usize) -> Vec<u8> {
+        use std::os::unix::fs::FileExt;
+        let mut all = Vec::new();
+        while let Some(part) = reader.file_part().filter(|part| part.length > 0) {
+            let mut bytes = vec![0; step.min(part.length as usize)];
+            let file = std::fs::File::from(part.file.try_clone_to_owned().unwrap());
+            file.read_exact_at(&mut bytes, part.offset).unwrap();
+            reader.pass(bytes.len() as u64);
+            all.append(&mut bytes);
+        }
+        all
+    }
+
+    #[test]
+    fn a_large_body_is_in_a_file() {
+        let bytes: Vec<u8> = (0..PIECE_BYTES * 3 + 5).map(|n| (n % 251) as u8).collect();
+        // Received in pieces of any size.
+        let body = Body::whole(bytes.chunks(10_000).map(Piece::from).collect());
+        assert_eq!((body.length(), body.held()), (bytes.len() as u64, bytes.len() as u64));
+        let piece = PIECE_BYTES as u64;
+        for (start, length) in [(0, body.length()), (5, piece), (piece - 1, piece + 2), (piece * 3, 5)] {
+            let part = &bytes[start as usize..(start + length) as usize];
+            assert!(all_of(body.read(start, length)).unwrap() == part, "{start} {length}");
+            for step in [999, PIECE_BYTES, 3 * PIECE_BYTES] {
+                assert!(from_file(body.read(start, length), step) == part, "{start} {length} {step}");
+            }
+            // Some of it by each way.
+            let (mut reader, mut task) = (body.read(start, length), task::Context::from_waker(Waker::noop()));
+            let Poll::Ready(Ok(Some(first))) = reader.poll_piece(&mut task) else { panic!("a piece") };
+            let (mut all, passed) = (first.to_vec(), (length as usize - first.len()).min(700));
+            all.extend_from_slice(&part[first.len()..first.len() + passed]);
+            reader.pass(passed as u64);
+            all.extend(all_of(reader).unwrap());
+            assert!(all == part, "{start} {length}");
+        }
+        assert!(Body::whole(vec![Piece::from(&b"small"[..])]).read(0, 5).file_part().is_none());
     }
 
     #[test]

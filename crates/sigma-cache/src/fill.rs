@@ -225,7 +225,7 @@ impl Keeping {
             return stream.push(piece);
         }
         if let Some((coming, _)) = &self.coming {
-            coming.push(Arc::clone(&piece));
+            coming.push(piece.clone());
         }
         self.pieces.push(piece);
         true
@@ -243,7 +243,7 @@ impl Keeping {
         if let Some((coming, _)) = self.coming.take() {
             coming.end(true);
         }
-        self.stored.body = Body::Whole(std::mem::take(&mut self.pieces).into());
+        self.stored.body = Body::whole(std::mem::take(&mut self.pieces));
         self.zone.insert(&self.key, self.stored.clone(), self.epoch, self.now);
     }
 }

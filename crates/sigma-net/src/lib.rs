@@ -16,6 +16,7 @@ pub mod quic;
 pub mod sampling;
 pub mod sandbox;
 pub mod secret;
+pub mod shared_file;
 pub mod signals;
 #[cfg(feature = "simulation")]
 pub mod simulation;

@@ -4,7 +4,7 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::task::{Context, Poll, ready};
 
 use rustix::io::Errno;
@@ -70,6 +70,28 @@ impl Pipe {
     /// Returns the bytes in the pipe.
     pub fn held(&self) -> usize {
         self.held
+    }
+}
+
+impl Pipe {
+    /// Moves bytes of a file in memory from `offset` on into an empty pipe, at most `most`; returns their number.
+    ///
+    /// # Errors
+    /// Returns the error of the operating system. Without support it is [`io::ErrorKind::Unsupported`].
+    pub fn fill(&mut self, file: BorrowedFd<'_>, mut offset: u64, most: usize) -> io::Result<usize> {
+        let Some(ends) = &self.ends else { return Err(cannot()) };
+        let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
+        loop {
+            match splice(file, Some(&mut offset), &ends.write, None, most.min(PIPE_BYTES), flags) {
+                Err(Errno::INTR) => {}
+                Err(error) if is_refusal(&error.into()) => return Err(cannot()),
+                moved => {
+                    let moved = moved?;
+                    self.held += moved;
+                    return Ok(moved);
+                }
+            }
+        }
     }
 }
 

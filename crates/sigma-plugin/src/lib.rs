@@ -104,7 +104,7 @@ pub use resident::{Resident, Residents};
 pub use resource::Resource;
 pub use roster::Roster;
 pub use scripts::Scripts;
-pub use step::{BodySource, Reply, ResponseStep, Step, StreamBody};
+pub use step::{BodySource, FilePart, Reply, ResponseStep, Step, StreamBody};
 pub use takeover::Takeover;
 
 /// An instance of a plugin: one configuration, parsed. Hooks run on a worker's thread and must not block it; slow

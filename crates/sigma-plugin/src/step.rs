@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::future::Future;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::pin::Pin;
 use std::task::{self, Poll};
 
@@ -310,6 +311,17 @@ pub struct StreamBody {
     pub source: Box<dyn BodySource>,
 }
 
+/// A part of a file in memory whose bytes never change.
+#[derive(Debug, Clone, Copy)]
+pub struct FilePart<'f> {
+    /// The file.
+    pub file: BorrowedFd<'f>,
+    /// The place of the first byte.
+    pub offset: u64,
+    /// The number of bytes.
+    pub length: u64,
+}
+
 /// Makes a response body piece by piece, as fast as the client reads it.
 pub trait BodySource {
     /// Returns the next piece, not empty; None at the end. It is not polled for a response without a body, such as
@@ -325,6 +337,14 @@ pub trait BodySource {
     ) -> Poll<io::Result<Option<Chunk>>> {
         self.poll_piece(task)
     }
+
+    /// Returns the rest of the body, if it is a part of a file in memory: the kernel may send it past this process.
+    fn file_part(&self) -> Option<FilePart<'_>> {
+        None
+    }
+
+    /// Skips bytes of [`BodySource::file_part`] that were sent.
+    fn pass(&mut self, _bytes: u64) {}
 
     /// Announces that the gateway is about to stop. An endless body returns its last pieces and its end at the next
     /// polls, which follow at once. Other bodies need do nothing.

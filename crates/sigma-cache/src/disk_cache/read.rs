@@ -86,7 +86,7 @@ impl DiskCache {
         };
         stored.body = match body_length {
             0..=AT_ONCE_BYTES => match body.read_whole(&beginning)? {
-                Some(pieces) => Body::Whole(pieces.into()),
+                Some(pieces) => Body::whole(pieces),
                 None => return Ok(None),
             },
             _ => Body::Elsewhere(Arc::new(body)),

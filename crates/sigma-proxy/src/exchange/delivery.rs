@@ -106,6 +106,18 @@ impl OwnBody {
 }
 
 impl Source for OwnBody {
+    fn poll_splice_to(
+        &mut self,
+        down: &mut Downstream<'_>,
+        _task: &mut task::Context<'_>,
+    ) -> Option<Poll<Result<(), Fault>>> {
+        let OwnBody::Made(source) = self else { return None };
+        let part = source.file_part()?;
+        let moved = splice::queue_file(down, part.file, part.offset, part.length)?;
+        source.pass(moved);
+        Some(Poll::Ready(Ok(())))
+    }
+
     fn poll_frame(&mut self, ctx: &mut Context, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>> {
         match self {
             OwnBody::Bytes(bytes, taken) => {

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ops::{Deref, DerefMut};
+use std::os::fd::BorrowedFd;
 use std::task::{Context, Poll, ready};
 
 use sigma_http::h1::{BodyReader, Framing, Output};
@@ -64,6 +65,26 @@ impl Outgoing {
             }
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Moves bytes of a file in memory into a pipe; returns their number. None if they have to be read: the queue has
+    /// bytes, the stream is encrypted, few bytes are left, or all pipes are in use.
+    pub(super) fn queue_file(
+        &mut self,
+        to: &Stream,
+        file: BorrowedFd<'_>,
+        offset: u64,
+        length: u64,
+    ) -> Option<u64> {
+        let is_suited = length >= SPLICED_FROM && self.is_empty() && self.queue.framing == Framing::Plain;
+        if !is_suited || !to.can_splice() {
+            return None;
+        }
+        let mut pipe = Pipe::take()?;
+        let most = usize::try_from(length).unwrap_or(usize::MAX);
+        let moved = pipe.fill(file, offset, most).ok().filter(|moved| *moved > 0)?;
+        self.pipe = Some(Box::new(pipe));
+        Some(moved as u64)
     }
 
     /// Moves bytes of a body of known length from the stream that they arrive on into a pipe, past the memory of this

@@ -116,6 +116,55 @@ fn an_answer_is_kept_for_those_who_come_later() {
     assert_eq!((status(&answer).as_str(), answer.body.len()), ("HIT", 200_000));
 }
 
+/// The bytes of a version of a large file.
+fn large(version: usize) -> Vec<u8> {
+    (0..3_000_005).map(|at| ((at / 7 + at / 65_536 * 31 + version * 101) % 251) as u8).collect()
+}
+
+/// Hits of large bodies, whole and in part, on kept connections, by many clients at once; a client that is slow gets
+/// the version that it asked for, though another one takes its place meanwhile.
+#[test]
+fn large_hits_arrive_whole() {
+    let versions = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&versions);
+    let origin = Origin::answer(move |request| {
+        let body = large(counted.load(Ordering::SeqCst));
+        let body = if request.head.line.contains("/small") { &body[..100] } else { &body };
+        [format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len()).as_bytes(), body].concat()
+    })
+    .unwrap();
+    let gateway = gateway(&origin, ", cache_method: [GET, HEAD]", "");
+    let (old, new) = (large(0), large(1));
+    let mut peer = asking(&gateway, "/a");
+    assert!(peer.read_response("GET").unwrap().body == old);
+    peer.send(
+        "GET /a HTTP/1.1\r\nHost: h\r\n\r\nGET /a HTTP/1.1\r\nHost: h\r\nRange: bytes=70000-2000000\r\n\r\n",
+    )
+    .unwrap();
+    let whole = peer.read_response("GET").unwrap();
+    assert!(status(&whole) == "HIT" && whole.body == old);
+    assert!(peer.read_response("GET").unwrap().body == old[70_000..=2_000_000]);
+    let head = peer.ask("HEAD /a HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+    assert_eq!((head.head.get("content-length"), head.body.len()), (Some("3000005"), 0));
+    assert!(peer.get("/small").unwrap().body == old[..100]);
+
+    let mut slow = asking(&gateway, "/a");
+    slow.read_head().unwrap();
+    let mut leaves = asking(&gateway, "/a");
+    leaves.read_exactly(100_000).unwrap();
+    drop(leaves);
+    versions.store(1, Ordering::SeqCst);
+    assert!(peer.ask("PURGE /a HTTP/1.1\r\nHost: h\r\n\r\n").unwrap().head.line.contains(" 200 "));
+    assert!(peer.ask("GET /a HTTP/1.1\r\nHost: h\r\n\r\n").unwrap().body == new);
+    // More than a worker has pipes.
+    let mut peers: Vec<Peer> = (0..150).map(|_| asking(&gateway, "/a")).collect();
+    for peer in &mut peers {
+        peer.read_head().unwrap();
+        assert!(peer.read_exactly(new.len()).unwrap() == new);
+    }
+    assert!(slow.read_exactly(old.len()).unwrap() == old);
+}
+
 /// A request that waits for too long fetches by itself.
 #[test]
 fn waiting_has_an_end() {

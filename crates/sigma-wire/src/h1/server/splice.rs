@@ -1,6 +1,7 @@
 //! Bodies that pass between a client and a node by the kernel alone.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::task::{Context, Poll};
 
 use sigma_http::Fault;
@@ -39,6 +40,17 @@ impl Server {
                 if self.is_revoked() { Poll::Ready(Err(REVOKED)) } else { Poll::Pending }
             }
         })
+    }
+
+    /// See [`crate::splice::queue_file`].
+    pub(crate) fn queue_file(&mut self, file: BorrowedFd<'_>, offset: u64, length: u64) -> Option<u64> {
+        if self.bodiless {
+            return None;
+        }
+        let moved = self.output.queue_file(&self.stream, file, offset, length)?;
+        self.body_sent += moved;
+        self.patience = None;
+        Some(moved)
     }
 }
 
