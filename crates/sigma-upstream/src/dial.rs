@@ -48,16 +48,32 @@ pub struct Dial<'d> {
     pub timeout_ms: u64,
     /// The timeout of the transport alone, if it is shorter.
     pub link_ms: Option<NonZeroU32>,
-    /// The limits of a connection for several exchanges.
-    pub shared: SharedLimits,
-    /// The limits and times of HTTP/3.
-    pub quic: QuicDial,
+    /// The limits of connections for several exchanges.
+    pub limits: &'d DialLimits,
     /// The TLS settings of an encrypted connection.
     pub tls: Option<DialTls<'d>>,
     /// The client whose requests alone the connection serves.
     pub owner: Owner<&'d [u8]>,
     /// Called when the transport is established, before TLS.
     pub linked: Option<Notice<'d>>,
+}
+
+/// The settings of a [`Dial`] without the parts for one client, for a connection that is opened in the background.
+#[derive(Debug, Clone)]
+pub(crate) struct GeneralDial {
+    pub(crate) protocol: Protocol,
+    pub(crate) timeout_ms: u64,
+    pub(crate) link_ms: Option<NonZeroU32>,
+    pub(crate) limits: DialLimits,
+}
+
+/// The limits of connections for several exchanges, the same for all nodes of a configuration.
+#[derive(Debug, Clone)]
+pub struct DialLimits {
+    /// The limits of HTTP/2.
+    pub shared: SharedLimits,
+    /// The limits and times of HTTP/3.
+    pub quic: QuicDial,
 }
 
 /// The client that a connection belongs to. `B` are bytes, borrowed or not.
@@ -151,9 +167,14 @@ pub struct DialQuic<'d> {
 }
 
 impl Dial<'_> {
-    /// Returns the settings alone, without the parts for one client.
-    pub(crate) fn in_general(&self) -> Dial<'static> {
-        Dial { tls: None, owner: Owner::ALL, linked: None, ..*self }
+    /// Returns the settings that outlive the exchange.
+    pub(crate) fn in_general(&self) -> GeneralDial {
+        GeneralDial {
+            protocol: self.protocol,
+            timeout_ms: self.timeout_ms,
+            link_ms: self.link_ms,
+            limits: self.limits.clone(),
+        }
     }
 
     /// Returns true if the connection belongs to one client.
@@ -197,7 +218,7 @@ pub async fn dial(addr: &Address, dial: &Dial<'_>) -> Result<Dialled, Fault> {
     let stream = reach(addr, dial, &deadline).await?;
     let agreed = stream.tls().and_then(|facts| facts.alpn.as_deref());
     if agreed == Some(b"h2") || (agreed.is_none() && dial.protocol == Protocol::Http2) {
-        let opening = SharedConnection::open(stream, &dial.shared);
+        let opening = SharedConnection::open(stream, &dial.limits.shared);
         let opened = in_time(deadline.bound(opening).await)?;
         return Ok(Dialled::Shared(MultiplexedConnection::H2(opened)));
     }

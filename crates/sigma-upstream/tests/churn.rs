@@ -14,7 +14,7 @@ use sigma_config::resources::{Balance, Node, Scheme};
 use sigma_http::h1::{HeadLimits, Tolerance};
 use sigma_net::quic::QuicLimits;
 use sigma_upstream::balance::{Balancer, InFlight, Outcome, PickContext, Tried};
-use sigma_upstream::dial::{Dial, Owner, Protocol, QuicDial};
+use sigma_upstream::dial::{Dial, DialLimits, Owner, Protocol, QuicDial};
 use sigma_upstream::dns::Resolver;
 use sigma_upstream::endpoint::UpstreamCell;
 use sigma_upstream::feed::{Feed, NextNodes};
@@ -106,20 +106,20 @@ impl Worker {
             controls_per_second: u32::MAX,
             silence_ms: 3_000,
         };
+        let quic = QuicDial {
+            shared: h3,
+            transport: QuicLimits::default(),
+            tcp_delay_ms: 300,
+            retry_after_ms: 300_000,
+            announcement_ms: 0,
+        };
         let target = Target {
             endpoint,
             dial: Dial {
                 protocol: Protocol::Http2,
                 timeout_ms: 60_000,
                 link_ms: None,
-                shared,
-                quic: QuicDial {
-                    shared: h3,
-                    transport: QuicLimits::default(),
-                    tcp_delay_ms: 300,
-                    retry_after_ms: 300_000,
-                    announcement_ms: 0,
-                },
+                limits: &DialLimits { shared, quic },
                 tls: None,
                 owner: Owner::ALL,
                 linked: None,

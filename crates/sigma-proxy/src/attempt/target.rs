@@ -12,9 +12,8 @@ use sigma_plugin::variables::host_name;
 use sigma_upstream::dial::{Dial, DialQuic, DialTls, Owner, Protocol};
 use sigma_upstream::endpoint::{Address, Endpoint};
 use sigma_upstream::pool::{PoolLimits, Target};
-use sigma_wire::h2::SharedLimits;
 
-use crate::edge::connection::{Origin, answer_limits, quic_dial};
+use crate::edge::connection::Origin;
 use crate::snapshot::{Snapshot, Upstream};
 
 /// The demands of a request on a connection, besides its upstream.
@@ -98,18 +97,6 @@ pub(crate) fn target<'t>(
     endpoint: &'t Endpoint,
     demands: &'t Demands,
 ) -> Target<'t> {
-    let (http2, limits) = (&snapshot.settings.http2, &snapshot.settings.limits);
-    let shared = SharedLimits {
-        head: answer_limits(&snapshot.settings),
-        streams: http2.upstream_streams,
-        stream_window_bytes: http2.stream_window_bytes,
-        connection_window_bytes: http2.connection_window_bytes,
-        frame_bytes: http2.frame_bytes,
-        header_list_bytes: limits.response_head_bytes,
-        controls_per_second: http2.upstream_control_frames_per_second,
-        crowded_ms: http2.upstream_crowded_ms.into(),
-        stalled_ms: http2.upstream_stalled_ms.into(),
-    };
     let tls = upstream.over_tls().map(|tls| {
         // Neither leads anywhere over HTTP/2 or HTTP/3.
         let is_for_http1 = demands.upgrade || demands.protocol == Protocol::Dubbo;
@@ -122,8 +109,7 @@ pub(crate) fn target<'t>(
         protocol: demands.protocol,
         timeout_ms: demands.connect_ms,
         link_ms: demands.link_ms,
-        shared,
-        quic: quic_dial(&snapshot.settings),
+        limits: &snapshot.dial_limits,
         tls,
         owner: demands.owner.as_ref(),
         linked: None,

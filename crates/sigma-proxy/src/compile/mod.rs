@@ -42,6 +42,7 @@ use sigma_schema::Problem;
 use sigma_schema::expr::VarName;
 use sigma_schema::expr::known::Subject;
 
+use crate::edge::connection::dial_limits;
 use crate::route::Router;
 use crate::route::normalize::UriOptions;
 use crate::snapshot::slots::{Numbers, Slots};
@@ -432,6 +433,7 @@ fn empty(
     Snapshot {
         revision: 0,
         settings: Arc::new(config.settings.clone()),
+        dial_limits: Arc::new(dial_limits(&config.settings)),
         router: Router::compile(config.settings.router.http, []),
         uri_options: UriOptions::from(&config.settings.router),
         routes: Slots::default(),

@@ -27,6 +27,8 @@ use sigma_plugin::{Bridge, Chain, Consumers, OwnedField, OwnedFields, Residents}
 use sigma_schema::cidr::CidrSet;
 use sigma_schema::defined::Definitions;
 
+use sigma_upstream::dial::DialLimits;
+
 use crate::attempt::retry::RetryPolicy;
 use crate::attempt::time_limit::TimeLimit;
 use crate::compile::Sessions;
@@ -50,6 +52,8 @@ pub struct Snapshot {
     pub revision: u64,
     /// The settings it was compiled from.
     pub settings: Arc<Settings>,
+    /// The limits of connections to nodes, from the settings.
+    pub(crate) dial_limits: Arc<DialLimits>,
     pub(crate) router: Router,
     pub(crate) uri_options: UriOptions,
     pub(crate) routes: Slots<Route>,

@@ -119,7 +119,7 @@ impl Http3State {
         if announced.len() >= NAMES_MAX {
             announced.remove(0);
         }
-        let age_ms = found.age_s.saturating_mul(1_000).min(target.dial.quic.announcement_ms);
+        let age_ms = found.age_s.saturating_mul(1_000).min(target.dial.limits.quic.announcement_ms);
         announced.push(Announced { name: tls.name.into(), port: found.port, until_ms: now_ms + age_ms });
     }
 }

@@ -256,7 +256,7 @@ impl Node {
         }
         let order = kept.shared.begin_upgrade(target);
         drop(kept);
-        let attempt = self.http3.begin(to, target.dial.quic.retry_after_ms);
+        let attempt = self.http3.begin(to, target.dial.limits.quic.retry_after_ms);
         self.counters.add(Counter::UpstreamConnects, 1);
         let (node, sockets) = (Rc::downgrade(self), Rc::clone(&self.sockets));
         tokio::task::spawn_local(async move {
@@ -404,7 +404,7 @@ impl Node {
     fn attempt(&self, order: &Order) -> Option<Attempt> {
         let (addr, to_dial) = order.made.redial(&order.dial);
         let to = self.http3.wanted(addr, &to_dial, deadline::now_ms())?;
-        Some(self.http3.begin(to, to_dial.quic.retry_after_ms))
+        Some(self.http3.begin(to, to_dial.limits.quic.retry_after_ms))
     }
 
     /// Gives waiting exchanges the result of an ordered connection.
@@ -476,7 +476,7 @@ struct Opening {
 
 impl Opening {
     async fn run(mut self, attempt: Option<Attempt>, sockets: Rc<QuicSockets>) {
-        let (made, general) = (Rc::clone(&self.order.made), self.order.dial);
+        let (made, general) = (Rc::clone(&self.order.made), self.order.dial.clone());
         let (addr, to_dial) = made.redial(&general);
         let Some(attempt) = attempt else {
             return match to_dial.http3() {

@@ -32,8 +32,8 @@ pub(super) async fn over_quic(
         return Err(QuicFault { fault: without_udp(), is_unreachable: false });
     };
     let deadline = Deadline::new();
-    deadline.set(dial.timeout_ms.min(dial.quic.transport.handshake_ms));
-    let connecting = Box::pin(connect(sockets, to, tls.name, http3.client, &dial.quic));
+    deadline.set(dial.timeout_ms.min(dial.limits.quic.transport.handshake_ms));
+    let connecting = Box::pin(connect(sockets, to, tls.name, http3.client, &dial.limits.quic));
     match deadline.bound(connecting).await {
         Some(connected) => connected.map(MultiplexedConnection::H3),
         None => Err(QuicFault { fault: timed_out(), is_unreachable: true }),
@@ -59,7 +59,7 @@ pub(super) async fn race(
         return connected.map(|_| None);
     }
     let delay = Deadline::new();
-    delay.set(to_dial.quic.tcp_delay_ms.min(to_dial.timeout_ms / 2));
+    delay.set(to_dial.limits.quic.tcp_delay_ms.min(to_dial.timeout_ms / 2));
     let mut failed = match delay.bound(quic.as_mut()).await {
         Some(Ok(connection)) => {
             tell(Ok(Dialled::Shared(connection)));

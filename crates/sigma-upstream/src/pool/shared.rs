@@ -12,7 +12,7 @@ use sigma_wire::{Connection, MultiplexedConnection};
 use tokio::sync::oneshot;
 
 use super::target::{Made, PoolLimits, Target};
-use crate::dial::Dial;
+use crate::dial::GeneralDial;
 
 /// The limit of connections of one target that are opened at a time. Below it, as many are opened as exist, so that
 /// the number doubles with each round while exchanges wait.
@@ -76,7 +76,7 @@ impl Waiter {
 #[derive(Debug)]
 struct Group {
     made: Rc<Made>,
-    dial: Dial<'static>,
+    dial: GeneralDial,
     limits: PoolLimits,
     members: Vec<Rc<Member>>,
     /// The members that may have room; all others are full.
@@ -171,7 +171,7 @@ impl Group {
 #[derive(Debug)]
 pub(super) struct Order {
     pub(super) made: Rc<Made>,
-    pub(super) dial: Dial<'static>,
+    pub(super) dial: GeneralDial,
 }
 
 /// The shared connections to one endpoint.
@@ -348,7 +348,7 @@ impl Shared {
     pub(super) fn order(&mut self) -> Option<Order> {
         let group = self.wanting()?;
         group.openings += 1;
-        Some(Order { made: Rc::clone(&group.made), dial: group.dial })
+        Some(Order { made: Rc::clone(&group.made), dial: group.dial.clone() })
     }
 
     /// No further connection may be opened: every stream is as good as a new one.

@@ -2,7 +2,7 @@
 
 use sigma_net::tls::ClientTls;
 
-use crate::dial::{Dial, DialQuic, DialTls, Http3Use, Owner, Protocol};
+use crate::dial::{Dial, DialQuic, DialTls, GeneralDial, Http3Use, Owner, Protocol};
 use crate::endpoint::{Address, Endpoint};
 
 /// The limits of kept connections.
@@ -105,11 +105,20 @@ impl Made {
     }
 
     /// Returns the address and the dial settings, with the general part of `dial`.
-    pub(super) fn redial<'m>(&'m self, dial: &Dial<'static>) -> (&'m Address, Dial<'m>) {
+    pub(super) fn redial<'m>(&'m self, dial: &'m GeneralDial) -> (&'m Address, Dial<'m>) {
         let tls = self.tls.as_ref().map(|tls| {
             let quic = tls.quic.as_ref().map(|(client, when)| DialQuic { client, when: *when });
             DialTls { client: &tls.client, name: &tls.name, quic }
         });
-        (&self.addr, Dial { tls, owner: self.owner.as_ref(), ..*dial })
+        let dial = Dial {
+            protocol: dial.protocol,
+            timeout_ms: dial.timeout_ms,
+            link_ms: dial.link_ms,
+            limits: &dial.limits,
+            tls,
+            owner: self.owner.as_ref(),
+            linked: None,
+        };
+        (&self.addr, dial)
     }
 }

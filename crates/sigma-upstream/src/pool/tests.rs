@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::future::poll_fn;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use sigma_config::resources::Scheme;
@@ -13,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 
 use super::*;
-use crate::dial::{Dial, Owner, Protocol, QuicDial};
+use crate::dial::{Dial, DialLimits, Owner, Protocol, QuicDial};
 use crate::endpoint::Address;
 use crate::health::Health;
 use crate::identity::EndpointIds;
@@ -38,24 +39,27 @@ pub(super) fn endpoint(ids: &EndpointIds, host: &str, addr: &Address) -> Endpoin
     }
 }
 
+/// The limits of all dials.
+static DIAL_LIMITS: LazyLock<DialLimits> = LazyLock::new(|| DialLimits { shared: SHARED, quic: quic_dial() });
+
+const SHARED: SharedLimits = SharedLimits {
+    head: HeadLimits { line_bytes: 1_000, head_bytes: 1_000, fields: 10, tolerance: Tolerance::NONE },
+    streams: 10,
+    stream_window_bytes: 65_535,
+    connection_window_bytes: 65_535,
+    frame_bytes: 16_384,
+    header_list_bytes: 16_384,
+    controls_per_second: u32::MAX,
+    crowded_ms: 1_000,
+    stalled_ms: 14_000,
+};
+
 pub(super) fn target(endpoint: &Endpoint) -> Target<'_> {
-    let shared = SharedLimits {
-        head: HeadLimits { line_bytes: 1_000, head_bytes: 1_000, fields: 10, tolerance: Tolerance::NONE },
-        streams: 10,
-        stream_window_bytes: 65_535,
-        connection_window_bytes: 65_535,
-        frame_bytes: 16_384,
-        header_list_bytes: 16_384,
-        controls_per_second: u32::MAX,
-        crowded_ms: 1_000,
-        stalled_ms: 14_000,
-    };
     let dial = Dial {
         protocol: Protocol::Http2,
         timeout_ms: 60_000,
         link_ms: None,
-        shared,
-        quic: quic_dial(),
+        limits: &DIAL_LIMITS,
         tls: None,
         owner: Owner::ALL,
         linked: None,
@@ -429,7 +433,7 @@ fn a_young_worker_keeps_its_connections_for_a_long_burst_too() {
         let mut held = Vec::new();
         for _ in 0..BURST {
             let mut in_use = connect(&pools, &target, 0).await.expect("a connection");
-            let (mut head, limits) = (ResponseHead::default(), &target.dial.shared.head);
+            let (mut head, limits) = (ResponseHead::default(), &target.dial.limits.shared.head);
             poll_fn(|cx| in_use.poll_head(cx, Method::Get, limits, &mut head)).await.expect("a response");
             held.push(in_use);
         }

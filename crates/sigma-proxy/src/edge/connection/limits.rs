@@ -3,9 +3,9 @@
 use sigma_config::settings::{Http3, Settings, Tolerate};
 use sigma_http::h1::{HeadLimits, Tolerance};
 use sigma_net::quic::QuicLimits;
-use sigma_upstream::dial::QuicDial;
+use sigma_upstream::dial::{DialLimits, QuicDial};
 use sigma_wire::h1::ServerLimits;
-use sigma_wire::h2::{FloodLimits, SessionLimits};
+use sigma_wire::h2::{self, FloodLimits, SessionLimits};
 use sigma_wire::h3;
 
 /// Returns the limits of a connection.
@@ -87,8 +87,25 @@ pub(crate) fn h3_limits(settings: &Settings, http3: Option<&Http3>) -> h3::Sessi
 /// The largest chain of certificates of a node, with the rest of its handshake.
 const NODE_HANDSHAKE_BYTES: usize = 64 * 1024;
 
+/// Returns the limits of connections to nodes for several exchanges.
+pub(crate) fn dial_limits(settings: &Settings) -> DialLimits {
+    let http2 = &settings.http2;
+    let shared = h2::SharedLimits {
+        head: answer_limits(settings),
+        streams: http2.upstream_streams,
+        stream_window_bytes: http2.stream_window_bytes,
+        connection_window_bytes: http2.connection_window_bytes,
+        frame_bytes: http2.frame_bytes,
+        header_list_bytes: settings.limits.response_head_bytes,
+        controls_per_second: http2.upstream_control_frames_per_second,
+        crowded_ms: http2.upstream_crowded_ms.into(),
+        stalled_ms: http2.upstream_stalled_ms.into(),
+    };
+    DialLimits { shared, quic: quic_dial(settings) }
+}
+
 /// Returns the limits and times of connections to nodes over QUIC.
-pub(crate) fn quic_dial(settings: &Settings) -> QuicDial {
+fn quic_dial(settings: &Settings) -> QuicDial {
     let http3 = &settings.http3;
     // Unidirectional streams of the node are read at once; they have the window of one more stream.
     let window_bytes = http3.stream_window_bytes.saturating_mul(http3.streams.saturating_add(1));

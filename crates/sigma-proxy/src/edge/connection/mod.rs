@@ -14,7 +14,7 @@ use sigma_observe::date::Clock;
 use sigma_plugin::context::Client;
 use sigma_plugin::variables::{TICK_MS, tick};
 
-pub(crate) use limits::{answer_limits, h3_limits, quic_dial, server_limits, session_limits};
+pub(crate) use limits::{answer_limits, dial_limits, h3_limits, server_limits, session_limits};
 pub(crate) use tls::TlsSession;
 
 /// The source and destination addresses of a request; the same for all requests of a connection.
