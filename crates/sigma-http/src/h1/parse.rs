@@ -78,7 +78,7 @@ impl HeadScanner {
         let (mut scanned, mut line_start) = (self.scanned as usize, self.line_start as usize);
         while let Some(at) = memchr::memchr(b'\n', &bytes[scanned..]).map(|i| i + scanned) {
             let line = &bytes[line_start..at];
-            let leading = line_start == 0 && line == b"\r";
+            let leading = line == b"\r" && at < empty_lines(bytes);
             if !line.ends_with(b"\r") || (line == b"\r" && !leading) {
                 return true;
             }
@@ -89,10 +89,20 @@ impl HeadScanner {
     }
 }
 
+/// Empty lines before a request that are skipped: RFC 9112 §2.2 wants one at least, and some clients end a body with
+/// two line ends. More are no request.
+const EMPTY_LINES_MAX: usize = 4;
+
+/// Returns the bytes of the skipped empty lines at the front of `bytes`.
+fn empty_lines(bytes: &[u8]) -> usize {
+    let lines = bytes.chunks_exact(2).take(EMPTY_LINES_MAX);
+    2 * lines.take_while(|line| *line == b"\r\n").count()
+}
+
 /// Parses a request head at the front of `bytes` into `head`.
 ///
-/// Returns its length, or `None` if more bytes are needed. One empty line before it is skipped (RFC 9112 §2.2). Host
-/// rules (RFC 9112 §3.2) are checked here, framing in [`super::framing`].
+/// Returns its length, or `None` if more bytes are needed. Up to [`EMPTY_LINES_MAX`] empty lines before it are skipped.
+/// Host rules (RFC 9112 §3.2) are checked here, framing in [`super::framing`].
 ///
 /// # Errors
 /// Returns an error if the head must not be forwarded or exceeds `limits`.
@@ -101,9 +111,9 @@ pub fn parse_request(
     limits: &HeadLimits,
     head: &mut RequestHead,
 ) -> Result<Option<usize>, ParseError> {
-    let start = if let [b'\r', b'\n', ..] = bytes { 2 } else { 0 };
+    let start = if let [b'\r', b'\n', ..] = bytes { empty_lines(bytes) } else { 0 };
     if let [b'\r', b'\n', ..] = bytes[start..] {
-        return Err(Invalid("there is more than one empty line before the request line"));
+        return Err(Invalid("there are more than four empty lines before the request line"));
     }
     let Some(line) = next_line(bytes, start)? else {
         return incomplete(bytes.len() - start, limits.line_bytes, ParseError::LineTooLong);

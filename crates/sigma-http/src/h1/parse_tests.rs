@@ -47,6 +47,32 @@ fn target_forms() {
 }
 
 #[test]
+fn empty_lines_before_a_request_are_skipped() {
+    let wire = "GET / HTTP/1.1\r\nHost: x\r\nA: b\r\n\r\n";
+    for lines in 0..=4 {
+        let wire = format!("{}{wire}", "\r\n".repeat(lines));
+        let (head, length) = request(&wire).unwrap().unwrap();
+        assert_eq!((head.path_and_query(), head.authority(), length), (&b"/"[..], &b"x"[..], wire.len()));
+        assert_eq!(head.headers.find(b"a"), Some(&b"b"[..]));
+        let mut scanner = HeadScanner::default();
+        for cut in 0..wire.len() {
+            assert!(matches!(request(&wire[..cut]), Ok(None)), "{lines} lines, cut at {cut}");
+            assert!(!scanner.ready(&wire.as_bytes()[..cut]), "{lines} lines, cut at {cut}");
+        }
+        assert!(scanner.ready(wire.as_bytes()), "{lines} lines");
+    }
+    let many = "\r\n".repeat(5);
+    assert!(
+        matches!(request(&many), Err(ParseError::Invalid(_)))
+            && HeadScanner::default().ready(many.as_bytes())
+    );
+    for bare in ["\nGET / HTTP/1.1\r\n", "\r\n\nGET / HTTP/1.1\r\n", "\r\n\r\n\n"] {
+        assert!(matches!(request(bare), Err(ParseError::Invalid(_))), "{bare:?}");
+        assert!(HeadScanner::default().ready(bare.as_bytes()), "{bare:?}");
+    }
+}
+
+#[test]
 fn every_prefix_is_incomplete_or_rejected_early() {
     let wire = "GET /index.html HTTP/1.1\r\nHost: x\r\nA: b\r\n\r\n";
     for cut in 0..wire.len() {
