@@ -28,5 +28,5 @@ pub use framing::{
     connection_persists, frame_request, frame_response, request_body, response_body, response_persists,
 };
 pub use output::{Framing, Output};
-pub use parse::{HeadLimits, HeadScanner, ParseError, parse_request, parse_response};
+pub use parse::{HeadLimits, HeadScanner, ParseError, parse_known, parse_request, parse_response};
 pub use tolerance::Tolerance;

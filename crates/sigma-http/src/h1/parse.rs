@@ -130,6 +130,27 @@ pub fn parse_request(
     Ok(Some(end))
 }
 
+/// Parses the known part of a rejected or incomplete request head into `head`, for logs: the request line, and the
+/// fields before the first invalid one. Without a valid request line the head is empty.
+pub fn parse_known(bytes: &[u8], limits: &HeadLimits, head: &mut RequestHead) {
+    head.clear();
+    let Ok(Some(line)) = next_line(bytes, empty_lines(bytes)) else { return };
+    if line.text.len() > limits.line_bytes {
+        return;
+    }
+    let mut end = line.next;
+    for _ in 0..limits.fields {
+        match parse_field(bytes, end, &mut head.headers) {
+            Ok(next) => end = next,
+            Err(_) => break,
+        }
+    }
+    head.headers.hold(&bytes[..end]);
+    if parse_request_line(bytes, line.text, limits.tolerance, head).is_err() {
+        head.clear();
+    }
+}
+
 /// Parses a response head at the front of `bytes` into `head`; see [`parse_request`].
 ///
 /// # Errors

@@ -127,6 +127,34 @@ fn invalid_requests_are_rejected() {
     }
 }
 
+/// Logs of a rejected head show its valid beginning.
+#[test]
+fn the_known_part_of_a_rejected_head() {
+    let check = |wire: &str, expected: &str| {
+        let mut head = accepted("HEAD /earlier HTTP/1.1\r\nHost: e\r\nA: e\r\n\r\n");
+        parse_known(wire.as_bytes(), &LIMITS, &mut head);
+        let parts = match head.method_token() {
+            b"" => Vec::new(),
+            token => vec![token, head.path_and_query(), head.version.as_str().as_bytes(), head.authority()],
+        };
+        let fields: Vec<&[u8]> = head.headers.iter().map(|(_, value)| value).collect();
+        let shown = [parts.join(&b' '), fields.join(&b',')].join(&b'|');
+        assert_eq!(String::from_utf8(shown).unwrap(), expected, "{wire:?}");
+    };
+    check("", "|");
+    check("GET /a HTTP/1.1\r", "|");
+    check("GET /a HTTP/1.1\r\n", "GET /a HTTP/1.1 |");
+    check("\r\n\r\nGET /a?b HTTP/1.1\r\nHost: h\r\nA : b\r\n\r\n", "GET /a?b HTTP/1.1 h|h");
+    check("PUT /a HTTP/1.0\r\nA: b\r\nHost: h\r\nC: d", "PUT /a HTTP/1.0 h|b,h");
+    check("GET /a HTTP/1.1\r\nHost: h\r\nHost: i\r\n\r\n", "GET /a HTTP/1.1 h|h,i");
+    check("GET http://x?y HTTP/1.1\r\nA: \0\r\n\r\n", "GET /?y HTTP/1.1 x|");
+    check("GET /a b HTTP/1.1\r\nHost: h\r\n\r\n", "|");
+    check("GET /a HTTP/3.0\r\nHost: h\r\n\r\n", "|");
+    check(&format!("GET /{} HTTP/1.1\r\n", "a".repeat(64)), "|");
+    let many = format!("GET /a HTTP/1.1\r\n{}", "A: b\r\n".repeat(20));
+    check(&many, &format!("GET /a HTTP/1.1 |{}", ["b"; 8].join(",")));
+}
+
 #[test]
 fn limits() {
     let long = "a".repeat(70);

@@ -15,12 +15,15 @@ thread_local! {
     static RESPONSES: RefCell<Vec<ResponseHead>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Returns a recycled head, with the fields of its last use.
+/// Returns an empty head in recycled memory.
 pub(crate) fn take_request() -> RequestHead {
-    REQUESTS.with_borrow_mut(Vec::pop).unwrap_or_default()
+    let mut head = REQUESTS.with_borrow_mut(Vec::pop).unwrap_or_default();
+    // A head that is rejected early must not have parts of an earlier request.
+    head.clear();
+    head
 }
 
-/// As [`take_request`].
+/// Returns a recycled head, with the fields of its last use.
 pub(crate) fn take_response() -> ResponseHead {
     RESPONSES.with_borrow_mut(Vec::pop).unwrap_or_default()
 }
@@ -43,5 +46,21 @@ pub fn recycle_response(head: ResponseHead) {
 fn keep<T>(free: &mut Vec<T>, head: T) {
     if free.len() < FREE_LIST_MAX {
         free.push(head);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Method;
+
+    #[test]
+    fn recycled_request_heads_are_empty() {
+        let mut head = RequestHead::default();
+        head.headers.append("Host", b"h");
+        head.set_method("HEAD");
+        recycle_request(head);
+        let head = take_request();
+        assert_eq!((head.method, head.method_token(), head.authority()), (Method::Get, &b""[..], &b""[..]));
     }
 }

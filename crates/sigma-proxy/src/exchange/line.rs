@@ -176,6 +176,8 @@ impl Exchange<'_, '_> {
             Field::Uri if self.scratch.ctx.uri.is_empty() => place.text(head.raw_path()),
             Field::Uri => place.text(&self.scratch.ctx.uri),
             Field::Args => text(place, head.query()),
+            // A request over HTTP/1.0, or a rejected one, may lack a host.
+            Field::Host if head.authority().is_empty() => {}
             Field::Host => place.text(&host_name(head.authority())),
             Field::HttpHeader(name) => header(place, &head.headers, name),
             Field::RemoteUser => {

@@ -183,11 +183,18 @@ impl<'x, 'c> Exchange<'x, 'c> {
         self.finish();
     }
 
-    /// Responds to a head that was rejected before it became a request.
+    /// Responds to a head that was rejected before it became a request. Its known part is for logs only: no response
+    /// depends on it.
     pub(crate) async fn refuse(&mut self, fault: Fault) {
-        self.scratch.ctx.request.clear();
+        let known = Box::new(std::mem::take(&mut self.scratch.ctx.request));
         self.down.close_after();
         self.fail(fault).await;
+        self.scratch.ctx.request = *known;
+        // Other heads may lack fields of the proxy in front.
+        if fault.kind == FaultKind::RequestBodyTooLarge {
+            let view = Rc::clone(&self.view);
+            self.learn_client_address(&view.snapshot);
+        }
         self.finish();
     }
 

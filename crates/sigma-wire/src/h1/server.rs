@@ -206,7 +206,7 @@ impl Server {
     /// Reads the head whose beginning [`Server::wait`] has seen.
     ///
     /// # Errors
-    /// Returns an error if it is not a valid request.
+    /// Returns an error if it is not a valid request; `head` then has its known part.
     pub async fn read_head(&mut self, head: &mut RequestHead) -> Result<(), NoRequest> {
         self.scanner = HeadScanner::default();
         // The response to an invalid head must not depend on the previous request.
@@ -228,10 +228,10 @@ impl Server {
                 if self.deadline.poll_expired(cx).is_ready() {
                     let fault =
                         Fault::new(FaultKind::RequestHeadTimeout, "the request head did not arrive in time");
-                    return Poll::Ready(Err(NoRequest::Refused(fault)));
+                    return Poll::Ready(Err(self.refuse_head(head, fault)));
                 }
                 if self.account.is_revoked() {
-                    return Poll::Ready(Err(NoRequest::Refused(REVOKED)));
+                    return Poll::Ready(Err(self.refuse_head(head, REVOKED)));
                 }
                 if !ready!(self.poll_more(self.limits.head.head_bytes + 1, cx)) {
                     return Poll::Ready(Err(NoRequest::Closed));
@@ -271,9 +271,15 @@ impl Server {
             }
             Err(error) => {
                 self.refuse();
-                Some(Err(NoRequest::Refused(error.of_request())))
+                Some(Err(self.refuse_head(head, error.of_request())))
             }
         }
+    }
+
+    /// Leaves the known part of a rejected head in `head`, for logs.
+    fn refuse_head(&self, head: &mut RequestHead, fault: Fault) -> NoRequest {
+        h1::parse_known(&self.input, &self.limits.head, head);
+        NoRequest::Refused(fault)
     }
 
     /// After an invalid head, the connection has no valid position.

@@ -87,6 +87,63 @@ fn refused_requests_are_logged_too() {
     assert_eq!(await_lines(&gateway, "access.log", 1), ["400"]);
 }
 
+/// The line of a request whose head is rejected has the known part of the head.
+#[test]
+fn rejected_heads_are_logged_as_far_as_they_are_known() {
+    let origin = Origin::echo("a").unwrap();
+    let gateway = in_front_of(
+        &origin,
+        "limits: { request_body_bytes: 10, request_line_bytes: 1024, request_head_bytes: 4096, request_headers: 20 }\naccess_log:\n  path: \"{dir}/access.log\"\n  \
+         format: '$status $request|$host|$http_user_agent'\n  flush_ms: 50",
+    );
+    let fields = "Host: h.example\r\nUser-Agent: ua\r\n";
+    let long = "x".repeat(4096);
+    let cases = [
+        (
+            format!("POST /up?a=b HTTP/1.1\r\n{fields}Content-Length: 11\r\n\r\n"),
+            "413 POST /up?a=b HTTP/1.1|h.example|ua",
+        ),
+        (format!("GET /f HTTP/1.1\r\n{fields}A : b\r\nX: y\r\n\r\n"), "400 GET /f HTTP/1.1|h.example|ua"),
+        (format!("GET /l HTTP/1.1\r\n{fields}Content-Length: x\r\n\r\n"), "400 GET /l HTTP/1.1|h.example|ua"),
+        ("GET /h HTTP/1.1\r\nUser-Agent: ua\r\n\r\n".to_owned(), "400 GET /h HTTP/1.1|-|ua"),
+        (format!("GET /b HTTP/1.1\r\n{fields}X: {long}\r\n\r\n"), "431 GET /b HTTP/1.1|h.example|ua"),
+        (
+            format!("GET /n HTTP/1.1\r\n{fields}{}\r\n", "A: b\r\n".repeat(30)),
+            "431 GET /n HTTP/1.1|h.example|ua",
+        ),
+        (format!("GET /a b HTTP/1.1\r\n{fields}\r\n"), "400 -|-|-"),
+    ];
+    for (count, (head, expected)) in cases.iter().enumerate() {
+        let mut client = gateway.connect().unwrap();
+        let status = client.ask(head.clone()).unwrap().status();
+        assert!(expected.starts_with(&status.to_string()), "{head}: {status}");
+        assert_eq!(await_lines(&gateway, "access.log", count + 1)[count], *expected, "{head}");
+    }
+    crate::h2::within(async {
+        let (mut sender, _driver) = crate::h2::connect(&gateway).await;
+        let head =
+            crate::h2::request("POST", "/two").header("user-agent", "ua").header("content-length", "11");
+        let (response, _stream) = sender.send_request(head.body(()).unwrap(), false).unwrap();
+        assert_eq!(response.await.unwrap().status(), 413);
+    });
+    let lines = await_lines(&gateway, "access.log", cases.len() + 1);
+    assert_eq!(lines[cases.len()], "413 POST /two HTTP/2.0|h.example|ua");
+}
+
+/// A body that is announced as too large is logged with the address that the proxy in front sends.
+#[test]
+fn a_rejected_body_is_logged_with_the_address_of_the_client() {
+    let origin = Origin::echo("a").unwrap();
+    let gateway = in_front_of(
+        &origin,
+        "limits: { request_body_bytes: 10 }\ntrusted_addresses: [127.0.0.1]\nclient_address: {}\naccess_log:\n  \
+         path: \"{dir}/access.log\"\n  format: '$status $remote_addr'\n  flush_ms: 50",
+    );
+    let head = "POST / HTTP/1.1\r\nHost: h\r\nX-Forwarded-For: 198.51.100.7\r\nContent-Length: 11\r\n\r\n";
+    gateway.connect().unwrap().ask(head).unwrap();
+    assert_eq!(await_lines(&gateway, "access.log", 1), ["413 198.51.100.7"]);
+}
+
 #[test]
 fn a_rotated_file_is_reopened() {
     let origin = Origin::echo("a").unwrap();
