@@ -13,7 +13,7 @@ use sigma_plugin::{
     ResponseStep, Step,
 };
 
-use sigma_plugin_kit::changed_body::{change_head, has_content, remove_digests, replace_content};
+use sigma_plugin_kit::changed_body::{change_head, has_content, is_part, remove_digests, replace_content};
 use sigma_plugin_kit::fields::{frames, is_name, is_plain};
 use sigma_plugin_kit::response_body::{Encoding, ask_for_readable, ask_for_whole};
 
@@ -101,7 +101,7 @@ struct Echo {
     fields: Vec<(String, String)>,
 }
 
-/// The response stays as the node encoded it.
+/// The node's content is encoded, or a part: it stays as it is.
 struct Untouched;
 
 struct Text {
@@ -137,7 +137,7 @@ impl Plugin for Echo {
         }
         // Text around encoded bytes would make them unreadable.
         let is_encoded = Encoding::of(&ctx.response.headers) != Encoding::Identity;
-        if self.text.body.is_none() && is_encoded {
+        if self.text.body.is_none() && (is_encoded || is_part(ctx)) {
             ctx.keep(self, Untouched);
         } else {
             change_head(&mut ctx.response.headers);

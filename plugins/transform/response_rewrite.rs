@@ -17,7 +17,7 @@ use sigma_schema::expr::Expr;
 
 use super::locations::{CookieConfig, Locations, Replacement};
 use sigma_plugin_kit::budget::{Budget, Held};
-use sigma_plugin_kit::changed_body::{change_head, remove_digests, replace_content};
+use sigma_plugin_kit::changed_body::{change_head, is_part, remove_digests, replace_content};
 use sigma_plugin_kit::condition;
 use sigma_plugin_kit::fields::{FieldRules, Lines, Notation};
 use sigma_plugin_kit::log_throttle::LogThrottle;
@@ -73,7 +73,8 @@ X-Served-By: gateway
 /// Changes status, fields and body of responses, including responses of other plugins.
 ///
 /// Filters see bodies decoded if they are encoded with gzip or brotli. Requests to nodes are for whole bodies
-/// (`Range` is removed) and for these encodings. A body over `max_resp_body_size` bytes, encoded or decoded, is cut
+/// (`Range` is removed) and for these encodings. A part (206) that a node sends nevertheless is not filtered, and is
+/// reported in the error log. A body over `max_resp_body_size` bytes, encoded or decoded, is cut
 /// off. So is a body with another encoding, unless `unfiltered` permits it, and one with a broken encoding. A
 /// configured `body` is whole as well: `Range` is removed, and with `vars` a part (206) becomes 200. A changed body
 /// loses `Content-Length`, `Content-Encoding`, `Accept-Ranges`, `Last-Modified`, `ETag` and digests. All waiting
@@ -224,23 +225,26 @@ impl Plugin for ResponseRewrite {
         if self.vars.as_ref().is_some_and(|vars| !vars.eval(ctx)) {
             return ResponseStep::Next;
         }
-        if matches!(self.body, NewBody::Replaced(_)) {
-            replace_content(ctx);
-        }
+        let is_filtered = match &self.body {
+            NewBody::Replaced(_) => {
+                replace_content(ctx);
+                false
+            }
+            NewBody::Filtered(_, types) => types.has(&ctx.response.headers) && !complain_of_part(ctx),
+            NewBody::Same => false,
+        };
         if let Some(status) = self.status {
             ctx.response.status = status;
         }
         let encoding = Encoding::of(&ctx.response.headers);
-        let is_filtered = match &self.body {
-            NewBody::Filtered(filters, types) if types.has(&ctx.response.headers) => {
-                match filters.reads(encoding) {
-                    true => change_head(&mut ctx.response.headers),
-                    false => complain_of_encoding(),
-                }
-                true
+        if let NewBody::Filtered(filters, _) = &self.body
+            && is_filtered
+        {
+            match filters.reads(encoding) {
+                true => change_head(&mut ctx.response.headers),
+                false => complain_of_encoding(),
             }
-            _ => false,
-        };
+        }
         if let Some(locations) = &self.locations {
             locations.apply(ctx);
         }
@@ -267,6 +271,19 @@ impl Plugin for ResponseRewrite {
             }
         }
     }
+}
+
+/// Returns true for a part, which stays as it is. Filters often hide something, so the operator learns of it.
+fn complain_of_part(ctx: &mut Context) -> bool {
+    static COMPLAINT: LogThrottle = LogThrottle::new();
+    let is_part = is_part(ctx);
+    if is_part && let Some(left_out) = COMPLAINT.due() {
+        tracing::warn!(
+            left_out,
+            "response-rewrite: a node sent a part (206) without a request for it; it is not filtered"
+        );
+    }
+    is_part
 }
 
 fn complain_of_encoding() {

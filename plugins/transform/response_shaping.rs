@@ -9,14 +9,14 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use sigma_http::{Fault, FaultKind, HeaderId};
 use sigma_plugin::{
-    BodyFilter, Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep, Step,
-    Transform,
+    BodyFilter, Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep,
+    Step, Transform,
 };
 use sigma_schema::described::schema_of;
 
 use super::whole_body::{Remake, WholeBody};
 use sigma_plugin_kit::budget::{Budget, Held};
-use sigma_plugin_kit::changed_body::change_head;
+use sigma_plugin_kit::changed_body::{change_head, is_part};
 use sigma_plugin_kit::json_body;
 use sigma_plugin_kit::log_throttle::LogThrottle;
 use sigma_plugin_kit::response_body::{Encoding, ask_for_readable};
@@ -61,7 +61,8 @@ $ curl -s http://127.0.0.1:9080/users
 ///
 /// It changes responses of a node or another plugin with a status below 300 and a JSON `Content-Type`; others pass
 /// unchanged. The whole response is buffered, and the node's request has no content coding. A response that is not
-/// valid JSON or over a limit is cut off, so that fields in `deny` never leave.
+/// valid JSON or over a limit is cut off, so that fields in `deny` never leave. A part (206) that a node sends without a
+/// request for it becomes a 502.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("minProperties" = 1))]
 struct Config {
@@ -255,9 +256,14 @@ impl Plugin for ResponseShaping {
     fn header_filter(&self, ctx: &mut Context, _: &Env<'_>) -> ResponseStep {
         // The state of an earlier answer, which this one replaces.
         let _ = ctx.take_kept::<_, Coded>(self);
-        let head = &ctx.response.headers;
-        if ctx.response.status < 300 && is_json(head.get(HeaderId::ContentType).unwrap_or_default()) {
-            let coded = Coded(Encoding::of(head));
+        let is_shaped = ctx.response.status < 300
+            && is_json(ctx.response.headers.get(HeaderId::ContentType).unwrap_or_default());
+        if is_shaped && is_part(ctx) {
+            let reply = Reply::new(502).because("the node sent a part of a response, which cannot be shaped");
+            return ResponseStep::Replace(Box::new(reply));
+        }
+        if is_shaped {
+            let coded = Coded(Encoding::of(&ctx.response.headers));
             ctx.keep(self, coded);
             change_head(&mut ctx.response.headers);
         }

@@ -1,11 +1,13 @@
 //! The rule for responses whose body a plugin changes: which of them may be changed, and which fields are removed
 //! because they describe the earlier bytes.
 //!
-//! A plugin that encodes the body (`gzip`, `brotli`, `zstd`) acts on its own: it leaves partial responses alone, and
-//! those that the node forbids to change. A plugin that replaces content follows the operator's rule for the route,
-//! often to hide something, so `no-transform` does not stop it.
+//! A plugin that encodes the body (`gzip`, `brotli`, `zstd`) acts on its own: it leaves responses alone that the node
+//! forbids to change. A plugin that replaces content follows the operator's rule for the route, often to hide something,
+//! so `no-transform` does not stop it. It asks nodes for whole content. Every plugin leaves an unrequested part (206)
+//! unchanged.
 
 use sigma_http::header::list_items;
+use sigma_http::range::content_range;
 use sigma_http::{HeaderId, Headers};
 use sigma_plugin::Context;
 
@@ -25,6 +27,29 @@ pub fn describes_body(name: &str) -> bool {
 /// §15.3.6).
 pub fn has_content(ctx: &Context) -> bool {
     !matches!(ctx.response.status, 204 | 205 | 304)
+}
+
+/// Returns true for a part of the node's content: no plugin changes it, because its range counts bytes of the whole. A
+/// part with all bytes is no longer one: it becomes a 200 (RFC 9110 §15.3.7).
+pub fn is_part(ctx: &mut Context) -> bool {
+    let range = ctx.response.headers.find(b"Content-Range");
+    // The range of a 416 does not describe its content.
+    if ctx.response.status == 416 || (ctx.response.status != 206 && range.is_none()) {
+        return false;
+    }
+    let is_all = range.and_then(content_range).is_some_and(|(part, size)| part.length() == size);
+    if is_all {
+        become_whole(ctx);
+    }
+    !is_all
+}
+
+/// Turns a partial response into a whole one.
+fn become_whole(ctx: &mut Context) {
+    if ctx.response.status == 206 {
+        ctx.response.status = 200;
+    }
+    ctx.response.headers.remove_name(b"Content-Range");
 }
 
 /// Gives a 304 the tag that the encoded response had, if the client has that one. It validates with the weak form of
@@ -86,10 +111,7 @@ pub fn change_head(headers: &mut Headers) {
 /// Turns the response into other content that does not depend on the node's: a partial response becomes a whole one.
 pub fn replace_content(ctx: &mut Context) {
     change_head(&mut ctx.response.headers);
-    if ctx.response.status == 206 {
-        ctx.response.status = 200;
-    }
-    ctx.response.headers.remove_name(b"Content-Range");
+    become_whole(ctx);
 }
 
 /// Replaces the body of a request; the gateway sets its length. Digests of other bytes are removed.
@@ -202,6 +224,32 @@ mod tests {
         check(304, "W/\"x\"", "If-None-Match: W/\"x\"", "W/\"x\"");
         check(304, "x", "If-None-Match: W/x", "x");
         check(200, "\"x\"", "If-None-Match: W/\"x\"", "\"x\"");
+    }
+
+    #[test]
+    fn parts_stay_and_whole_parts_become_whole() {
+        let check = |status: u16, fields: &str, part: bool, expected: &str| {
+            let mut ctx = Context::default();
+            ctx.response.start(status);
+            ctx.response.headers = headers(fields);
+            assert_eq!(is_part(&mut ctx), part, "{status} {fields}");
+            let shown = format!("{} {}", ctx.response.status, written(&ctx.response.headers));
+            assert_eq!(shown, expected, "{status} {fields}");
+        };
+        check(200, "X-A: b", false, "200 X-A: b|");
+        check(206, "Content-Range: bytes 0-4/11", true, "206 Content-Range: bytes 0-4/11|");
+        check(206, "Content-Range: bytes 5-10/11", true, "206 Content-Range: bytes 5-10/11|");
+        check(206, "Content-Range: bytes 0-10/*", true, "206 Content-Range: bytes 0-10/*|");
+        check(206, "Content-Range: lines 0-10/11", true, "206 Content-Range: lines 0-10/11|");
+        check(206, "", true, "206 ");
+        let multipart = "Content-Type: multipart/byteranges; boundary=x";
+        check(206, multipart, true, &format!("206 {multipart}|"));
+        check(206, "Content-Range: bytes 0-10/11", false, "200 ");
+        check(206, "content-range: bytes 0-0/1", false, "200 ");
+        check(200, "Content-Range: bytes 0-4/11", true, "200 Content-Range: bytes 0-4/11|");
+        check(200, "Content-Range: bytes 0-10/11", false, "200 ");
+        check(416, "Content-Range: bytes */11", false, "416 Content-Range: bytes */11|");
+        check(204, "", false, "204 ");
     }
 
     #[test]

@@ -57,9 +57,10 @@ pub enum Unfiltered {
     Pass,
 }
 
-/// Removes the range from a request: a part of the node's body would count bytes that the client never gets.
+/// Removes the range from a request: a part of the node's body would count bytes that the client never gets. Some
+/// servers read the old `Request-Range` as well.
 pub fn ask_for_whole(request: &mut Headers) {
-    for name in ["Range", "If-Range"] {
+    for name in ["Range", "If-Range", "Request-Range"] {
         request.remove_name(name.as_bytes());
     }
 }

@@ -32,7 +32,7 @@ pub use fuzzing::{body_formats, templates};
 use input::Format;
 use sigma_plugin_kit::body_template::{Data, Template};
 use sigma_plugin_kit::budget::{Budget, Held};
-use sigma_plugin_kit::changed_body::{change_head, has_content, replace_request_body};
+use sigma_plugin_kit::changed_body::{change_head, has_content, is_part, replace_request_body};
 use sigma_plugin_kit::log_throttle::LogThrottle;
 use sigma_plugin_kit::response_body::{Encoding, ask_for_readable};
 
@@ -269,7 +269,9 @@ impl Plugin for BodyTransformer {
     }
 
     fn header_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> ResponseStep {
-        if self.0.response.is_some() {
+        // The state of an earlier response, which this one replaces.
+        let _ = ctx.take_kept::<_, Coded>(self);
+        if self.0.response.is_some() && !is_part(ctx) {
             let coded = Coded(Encoding::of(&ctx.response.headers));
             ctx.keep(self, coded);
             change_head(&mut ctx.response.headers);
@@ -279,10 +281,10 @@ impl Plugin for BodyTransformer {
 
     fn body_filter(&self, ctx: &mut Context, env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
         let limit = self.0.response.as_ref()?.limit;
+        let Coded(encoding) = ctx.take_kept(self)?;
         if !has_content(ctx) {
             return None;
         }
-        let encoding = ctx.take_kept::<_, Coded>(self).map_or(Encoding::Identity, |Coded(encoding)| encoding);
         let share = self.0.budget.share(Rc::clone(&env.local.part(Bodies::default).0));
         Some(WholeBody::new(Arc::clone(&self.0), encoding, limit, share).filter())
     }
