@@ -7,7 +7,6 @@ use serde::Deserialize;
 use sigma_plugin::counter::Shared;
 use sigma_plugin::record::Source;
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
-use sigma_schema::template::Template;
 
 use sigma_plugin_kit::response_fields::Fields;
 
@@ -85,7 +84,7 @@ struct Field {
     key: String,
     /// Value, a text with variables.
     #[schemars(length(min = 1))]
-    value: Template,
+    value: String,
 }
 
 impl TryFrom<Vec<Field>> for LastFields {

@@ -14,7 +14,6 @@ mod grpc_transcode;
 mod grpc_web;
 mod gzip;
 mod locations;
-mod percent;
 mod proxy_rewrite;
 mod public_api;
 mod query_rules;
@@ -27,7 +26,6 @@ mod response_shaping;
 mod security_headers;
 mod static_files;
 mod traffic_label;
-mod uri_template;
 mod whole_body;
 mod zstd;
 

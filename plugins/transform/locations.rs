@@ -9,6 +9,7 @@ use sigma_plugin::Context;
 use sigma_schema::template::Template;
 
 use sigma_plugin_kit::substitute::Substitution;
+use sigma_plugin_kit::uri_template::InText;
 
 /// A replacement. The first one whose text is found applies.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
@@ -109,11 +110,18 @@ fn unmarked(text: Vec<u8>, variables: &[Template], ctx: &Context) -> Vec<u8> {
     let mut made = Vec::with_capacity(text.len());
     for byte in text {
         match char::from(byte) {
-            MARK => made.extend(variables.next().map(|value| value.rendered(ctx)).unwrap_or_default()),
+            MARK => {
+                made.extend(variables.next().map(|value| value.rendered(&in_uri(ctx))).unwrap_or_default())
+            }
             _ => made.push(byte),
         }
     }
     made
+}
+
+/// The variables in replacements: a decoded path is no URI, nor the path of a cookie.
+fn in_uri(ctx: &Context) -> InText<'_> {
+    InText { ctx, values: ctx }
 }
 
 /// The replacements of one kind of text.
@@ -152,12 +160,12 @@ impl Rules {
             }
             (Rule::Text(from, to), Find::Prefix) => {
                 let rest = text.strip_prefix(from.as_bytes())?;
-                Some([&to.rendered(ctx), rest].concat())
+                Some([&to.rendered(&in_uri(ctx)), rest].concat())
             }
             (Rule::Text(from, to), Find::Whole) => {
                 let from = from.strip_prefix('.').unwrap_or(from);
                 let text = text.strip_prefix(b".").unwrap_or(text);
-                text.eq_ignore_ascii_case(from.as_bytes()).then(|| to.rendered(ctx))
+                text.eq_ignore_ascii_case(from.as_bytes()).then(|| to.rendered(&in_uri(ctx)))
             }
         })
     }
@@ -330,6 +338,27 @@ mod tests {
         check(&conf, "Location: /a", "Location", "/a");
         check(&conf, "Refresh: 5; URL=http://node:8080/a", "Refresh", "5; URL=https://shop.test/a");
         check(&conf, "X-Location: http://node:8080/", "X-Location", "http://node:8080/");
+    }
+
+    #[test]
+    fn paths_in_replacements_are_encoded() {
+        let check = |conf: Value, fields: &str, name: &str, expected: &str| {
+            let plugin = entry("response-rewrite", conf.clone()).unwrap();
+            let mut case = Case::new("GET /a%20b%3Fc HTTP/1.1\nHost: shop.test");
+            case.respond(302, fields);
+            case.header_filter(&plugin);
+            assert_eq!(case.answered(name), expected, "{conf} {fields}");
+        };
+        check(
+            json!({"location": [{"from": "/", "to": "$uri/"}]}),
+            "Location: /x",
+            "Location",
+            "/a%20b%3Fc/x",
+        );
+        let pattern = json!({"location": [{"regex": "^/(.*)", "to": "$request_uri/$1"}]});
+        check(pattern, "Location: /x", "Location", "/a%20b%3Fc/x");
+        let cookie = json!({"cookies": {"path": [{"from": "/", "to": "$uri/"}]}});
+        check(cookie, "Set-Cookie: a=b; Path=/x", "Set-Cookie", "a=b; Path=/a%20b%3Fc/x");
     }
 
     #[test]

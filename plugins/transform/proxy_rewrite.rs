@@ -12,11 +12,11 @@ use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plu
 use sigma_schema::expr::{VarName, VarValue, Variables};
 use sigma_schema::template::Template;
 
-use super::percent::{encode_component, percent_encoded};
 use super::query_rules::QueryRules;
-use super::uri_template::{BeforeQuery, QueryTemplate, split_outside_braces};
 use sigma_plugin_kit::fields::{Added, FieldRules, Notation, changed_fields};
+use sigma_plugin_kit::percent::{encode_component, percent_encoded};
 use sigma_plugin_kit::substitute::{NewTarget, Substitution, TargetWriting, verbatim};
+use sigma_plugin_kit::uri_template::{BeforeQuery, QueryTemplate, split_outside_braces};
 
 /// The plugin.
 pub(crate) static PROXY_REWRITE: Descriptor = Descriptor {
@@ -160,7 +160,7 @@ impl NewUri {
     /// The path, encoded.
     fn path(&self, ctx: &Context) -> Result<Vec<u8>, DotSegment> {
         let mut path = Vec::new();
-        let variables = BeforeQuery { ctx, leading: None, query_follows: true };
+        let variables = BeforeQuery { ctx, values: ctx, leading: None, query_follows: true };
         self.path.render_with(&variables, &percent_encode_path, &mut path);
         if self.path.variables().next().is_some() {
             refuse_dot_segments(&percent_decoded(&path))?;

@@ -9,7 +9,7 @@ use sigma_plugin::Context;
 use sigma_plugin::variables::percent_decoded;
 use sigma_schema::template::Template;
 
-use super::percent::encode_component;
+use sigma_plugin_kit::percent::encode_component;
 
 /// Changes of arguments, in this order. Names are compared decoded; unchanged arguments stay byte for byte.
 #[derive(Debug, Default, Deserialize, JsonSchema)]

@@ -10,9 +10,11 @@ use sigma_plugin::variable_fields::{VariableField, VariableForm};
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 use sigma_schema::described::schema_of;
 
-use super::percent::{encode_component, percent_encoded};
-use super::uri_template::{UriTemplate, encode_path, escape_illegal};
+use sigma_plugin_kit::percent::{encode_component, percent_encoded};
 use sigma_plugin_kit::substitute::{NewTarget, Substitution, TargetWriting, verbatim};
+use sigma_plugin_kit::uri_template::{
+    UriTemplate, encode_path, escape_illegal, stay_on_host, without_controls,
+};
 
 /// The plugin.
 pub(crate) static REDIRECT: Descriptor = Descriptor {
@@ -173,20 +175,6 @@ impl Redirect {
         let target = without_controls(&target, written.keeps_backslash);
         Reply::new(self.ret_code).header("Location", target).into()
     }
-}
-
-/// Keeps a target on this host, unless the operator's text names another one. Two slashes at the beginning would name a
-/// host (RFC 3986 §4.2), and browsers take backslashes for slashes.
-pub(super) fn stay_on_host(target: &mut Vec<u8>, names_host: bool) {
-    let slashes = target.iter().take_while(|byte| matches!(byte, b'/' | b'\\')).count();
-    if slashes > 1 && !names_host {
-        target.splice(..slashes, [b'/']);
-    }
-}
-
-/// Encodes control characters, which a decoded path may have and a field must not, and backslashes.
-pub(super) fn without_controls(target: &[u8], keeps_backslash: bool) -> Vec<u8> {
-    percent_encoded(target, |byte| byte < 0x20 || byte == 0x7f || (byte == b'\\' && !keeps_backslash))
 }
 
 /// Percent-encodes what nginx's `escape_uri` does for a URI, so that an absolute one stays one.

@@ -11,10 +11,8 @@ use sigma_schema::Problem;
 use sigma_schema::plugins::PluginScope;
 use sigma_schema::template::Template;
 
-use super::redirect::{stay_on_host, without_controls};
-use super::uri_template::UriTemplate;
 use sigma_plugin_kit::response_fields::Fields;
-use sigma_plugin_kit::substitute::verbatim;
+use sigma_plugin_kit::uri_template::UriReference;
 
 /// The plugin.
 pub(crate) static RESPOND: Descriptor = Descriptor {
@@ -73,7 +71,7 @@ struct Conf {
     content_type: String,
     /// The field `Location`, a text with variables; values of variables are percent-encoded.
     #[schemars(with = "Option<String>", length(min = 1))]
-    location: Option<Location>,
+    location: Option<UriReference>,
     /// Further header fields; their values are texts with variables.
     headers: Option<Fields>,
     /// Whether the client gets no response: its connection is closed, or its stream is reset in HTTP/2 (nginx: 444).
@@ -82,28 +80,6 @@ struct Conf {
 }
 
 impl Configuration for Conf {}
-
-#[derive(Deserialize)]
-#[serde(from = "String")]
-struct Location {
-    target: UriTemplate,
-    /// The text itself begins with a host.
-    names_host: bool,
-}
-
-impl From<String> for Location {
-    fn from(text: String) -> Location {
-        Location { target: UriTemplate::parse(&text), names_host: text.starts_with("//") }
-    }
-}
-
-impl Location {
-    fn rendered(&self, ctx: &Context) -> Vec<u8> {
-        let mut target = self.target.rendered(ctx, &verbatim);
-        stay_on_host(&mut target, self.names_host);
-        without_controls(&target, false)
-    }
-}
 
 /// The warnings about fields that have no effect.
 fn warnings(_: PluginScope, conf: &Value) -> Vec<Problem> {

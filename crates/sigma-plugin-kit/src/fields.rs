@@ -9,7 +9,8 @@ use serde_json::{Map, Value, json};
 use sigma_http::{HeaderId, Headers};
 use sigma_plugin::{Context, OwnedField};
 use sigma_schema::expr::{VarName, VarValue, Variables};
-use sigma_schema::template::Template;
+
+use crate::field_value::FieldValue;
 
 /// Fields that frame a message. A rule about them would break the message.
 const FRAMING: [HeaderId; 4] =
@@ -20,8 +21,8 @@ const FRAMING: [HeaderId; 4] =
 pub struct FieldRules {
     /// The only fields that stay, besides the fields of [`stays`].
     pass: Option<Vec<Box<str>>>,
-    add: Vec<(Box<str>, Template)>,
-    set: Vec<(Box<str>, Vec<Template>)>,
+    add: Vec<(Box<str>, FieldValue)>,
+    set: Vec<(Box<str>, Vec<FieldValue>)>,
     remove: Vec<Box<str>>,
 }
 
@@ -72,8 +73,8 @@ fn a_value(or_many: bool) -> Value {
 }
 
 impl<const MANY: bool> Fields<MANY> {
-    fn templates(&self) -> Vec<(Box<str>, Vec<Template>)> {
-        self.0.iter().map(|(name, value)| (name.as_str().into(), templates(value))).collect()
+    fn values(&self) -> Vec<(Box<str>, Vec<FieldValue>)> {
+        self.0.iter().map(|(name, value)| (name.as_str().into(), values(name, value))).collect()
     }
 }
 
@@ -81,9 +82,9 @@ impl<const MANY: bool> Fields<MANY> {
 #[derive(Deserialize, JsonSchema)]
 pub struct Added(Fields<true>);
 
-impl From<Added> for Vec<(Box<str>, Template)> {
+impl From<Added> for Vec<(Box<str>, FieldValue)> {
     fn from(Added(fields): Added) -> Self {
-        let each = fields.templates().into_iter();
+        let each = fields.values().into_iter();
         each.flat_map(|(name, values)| values.into_iter().map(move |value| (name.clone(), value))).collect()
     }
 }
@@ -92,14 +93,14 @@ impl From<Added> for Vec<(Box<str>, Template)> {
 #[derive(Deserialize, JsonSchema)]
 pub struct Lines(#[schemars(length(min = 1), inner(regex(pattern = "^[^:]+:.+$")))] Vec<String>);
 
-impl From<Lines> for Vec<(Box<str>, Template)> {
+impl From<Lines> for Vec<(Box<str>, FieldValue)> {
     fn from(Lines(lines): Lines) -> Self {
         let lines = lines.iter().filter_map(|line| line.split_once(':'));
-        lines.map(|(name, value)| (name.trim().into(), template(value.trim()))).collect()
+        lines.map(|(name, text)| (name.trim().into(), value(name.trim(), text.trim()))).collect()
     }
 }
 
-impl<A: Into<Vec<(Box<str>, Template)>>, const MANY: bool> Notation<A, MANY> {
+impl<A: Into<Vec<(Box<str>, FieldValue)>>, const MANY: bool> Notation<A, MANY> {
     /// The rules; for `deserialize_with`.
     ///
     /// # Errors
@@ -116,11 +117,11 @@ impl<A: Into<Vec<(Box<str>, Template)>>, const MANY: bool> Notation<A, MANY> {
             Notation::Rules(_) => false,
         };
         let rules = match notation {
-            Notation::Fields(fields) => FieldRules { set: fields.templates(), ..FieldRules::default() },
+            Notation::Fields(fields) => FieldRules { set: fields.values(), ..FieldRules::default() },
             Notation::Rules(Rules { add, set, remove, pass }) => FieldRules {
                 pass,
                 add: add.map(Into::into).unwrap_or_default(),
-                set: set.map(|set| set.templates()).unwrap_or_default(),
+                set: set.map(|set| set.values()).unwrap_or_default(),
                 remove: remove.unwrap_or_default(),
             },
         };
@@ -237,17 +238,17 @@ fn stays(name: &[u8]) -> bool {
     ALWAYS.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
 }
 
-/// Parses the templates of a value or a list of values.
-fn templates(value: &Value) -> Vec<Template> {
-    match value {
-        Value::Array(values) => values.iter().flat_map(templates).collect(),
-        Value::String(text) => vec![template(text)],
-        other => vec![template(&other.to_string())],
+/// Parses a value or a list of values of the field `name`.
+fn values(name: &str, told: &Value) -> Vec<FieldValue> {
+    match told {
+        Value::Array(all) => all.iter().flat_map(|told| values(name, told)).collect(),
+        Value::String(text) => vec![value(name, text)],
+        other => vec![value(name, &other.to_string())],
     }
 }
 
-/// Parses a template in which `$1x` is group 1 and an `x`, not a variable `1x`.
-fn template(text: &str) -> Template {
+/// Parses a value in which `$1x` is group 1 and an `x`, not a variable `1x`.
+fn value(name: &str, text: &str) -> FieldValue {
     let mut spelled = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find('$') {
@@ -263,14 +264,11 @@ fn template(text: &str) -> Template {
         }
     }
     spelled.push_str(rest);
-    Template::parse(&spelled)
+    FieldValue::parse(name, &spelled)
 }
 
-fn render<'t>(template: &'t Template, ctx: &Context, captures: &[Vec<u8>]) -> Cow<'t, [u8]> {
-    match template.literal() {
-        Some(text) => Cow::Borrowed(text.as_bytes()),
-        None => Cow::Owned(template.rendered(&WithCaptures { ctx, captures })),
-    }
+fn render<'v>(value: &'v FieldValue, ctx: &Context, captures: &[Vec<u8>]) -> Cow<'v, [u8]> {
+    value.rendered_with(ctx, &WithCaptures { ctx, captures })
 }
 
 /// The variables of an exchange, and the groups of a match under their numbers.

@@ -7,7 +7,7 @@
 //! | [`service`], [`server`], [`web`], [`fetched`], [`freshness`], [`registry`] | connections to services, and documents fetched from them |
 //! | [`asked_once`], [`decisions`], [`decision_service`] | results of services, remembered for a while, and lines about services that return none |
 //! | [`redis`], [`kafka`], [`ldap`], [`websocket`] | clients of other protocols |
-//! | [`fields`], [`networks`], [`condition`], [`label_values`], [`response_fields`], [`turns`] | parts of configurations |
+//! | [`fields`], [`field_value`], [`uri_template`], [`percent`], [`networks`], [`condition`], [`label_values`], [`response_fields`], [`turns`] | parts of configurations |
 //! | [`body_template`], [`substitute`], [`coding`], [`inflate`], [`json_body`], [`multipart`], [`changed_body`], [`response_body`], [`budget`] | bodies |
 //! | [`key_pair`], [`pem`], [`sigv4`], [`clock`], [`utc`], [`cross_origin`] | keys, signatures, time, and cross-origin fields |
 
@@ -27,6 +27,7 @@ pub mod destinations;
 pub mod envoy;
 pub mod fetched;
 pub mod field_names;
+pub mod field_value;
 pub mod fields;
 pub mod freshness;
 pub mod inflate;
@@ -42,6 +43,7 @@ pub mod multipart;
 pub mod networks;
 pub mod own_route;
 pub mod pem;
+pub mod percent;
 pub mod redis;
 pub mod registry;
 pub mod response_body;
@@ -52,6 +54,7 @@ pub mod sigv4;
 pub mod substitute;
 pub mod tallies;
 pub mod turns;
+pub mod uri_template;
 pub mod utc;
 pub mod web;
 pub mod websocket;

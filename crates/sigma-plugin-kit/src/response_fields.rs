@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 use sigma_http::Headers;
 use sigma_http::header::list_items;
 use sigma_plugin::{Context, Reply};
-use sigma_schema::template::Template;
 
+use crate::field_value::FieldValue;
 use crate::fields::{frames, is_name};
 
 /// Marks a response as dependent on a request field, if it is not yet.
@@ -31,14 +31,14 @@ pub fn add_vary(headers: &mut Headers, field: &str) {
         "additionalProperties" = {"oneOf": [{"type": "string"}, {"type": "number"}]}
     )
 )]
-pub struct Fields(Vec<(String, Template)>);
+pub struct Fields(Vec<(String, FieldValue)>);
 
 impl TryFrom<Map<String, Value>> for Fields {
     type Error = String;
 
     fn try_from(fields: Map<String, Value>) -> Result<Fields, String> {
         let text = |value: Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        Fields::new(fields.into_iter().map(|(name, value)| (name, Template::parse(&text(value)))))
+        Fields::new(fields.into_iter().map(|(name, value)| (name, text(value))))
     }
 }
 
@@ -47,9 +47,12 @@ impl Fields {
     ///
     /// # Errors
     /// Returns an error for an invalid name, which would break the response.
-    pub fn new(fields: impl Iterator<Item = (String, Template)>) -> Result<Fields, String> {
+    pub fn new(fields: impl Iterator<Item = (String, String)>) -> Result<Fields, String> {
         let checked = fields.map(|(name, value)| match is_name(&name) {
-            true => Ok((name, value)),
+            true => {
+                let value = FieldValue::parse(&name, &value);
+                Ok((name, value))
+            }
             false => Err(format!("`{name}` is no name of a header field")),
         });
         let all: Vec<_> = checked.collect::<Result<_, _>>()?;
@@ -64,7 +67,7 @@ impl Fields {
     /// Sets them in the response, and replaces existing ones of the same name.
     pub fn set_in(&self, ctx: &mut Context) {
         for (name, value) in &self.0 {
-            let value = value.rendered(&*ctx);
+            let value = value.rendered(ctx);
             ctx.response.headers.replace(name, &value);
         }
     }

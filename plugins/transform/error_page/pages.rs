@@ -13,11 +13,10 @@ use sigma_schema::expr::{VarName, VarValue, Variables};
 use sigma_schema::template::Template;
 
 use super::kept_fields;
-use crate::redirect::{stay_on_host, without_controls};
-use crate::uri_template::UriTemplate;
 use sigma_plugin_kit::coding::thousandths;
+use sigma_plugin_kit::field_value::FieldValue;
 use sigma_plugin_kit::own_route;
-use sigma_plugin_kit::substitute::verbatim;
+use sigma_plugin_kit::uri_template::UriReference;
 
 /// Statuses, and the page for them: exactly one of texts (`html`, `json`, `text`), `uri`, `named` and `location`.
 #[derive(Deserialize, JsonSchema)]
@@ -37,7 +36,7 @@ pub(super) struct StatusPage {
     /// Path and query of a page from another route, a text with variables; the route may be `internal`. If its response
     /// is an error itself, the first response stays, unless `use_page_status` is on.
     #[schemars(with = "Option<String>", regex(pattern = "^[/$]"))]
-    uri: Option<Target>,
+    uri: Option<UriReference>,
     /// Name of internal routes that get the request again, with its method and target: routes with `internal` and the
     /// condition `["internal_name", "==", NAME]`. A request whose body is gone keeps the first response. Requests and
     /// responses are as with `uri`.
@@ -45,10 +44,10 @@ pub(super) struct StatusPage {
     named: Option<String>,
     /// Address of a page to which clients are redirected, a text with variables.
     #[schemars(with = "Option<String>", length(min = 1))]
-    location: Option<Target>,
+    location: Option<UriReference>,
     /// Further fields of the page; values are texts with variables. They replace the page's own.
     #[schemars(with = "BTreeMap<String, String>", extend("maxProperties" = 64, "default" = {}))]
-    headers: BTreeMap<String, Template>,
+    headers: PageFields,
     /// Status of the response. Default: the one that the page replaces; 302 with `location`.
     #[schemars(range(min = 200, max = 599))]
     response_status: Option<u16>,
@@ -75,25 +74,18 @@ enum Class {
     Server,
 }
 
-/// A URI reference with variables.
+/// Fields of a page.
 #[derive(Deserialize)]
-#[serde(from = "String")]
-struct Target {
-    target: UriTemplate,
-    names_host: bool,
-}
+#[serde(from = "BTreeMap<String, String>")]
+struct PageFields(Vec<(String, FieldValue)>);
 
-impl From<String> for Target {
-    fn from(text: String) -> Target {
-        Target { target: UriTemplate::parse(&text), names_host: text.starts_with("//") }
-    }
-}
-
-impl Target {
-    fn rendered(&self, ctx: &Context) -> Vec<u8> {
-        let mut target = self.target.rendered(ctx, &verbatim);
-        stay_on_host(&mut target, self.names_host);
-        without_controls(&target, false)
+impl From<BTreeMap<String, String>> for PageFields {
+    fn from(fields: BTreeMap<String, String>) -> PageFields {
+        let field = |(name, text): (String, String)| {
+            let value = FieldValue::parse(&name, &text);
+            (name, value)
+        };
+        PageFields(fields.into_iter().map(field).collect())
     }
 }
 
@@ -157,7 +149,7 @@ impl StatusPage {
 
     /// Sets the further fields of the page.
     fn with_headers(&self, mut reply: Reply, ctx: &Context) -> Reply {
-        for (name, value) in &self.headers {
+        for (name, value) in &self.headers.0 {
             reply.headers.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
             reply = reply.header(name.clone(), value.rendered(ctx));
         }
@@ -181,7 +173,7 @@ impl StatusPage {
         let takes_errors = self.use_page_status || self.named.is_some();
         let fields = self.kept(ctx);
         let headers: Vec<(String, Vec<u8>)> =
-            self.headers.iter().map(|(name, value)| (name.clone(), value.rendered(ctx))).collect();
+            self.headers.0.iter().map(|(name, value)| (name.clone(), value.rendered(ctx))).collect();
         ResponseStep::Ask {
             calls: vec![call],
             then: Box::new(move |_, _, mut asked| match asked.pop() {

@@ -9,8 +9,7 @@ use sigma_plugin::{Context, Reply, Step};
 use sigma_plugin_kit::own_route;
 use sigma_plugin_kit::substitute::verbatim;
 
-use crate::redirect::without_controls;
-use crate::uri_template::UriTemplate;
+use sigma_plugin_kit::uri_template::{UriTemplate, without_controls};
 
 /// The variable that says that another route has made the response, with its own fields.
 pub(super) const OTHER_ROUTE: &str = "other_route";

@@ -38,7 +38,7 @@ use fallback::Fallback;
 use folder::{Found, Symlinks, Wanted};
 use precompressed::Precompressed;
 
-use crate::uri_template::UriTemplate;
+use sigma_plugin_kit::uri_template::UriTemplate;
 
 /// The plugin.
 pub(crate) static STATIC_FILES: Descriptor = Descriptor {
