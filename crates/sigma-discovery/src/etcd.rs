@@ -208,11 +208,13 @@ impl Watched for Folder {
 /// Parses the node in a value; None if it is invalid.
 fn read_node(value: &[u8], default_weight: u32) -> Option<Node> {
     let value: Value = serde_json::from_slice(value).ok()?;
-    let priority = match value.get("priority") {
+    // As in all registries, null means that there is no value.
+    let known = |name: &str| value.get(name).filter(|value| !value.is_null());
+    let priority = match known("priority") {
         Some(priority) => i32::try_from(priority.as_i64()?).ok()?,
         None => 0,
     };
-    let port = match value.get("port") {
+    let port = match known("port") {
         Some(port) => Some(node::port(Some(port))?),
         None => None,
     };
@@ -305,6 +307,23 @@ mod tests {
         server.answer("200 OK", "", &message(12, gone));
         assert_eq!(shown(source.next().await), [want[1]]);
         assert_eq!(asked(&server).1["create_request"]["start_revision"], "11");
+    }
+
+    #[test]
+    fn null_is_no_value() {
+        let check = |text: &str, expected: Option<(Option<u16>, u32, i32)>| {
+            let found = read_node(text.as_bytes(), 7);
+            assert_eq!(found.map(|node| (node.port, node.weight, node.priority)), expected, "{text}");
+        };
+        check(
+            r#"{"host": "a", "port": null, "priority": null, "weight": null, "metadata": null}"#,
+            Some((None, 7, 0)),
+        );
+        check(r#"{"host": "a", "port": "80", "priority": -2, "weight": "3"}"#, Some((Some(80), 3, -2)));
+        check(r#"{"host": "a", "port": "x"}"#, None);
+        check(r#"{"host": "a", "priority": "1"}"#, None);
+        check(r#"{"host": null}"#, None);
+        check("null", None);
     }
 
     #[tokio::test]

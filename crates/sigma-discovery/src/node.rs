@@ -1,25 +1,19 @@
 //! Nodes from registries, with checks of their data.
 
 use std::collections::HashSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use sigma_config::discovery::Registry;
 use sigma_config::resources::Node;
+use sigma_schema::cidr::is_of_one_host;
 
 /// Returns a node at an address from a registry; None if it is invalid. An address is an IP address or a name, not
 /// another form that the configuration allows, such as the path of a socket.
 pub(crate) fn node(host: &str, port: Option<u16>, weight: u32) -> Option<Node> {
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    let is_usable = match host.parse::<IpAddr>() {
-        // An IPv4-mapped IPv6 address is used as IPv4.
-        Ok(ip) => {
-            let ip = ip.to_canonical();
-            !ip.is_unspecified() && !ip.is_multicast() && ip != IpAddr::V4(Ipv4Addr::BROADCAST)
-        }
-        Err(_) => is_name(host),
-    };
+    let is_usable = host.parse::<IpAddr>().map_or_else(|_| is_name(host), is_of_one_host);
     (is_usable && port != Some(0)).then(|| Node { host: host.into(), port, weight, ..Node::default() })
 }
 

@@ -18,6 +18,14 @@ pub struct Cidr {
     prefix: u8,
 }
 
+/// Returns whether `ip` is the address of one host: not a group, and not the unspecified address, which leads to this
+/// machine.
+#[must_use]
+pub fn is_of_one_host(ip: IpAddr) -> bool {
+    let ip = ip.to_canonical();
+    !ip.is_unspecified() && !ip.is_multicast() && ip != IpAddr::V4(Ipv4Addr::BROADCAST)
+}
+
 impl Cidr {
     /// Returns whether `ip` lies in this network. An IPv4-mapped IPv6 address counts as IPv4.
     #[must_use]

@@ -19,10 +19,10 @@ use hickory_resolver::Resolver as Inner;
 use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverConfig, ResolverOpts};
 use hickory_resolver::lookup::Lookup;
 use hickory_resolver::net::NetError;
-use hickory_resolver::proto::rr::{RData, RecordType};
+use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
 use hickory_resolver::system_conf::{parse_resolv_conf, read_system_conf};
 use sigma_http::{Fault, FaultKind};
-use sigma_schema::cidr::CidrSet;
+use sigma_schema::cidr::{CidrSet, is_of_one_host};
 
 use lenient::Lenient;
 pub use service::DnsService;
@@ -306,7 +306,8 @@ impl Resolver {
     }
 
     async fn family(&self, name: &str, kind: RecordType) -> Records<IpAddr> {
-        self.records(name, kind, |data| data.ip_addr().filter(|ip| !self.refused.contains(*ip))).await
+        let is_usable = |ip: &IpAddr| is_of_one_host(*ip) && !self.refused.contains(*ip);
+        self.records(name, kind, |data| data.ip_addr().filter(is_usable)).await
     }
 
     /// Returns the servers of a service. A server without a target (RFC 2782: `.`) does not count; next to other
@@ -345,12 +346,36 @@ impl Resolver {
             Err(error) if error.is_no_records_found() => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let found: Vec<T> = lookup.answers().iter().filter_map(|record| read(&record.data)).collect();
+        // The resolver checks the owners of address records only.
+        let owners = owners(&lookup);
+        let is_of_name = |record: &&Record| kind != RecordType::SRV || owners.contains(&&record.name);
+        let answers = lookup.answers().iter().filter(is_of_name);
+        let found: Vec<T> = answers.filter_map(|record| read(&record.data)).collect();
         // Entries of the hosts file have no useful TTL, so both bounds apply here too.
         let now = Instant::now();
         let Times { ttl_min, ttl_max, .. } = self.times;
         let valid_until = lookup.valid_until().clamp(now + ttl_min, now + ttl_max.max(ttl_min));
         Ok((!found.is_empty()).then_some((found, valid_until)))
+    }
+}
+
+/// Returns the queried name and its aliases.
+fn owners(lookup: &Lookup) -> Vec<&Name> {
+    let mut owners = vec![lookup.query().name()];
+    // Each round finds one alias or more, in any order of the records.
+    loop {
+        let known = owners.len();
+        for record in lookup.answers() {
+            if let RData::CNAME(alias) = &record.data
+                && owners.contains(&&record.name)
+                && !owners.contains(&&alias.0)
+            {
+                owners.push(&alias.0);
+            }
+        }
+        if owners.len() == known {
+            return owners;
+        }
     }
 }
 
@@ -363,4 +388,35 @@ fn routed(mut addresses: Vec<IpAddr>) -> Vec<IpAddr> {
         socket.as_ref().is_some_and(leads)
     });
     addresses
+}
+
+#[cfg(test)]
+mod tests {
+    use hickory_resolver::proto::op::Query;
+    use hickory_resolver::proto::rr::rdata::CNAME;
+    use sigma_testkit::Dns;
+
+    use super::*;
+
+    #[test]
+    fn aliases_are_owners_of_records() {
+        let name = |text: &str| text.parse::<Name>().unwrap();
+        let alias = |of: &str, to: &str| Record::from_rdata(name(of), 60, RData::CNAME(CNAME(name(to))));
+        let answers = [alias("b.", "c."), alias("x.", "y."), alias("A.", "b."), alias("c.", "a.")];
+        let lookup = Lookup::new_with_max_ttl(Query::query(name("a."), RecordType::SRV), answers);
+        assert_eq!(owners(&lookup), [&name("a."), &name("b."), &name("c.")]);
+    }
+
+    #[tokio::test]
+    async fn addresses_that_are_no_host_are_left_out() {
+        let dns = Dns::start().unwrap();
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let sound = ip("127.0.0.9");
+        let others = ["0.0.0.0", "224.0.0.1", "255.255.255.255", "::", "ff02::1", "::ffff:0.0.0.0"].map(ip);
+        dns.set_addresses("mixed.test", &[&others[..], &[sound]].concat());
+        dns.set_addresses("none.test", &others);
+        let resolver = Resolver::with_servers(&[dns.address()]).unwrap();
+        assert_eq!(resolver.addresses("mixed.test").await.unwrap().v4, Some(vec![sound]));
+        assert!(resolver.addresses("none.test").await.is_err());
+    }
 }
