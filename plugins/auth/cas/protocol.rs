@@ -1,8 +1,8 @@
 //! The texts of the CAS protocol.
 //!
-//! Two facts are read of two documents whose form is fixed: the user of a good ticket, and the ticket of a
-//! session that is over. Parts that could contradict them (declarations, comments, CDATA, a second such
-//! element) are refused, so that no XML parser is needed, nor its entities.
+//! Two facts are read of two documents whose form is fixed but for the prefix of their names: the user of a good ticket,
+//! and the ticket of a session that is over. Parts that could contradict them (declarations, comments, CDATA, a second
+//! such element) are refused, so that no XML parser is needed, nor its entities.
 
 use super::super::form::fields;
 
@@ -16,12 +16,34 @@ pub(super) fn ticket(text: &[u8]) -> Option<String> {
     is_sound.then(|| String::from_utf8_lossy(text).into_owned())
 }
 
-/// The text of an element without further elements in it, which must stand there once.
-fn only_element<'t>(document: &'t str, name: &str) -> Option<&'t str> {
-    let (open, close) = (format!("<{name}>"), format!("</{name}>"));
-    let (_, rest) = document.split_once(&open)?;
-    let (text, rest) = rest.split_once(&close)?;
-    (!text.contains('<') && !rest.contains(&open)).then_some(text.trim())
+/// An element without attributes.
+struct Element<'t> {
+    /// The prefix of its name with the colon; empty in the default namespace.
+    prefix: &'t str,
+    inner: &'t str,
+    /// The document after it.
+    rest: &'t str,
+}
+
+impl<'t> Element<'t> {
+    /// Finds the first element with this local name; None if it is not the only one.
+    fn only(document: &'t str, name: &str) -> Option<Element<'t>> {
+        let (before, after) = document.split_once(&format!("{name}>"))?;
+        let prefix = &before[before.rfind('<')? + 1..];
+        let is_prefix = |prefix: &str| {
+            prefix.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
+                && prefix.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte))
+        };
+        if !prefix.is_empty() && !prefix.strip_suffix(':').is_some_and(is_prefix) {
+            return None;
+        }
+        let (inner, rest) = after.split_once(&format!("</{prefix}{name}>"))?;
+        (!inner.contains(&format!("{name}>")) && !rest.contains(&format!("{name}>"))).then_some(Element {
+            prefix,
+            inner,
+            rest,
+        })
+    }
 }
 
 /// Whether a document has parts whose content is not parsed as elements.
@@ -35,12 +57,17 @@ pub(super) fn user(answer: &[u8]) -> Option<&str> {
     if hides_something(document) || document.contains("authenticationFailure") {
         return None;
     }
-    let (_, success) = document.split_once("<cas:authenticationSuccess>")?;
-    let (success, rest) = success.split_once("</cas:authenticationSuccess>")?;
+    let Element { prefix, inner, rest } = Element::only(document, "authenticationSuccess")?;
     // It is the first element there (CAS Protocol 3.0 §2.5.2); an attribute may have the same name.
-    let user = success.trim_start().strip_prefix("<cas:user>")?.split_once("</cas:user>")?.0.trim();
-    let is_sound = !user.is_empty() && !user.contains('<') && !rest.contains("<cas:authenticationSuccess>");
-    is_sound.then_some(user)
+    let user = inner.trim_start().strip_prefix(&format!("<{prefix}user>"))?;
+    let user = user.split_once(&format!("</{prefix}user>"))?.0.trim();
+    // A document that was cut off says less than the server.
+    let is_whole = !document.contains("serviceResponse")
+        || rest
+            .trim_end()
+            .strip_suffix('>')
+            .is_some_and(|end| end.ends_with(&format!("</{prefix}serviceResponse")));
+    (!user.is_empty() && !user.contains('<') && is_whole).then_some(user)
 }
 
 /// Returns the ticket whose session is over, from the server's POST: the document, or a form with it.
@@ -53,7 +80,7 @@ pub(super) fn ended_session(body: &[u8]) -> Option<String> {
     if hides_something(document) {
         return None;
     }
-    ticket(only_element(document, "samlp:SessionIndex")?.as_bytes())
+    ticket(Element::only(document, "SessionIndex")?.inner.trim().as_bytes())
 }
 
 #[cfg(test)]
@@ -77,7 +104,21 @@ mod tests {
     #[test]
     fn the_user_of_a_good_ticket() {
         assert_eq!(user(GOOD.as_bytes()), Some("casuser"));
+        for (prefix, declared) in [("", "xmlns="), ("c:", "xmlns:c="), ("cas-2.0:", "xmlns:cas-2.0=")] {
+            let other = GOOD.replace("xmlns:cas=", declared).replace("cas:", prefix);
+            assert_eq!(user(other.as_bytes()), Some("casuser"), "{other}");
+        }
+        let declared = format!("\u{feff}<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n{GOOD}");
+        assert_eq!(user(declared.as_bytes()), Some("casuser"));
+        for cut in GOOD.find("</cas:authenticationSuccess>").unwrap()..GOOD.trim_end().len() {
+            assert_eq!(user(&GOOD.as_bytes()[..cut]), None, "cut at {cut}");
+        }
         for wrong in [
+            "<a b=\"x<c:authenticationSuccess><c:user>a</c:user></d:authenticationSuccess>",
+            "<x authenticationSuccess><x user>a</x user></x authenticationSuccess>",
+            "<cas:authenticationSuccess><user>a</user></cas:authenticationSuccess>",
+            "<cas:authenticationSuccess><cas:user>a</cas:user></cas:authenticationSuccess>\
+             <b:authenticationSuccess><b:user>b</b:user></b:authenticationSuccess>",
             "",
             "yes\n\ncasuser\n",
             "<cas:authenticationSuccess></cas:authenticationSuccess>",
@@ -101,6 +142,9 @@ mod tests {
         const LOGOUT: &str = "<samlp:LogoutRequest><saml:NameID>@NOT_USED@</saml:NameID><samlp:SessionIndex>ST-1\
             </samlp:SessionIndex></samlp:LogoutRequest>";
         assert_eq!(ended_session(LOGOUT.as_bytes()).as_deref(), Some("ST-1"));
+        for prefix in ["", "saml2p:"] {
+            assert_eq!(ended_session(LOGOUT.replace("samlp:", prefix).as_bytes()).as_deref(), Some("ST-1"));
+        }
         let form = super::super::super::form::Form::default().with("logoutRequest", LOGOUT).text();
         assert_eq!(ended_session(form.as_bytes()).as_deref(), Some("ST-1"));
         for wrong in [
