@@ -14,7 +14,6 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("checks", "{ active: { http_path: /health, healthy: {}, unhealthy: {} } }"),
     ("consumers", "[{ username: jack, plugins: { key-auth: { key: … } } }]"),
     ("control", "{ address: \"127.0.0.1:9090\" }"),
-    ("cookie", "{ name: node }"),
     ("count", "100"),
     ("global_rules", "[{ id: 1, plugins: { prometheus: {} } }]"),
     ("header", "X-Api-Key"),
