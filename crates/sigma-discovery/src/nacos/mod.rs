@@ -290,8 +290,19 @@ impl Asked for Instances {
 /// Returns the nodes in a response of `instance/list`; None if it is invalid.
 fn nodes(answer: &Value, default_weight: u32) -> Option<Vec<Node>> {
     let hosts = answer.get("hosts")?.as_array()?;
-    let is_set = |host: &Value, name: &str| host.get(name) != Some(&Value::Bool(false));
-    let weight = |host: &Value| host.get("weight").and_then(Value::as_f64).filter(|weight| *weight >= 0.0);
+    // Compatible registries write numbers and truth values as text.
+    let is_set = |host: &Value, name: &str| match host.get(name) {
+        Some(Value::Bool(truth)) => *truth,
+        Some(Value::String(text)) => !text.eq_ignore_ascii_case("false"),
+        _ => true,
+    };
+    let weight = |host: &Value| {
+        let weight = match host.get("weight")? {
+            Value::String(text) => text.trim().parse().ok(),
+            value => value.as_f64(),
+        };
+        weight.filter(|weight| weight.is_finite() && *weight >= 0.0)
+    };
     // Weights have fractions, from 0 to 10000; ours are whole numbers.
     let has_fractions = hosts.iter().filter_map(weight).any(|weight| weight.fract() != 0.0);
     let scale = if has_fractions { 100.0 } else { 1.0 };

@@ -60,12 +60,18 @@ async fn healthy_instances_are_nodes() {
         host("10.0.0.3", json!({ "weight": null, "port": "81" })),
         host("10.0.0.4", json!({ "enabled": false })),
         host("10.0.0.5", json!({ "healthy": false })),
+        host("10.0.0.7", json!({ "healthy": "false", "enabled": "true" })),
+        host("10.0.0.8", json!({ "healthy": "true", "weight": "2.0" })),
+        host("10.0.0.9", json!({ "weight": "inf" })),
         host("unix:/s", json!({})),
         host("10.0.0.6", json!({ "port": 0 })),
     ];
     server.answer("200 OK", "", &hosts(&of));
     let key = "default/n 1/g&h/web";
-    assert_eq!(shown(source.next().await, key), ["10.0.0.1:8080 1", "10.0.0.2:8080 3", "10.0.0.3:81 100"]);
+    assert_eq!(
+        shown(source.next().await, key),
+        ["10.0.0.1:8080 1", "10.0.0.2:8080 3", "10.0.0.3:81 100", "10.0.0.8:8080 2", "10.0.0.9:8080 100"]
+    );
     let want =
         "/nacos/v1/ns/instance/list?healthyOnly=true&serviceName=web&namespaceId=n%201&groupName=g%26h";
     assert_eq!(server.asked("host").0, want);
