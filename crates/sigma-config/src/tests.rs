@@ -171,7 +171,7 @@ upstreams:
         text,
         &[
             ("worker", 1, "did you mean `workers`?"),
-            ("limits.request_headers", 3, "expected 70000 to be at most 65535"),
+            ("limits.request_headers", 3, "expected a number from 0 to 65535, got 70000"),
             ("listeners[1].address", 4, "already the address of listeners[0].address"),
             (
                 "listeners[2].address",
@@ -195,8 +195,8 @@ upstreams:
             ("upstreams[0].nodes[\"::1\"]", 23, "must be enclosed with '[' and ']'"),
             ("upstreams[1]", 24, "`key` is required with this `type`"),
             ("upstreams[1]", 24, "`upstream_host` can't be empty when `pass_host` is `rewrite`"),
-            ("upstreams[1].nodes[0].port", 27, "expected 0 to be at least 1"),
-            ("upstreams[1].nodes[0].weight", 27, "expected -1 to be at least 0"),
+            ("upstreams[1].nodes[0].port", 27, "expected a number from 1 to 65535, got 0"),
+            ("upstreams[1].nodes[0].weight", 27, "expected a number of at least 0, got -1"),
             ("upstreams[1].checks", 28, "`active`, `passive` or `agent` is required (for example active: {"),
             ("upstreams[1].tls.client_cert", 29, "`x` is not the text of a PEM file"),
             ("upstreams[1].tls", 29, "`client_key` is required"),
@@ -232,12 +232,15 @@ fn single_problems() {
         "routes:\n- {uri: /, upstream: \"http://h\", vars: [[msec, within, Mon Europe/Berlin]]}",
         &[("routes[0].vars", 2, "`Europe/Berlin` in the time `Mon Europe/Berlin` is neither days")],
     );
-    refused("workers: 0", &[("workers", 1, "at least 1")]);
+    refused("workers: 0", &[("workers", 1, "expected a number from 1 to 65535, got 0")]);
     // A number outside 64 bits also has a place.
-    refused("limits: { request_body_bytes: 1e300 }", &[("limits.request_body_bytes", 1, "at most")]);
+    refused(
+        "limits: { request_body_bytes: 1e300 }",
+        &[("limits.request_body_bytes", 1, "expected a number")],
+    );
     refused(
         "routes:\n- { uri: /, upstream: \"http://h\", priority: -1e300 }",
-        &[("routes[0].priority", 2, "at least")],
+        &[("routes[0].priority", 2, "expected a number")],
     );
     // A key without a value.
     refused(
@@ -654,9 +657,9 @@ fn http2_settings_keep_to_the_protocol() {
     refused(
         "http2:\n  frame_bytes: 1\n  connection_window_bytes: 5\n  stream_window_bytes: 3000000000\n",
         &[
-            ("http2.frame_bytes", 2, "at least 16384"),
-            ("http2.connection_window_bytes", 3, "at least 65535"),
-            ("http2.stream_window_bytes", 4, "at most 2147483647"),
+            ("http2.frame_bytes", 2, "expected a number from 16384"),
+            ("http2.connection_window_bytes", 3, "expected a number of at least 65535"),
+            ("http2.stream_window_bytes", 4, "to 2147483647, got"),
         ],
     );
 }

@@ -34,6 +34,7 @@ mod open_api;
 pub mod pcre;
 mod place;
 mod plain;
+mod range;
 mod remedy;
 mod strict;
 #[cfg(test)]

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::examples::{example, typed_example};
 use super::node::{JsonType, Node, Types};
+use super::range::reworded;
 use super::remedy::{MOST_NAMES, code, listed};
 use crate::problem::{Problem, closest, element, member};
 use crate::synonyms;
@@ -432,6 +433,8 @@ pub fn unfolded(text: &str) -> (String, String) {
     {
         return (if place.is_empty() { at.to_owned() } else { place }, sentence.to_owned());
     }
+    let reworded = reworded(rest);
+    let rest = reworded.as_deref().unwrap_or(rest);
     let sentence =
         rest.replace("property \"", "`").replace(FAILED, "`: ").replace("\" is required", "` is required");
     (place, if sentence.contains('`') { sentence } else { rest.to_owned() })
@@ -484,7 +487,11 @@ mod tests {
             })
         };
         let schema = json!({"oneOf": [kind("file", "size"), kind("socket", "port")]});
-        check(&schema, &json!({"kind": "socket", "port": 0}), &["port: expected 0 to be at least 1"]);
+        check(
+            &schema,
+            &json!({"kind": "socket", "port": 0}),
+            &["port: expected a number of at least 1, got 0"],
+        );
         check(
             &schema,
             &json!({"kind": "file", "size": "5"}),

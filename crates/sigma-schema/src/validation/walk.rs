@@ -15,6 +15,7 @@ use super::node::{
 };
 pub(super) use super::place::{Step, ValuePosition};
 use super::plain::{self, PlainMessage};
+use super::range;
 use super::untrusted::{self, StepBudget};
 use super::{equality, is_secret_reference, number, remedy, text};
 use crate::problem::Problem;
@@ -192,7 +193,7 @@ impl<'s> Walk<'s> {
         if let (Some(rules), Value::Number(number)) = (&node.number, &**value)
             && let Err(text) = number::check(rules, number)
         {
-            self.fail(at, "range", text, || None)?;
+            self.fail_as(at, "range", text, || None, || range::of_range(rules, number))?;
         }
         if let Some(allowed) = &node.enumeration
             && !allowed.iter().any(|candidate| self.equal(candidate, value))

@@ -197,9 +197,9 @@ fn upstreams_and_services_are_refused_alike() {
     check(json!({ "retries": -1 }), "retries", "");
     check(json!({ "retries": 4_294_967_296_u64 }), "retries", "");
     check(json!({ "nodes": 5 }), "nodes", "expected a map or a list");
-    check(json!({ "nodes": { "h": -1 } }), "nodes.h", "expected -1 to be at least 0");
+    check(json!({ "nodes": { "h": -1 } }), "nodes.h", "expected a number of at least 0, got -1");
     check(json!({ "nodes": [{ "host": "h" }] }), "nodes[0]", "`weight`");
-    check(json!({ "nodes": [{ "host": "h", "weight": 1, "port": 0 }] }), "nodes[0].port", "at least 1");
+    check(json!({ "nodes": [{ "host": "h", "weight": 1, "port": 0 }] }), "nodes[0].port", "from 1 to 65535");
     check(json!({ "nodes": [{ "host": "h", "weight": 1, "weigth": 1 }] }), "nodes[0].weigth", "did you mean");
     check(json!({ "nodes": { "h:65536": 1 } }), "nodes[\"h:65536\"]", "write host:port");
     check(json!({ "checks": {} }), "checks", "`active`");
