@@ -60,7 +60,7 @@ test-wasm: build-tools tools
 # log and trace servers, name servers, systemd (as root), the public cache test suite, and the dashboard in Chromium. The
 # first time, Go, Maven and npm fetch and build them, which takes half an hour. The tests need three GiB of memory.
 test-servers: build-tools tools features test-wasm
-	@missing=(); \
+	@missing=(); missing_python=(); \
 	command -v javac >/dev/null || missing+=(default-jdk-headless); \
 	command -v mvn >/dev/null || missing+=(maven); \
 	command -v clickhouse-server >/dev/null || missing+=(clickhouse-server); \
@@ -90,18 +90,26 @@ docs:
 	cargo xtask docs
 	cargo doc --workspace --no-deps --locked
 
-# Installs the Debian packages in the shell array `missing`, after it has listed them. With SIGMA_NO_INSTALL=1 it stops
-# with the list instead. Another apt-get is waited for, ten minutes at most: its own option for that covers one of its
-# three locks.
+# Installs the Debian packages in the shell array `missing` and the Python packages in `missing_python`, the latter into
+# target/venv, after it has listed them. With SIGMA_NO_INSTALL=1 it stops with the list instead. Another apt-get is waited
+# for, ten minutes at most: its own option for that covers one of its three locks.
 define install_missing
-if (( $${#missing[@]} )); then \
+if (( $${#missing[@]} + $${#missing_python[@]} )); then \
   sudo=$$( (( $$(id -u) == 0 )) || echo sudo ); \
-  if [[ $${SIGMA_NO_INSTALL:-} == 1 ]] || ! command -v apt-get >/dev/null; then \
-    echo "missing packages (names of Debian): $${missing[*]}" >&2; \
-    echo "install them: $${sudo:+sudo }apt-get install $${missing[*]}" >&2; \
+  venv='python3 -m venv target/venv && target/venv/bin/pip install'; \
+  if [[ $${SIGMA_NO_INSTALL:-} == 1 ]] || { (( $${#missing[@]} )) && ! command -v apt-get >/dev/null; }; then \
+    if (( $${#missing[@]} )); then \
+      echo "missing packages (names of Debian): $${missing[*]}" >&2; \
+      echo "install them: $${sudo:+sudo }apt-get install $${missing[*]}" >&2; \
+    fi; \
+    if (( $${#missing_python[@]} )); then \
+      echo "missing Python packages in target/venv: $${missing_python[*]}" >&2; \
+      echo "install them: $$venv $${missing_python[*]}" >&2; \
+    fi; \
     exit 1; \
   fi; \
-  echo "installing missing packages with $${sudo:+sudo }apt-get: $${missing[*]}" >&2; \
+  (( $${#missing[@]} == 0 )) || echo "installing missing packages with $${sudo:+sudo }apt-get: $${missing[*]}" >&2; \
+  (( $${#missing_python[@]} == 0 )) || echo "installing Python packages into target/venv: $${missing_python[*]}" >&2; \
   echo "(SIGMA_NO_INSTALL=1 stops here instead)" >&2; \
   apt() { \
     local said; \
@@ -113,22 +121,29 @@ if (( $${#missing[@]} )); then \
     echo "$$said" >&2; \
     return 1; \
   }; \
-  apt update; \
-  apt install -y --no-install-recommends "$${missing[@]}"; \
+  if (( $${#missing[@]} )); then \
+    apt update; \
+    apt install -y --no-install-recommends "$${missing[@]}"; \
+  fi; \
+  if (( $${#missing_python[@]} )); then \
+    python3 -m venv target/venv; \
+    target/venv/bin/pip install --quiet "$${missing_python[@]}"; \
+  fi; \
 fi
 endef
 
 # The cryptography, the allocator, LuaJIT and PCRE2 need a C compiler.
 build-tools:
 	@command -v cargo >/dev/null || { echo 'cargo is missing: install Rust 1.90 or newer with rustup' >&2; exit 1; }
-	@missing=(); \
+	@missing=(); missing_python=(); \
 	command -v cc >/dev/null || missing+=(gcc libc6-dev); \
 	$(install_missing)
 
-# The tests drive the gateway with these clients, and start these servers themselves.
+# The tests drive the gateway with these clients, and start these servers themselves. schemathesis checks the Admin API
+# against its own OpenAPI document.
 tools:
 	@command -v go >/dev/null || { echo 'go is missing: install Go 1.21 or newer; the one of Debian 12 is older' >&2; exit 1; }
-	@missing=(); \
+	@missing=(); missing_python=(); \
 	command -v git >/dev/null || missing+=(git); \
 	test -s /etc/ssl/certs/ca-certificates.crt || missing+=(ca-certificates); \
 	command -v curl >/dev/null || missing+=(curl); \
@@ -148,7 +163,5 @@ tools:
 	command -v mosquitto_pub >/dev/null || missing+=(mosquitto-clients); \
 	command -v promtool >/dev/null || missing+=(prometheus); \
 	python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3 python3-venv); \
+	test -x target/venv/bin/schemathesis || missing_python+=(schemathesis==4.32.5); \
 	$(install_missing)
-	@# The Admin API is checked against its own OpenAPI document with schemathesis.
-	@test -x target/venv/bin/schemathesis || \
-	  { python3 -m venv target/venv && target/venv/bin/pip install --quiet schemathesis==4.32.5; }
