@@ -15,6 +15,7 @@ use sigma_plugin::{
 use sigma_schema::Confidential;
 use sigma_schema::Problem;
 
+use sigma_plugin_kit::decision_service::DecisionService;
 use sigma_plugin_kit::ldap::{
     self, Answered, Connection, Directory, Entry, Failure, INVALID_CREDENTIALS, Keeping, NO_SUCH_OBJECT,
     Place, SIZE_LIMIT_EXCEEDED, SUCCESS, Search, Security,
@@ -344,7 +345,7 @@ impl Shared {
                 (name, groups)
             }
             Ok((Verdict::Unknown(reason), _)) => return self.challenge(reason),
-            Ok((Verdict::Broken(reason), _)) | Err(Failure(reason)) => return self.fail(&reason),
+            Ok((Verdict::Broken(reason), _)) | Err(Failure(reason)) => return self.fail(&reason, ctx),
         };
         if let Some(required) = &self.config.groups_required
             && !groups.iter().any(|group| required.contains(group))
@@ -362,7 +363,7 @@ impl Shared {
         match field_of(&groups) {
             Some(field) if field.is_empty() => {}
             Some(field) => ctx.request.headers.append(GROUPS, field.as_bytes()),
-            None => return self.fail("a user is in so many groups that no field holds their names"),
+            None => return self.fail("a user is in so many groups that no field holds their names", ctx),
         }
         Step::Next
     }
@@ -377,11 +378,10 @@ impl Shared {
         reply.json(&json!({"message": "Authorization required"})).because(reason).into()
     }
 
-    fn fail(&self, reason: &str) -> Step {
-        static COMPLAINT: LogThrottle = LogThrottle::new();
-        if let Some(left_out) = COMPLAINT.due() {
-            tracing::error!(directory = %self.directory, reason, left_out, "{NAME}: a directory fails");
-        }
+    fn fail(&self, reason: &str, ctx: &Context) -> Step {
+        static UNDECIDED: LogThrottle = LogThrottle::new();
+        let directory = DecisionService { plugin: NAME, url: self.directory.to_string() };
+        directory.report(reason, ctx, &UNDECIDED);
         Reply::new(500).because("the directory fails").into()
     }
 
