@@ -113,7 +113,7 @@ impl TrialRun {
         match parse_request(head.as_bytes(), &limits, &mut self.ctx.request) {
             Ok(Some(end)) if end == head.len() => {}
             Ok(_) => return Err("the request is not complete: a field has a line break".to_owned()),
-            Err(error) => return Err(format!("the request is invalid: {error:?}")),
+            Err(error) => return Err(format!("the request is invalid: {}", error.of_request().reason)),
         }
         self.ctx.begin();
         self.ctx.request.headers.mark_received();

@@ -241,14 +241,7 @@ impl Web {
 
 /// Returns an error with all its causes, without the address, which the message names already.
 fn causes(error: reqwest::Error) -> String {
-    let error = error.without_url();
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(&error);
-    while let Some(deeper) = cause {
-        text.push_str(&format!(": {deeper}"));
-        cause = deeper.source();
-    }
-    text
+    sigma_net::tls::reason::causes(&error.without_url())
 }
 
 /// Runs work on the control thread's runtime and waits for it. None without such a runtime.

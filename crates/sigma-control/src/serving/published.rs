@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use sigma_discovery::kept_file;
+use sigma_net::tls::reason::innermost;
 
 /// A file that was not written for so long is not in use any more.
 const FORGOTTEN: Duration = Duration::from_secs(90 * 86_400);
@@ -121,15 +122,6 @@ pub(crate) fn shown(url: &str) -> String {
     let _ = url.set_username("");
     url.set_query(None);
     url.to_string()
-}
-
-/// The reason behind the words of the HTTP client, which repeat the URL.
-fn innermost(error: &dyn std::error::Error) -> String {
-    let mut error = error;
-    while let Some(source) = error.source() {
-        error = source;
-    }
-    error.to_string()
 }
 
 #[cfg(test)]

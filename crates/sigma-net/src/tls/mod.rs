@@ -33,6 +33,7 @@ mod offer;
 pub mod pem;
 pub mod postgres;
 pub(crate) mod quic;
+pub mod reason;
 mod resumption;
 mod revocation;
 mod session;
@@ -234,7 +235,9 @@ impl fmt::Display for HandshakeError {
             HandshakeError::OtherProtocol => {
                 f.write_str("the server did not respond S or N to PostgreSQL's SSLRequest")
             }
-            HandshakeError::Protocol(error) => write!(f, "the TLS handshake failed: {error}"),
+            HandshakeError::Protocol(error) => {
+                write!(f, "the TLS handshake failed: {}", reason::text_of(error))
+            }
             HandshakeError::Proved => f.write_str("an authority has seen the proof of a name"),
             HandshakeError::BadName => {
                 f.write_str("the name of the server is neither a DNS name nor an address")

@@ -12,6 +12,7 @@ use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use sigma_config::acme::Acme;
+use sigma_net::tls::reason::causes;
 
 /// Largest answer. A chain of certificates is some 10 KiB.
 const ANSWER_MAX: usize = 256 << 10;
@@ -144,13 +145,7 @@ fn failed(error: reqwest::Error) -> Error {
     if error.is_timeout() {
         return other_error("the authority did not answer in time; see `acme.call_timeout_ms`".to_owned());
     }
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(&error);
-    while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
-        cause = inner.source();
-    }
-    other_error(format!("the authority cannot be asked: {text}"))
+    other_error(format!("the authority cannot be asked: {}", causes(&error)))
 }
 
 fn other_error(text: String) -> Error {

@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use sigma_config::health_events::Webhook;
+use sigma_net::tls::reason::innermost;
 use sigma_upstream::health::HealthEvent;
 
 use super::Service;
@@ -45,15 +46,6 @@ impl Service for Caller {
             Err(error) => Err(innermost(&error.without_url())),
         }
     }
-}
-
-/// The reason behind the words of the HTTP client.
-fn innermost(error: &dyn std::error::Error) -> String {
-    let mut error = error;
-    while let Some(source) = error.source() {
-        error = source;
-    }
-    error.to_string()
 }
 
 fn body(events: &[HealthEvent], now: SystemTime) -> Value {

@@ -1,10 +1,10 @@
 //! The HTTP client that asks secret managers.
 
-use std::error::Error;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use reqwest::{Method, Url, redirect};
+use sigma_net::tls::reason::causes;
 
 use super::Failure;
 
@@ -136,17 +136,6 @@ fn failure(host: &str, error: reqwest::Error) -> Failure {
     let error = error.without_url();
     let reason = format!("`{host}`: {}", causes(&error));
     if refused { Failure::Refused(reason) } else { Failure::Unreachable(reason) }
-}
-
-/// An error with everything that led to it.
-fn causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
-        cause = inner.source();
-    }
-    text
 }
 
 #[cfg(test)]

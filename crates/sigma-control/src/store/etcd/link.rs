@@ -8,6 +8,7 @@ use std::error::Error as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use sigma_net::tls::reason::innermost;
 use tonic::{Code, Status as Refusal};
 
 use super::client::Client;
@@ -258,12 +259,4 @@ pub(super) fn explain(refusal: &Refusal) -> String {
         Some(inner) if !message.contains(&inner) => format!("{message}: {inner}"),
         _ => message.to_owned(),
     }
-}
-
-fn innermost(error: &dyn std::error::Error) -> String {
-    let mut inner = error;
-    while let Some(source) = inner.source() {
-        inner = source;
-    }
-    inner.to_string()
 }
