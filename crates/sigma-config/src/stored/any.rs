@@ -121,6 +121,11 @@ any_resource! {
     Secret: secrets, id;
 }
 
+/// Returns the resource of a value that was checked before; None if it is invalid all the same.
+pub fn of_checked(key: &ResourceKey, value: &Value) -> Option<AnyResource> {
+    typed(key.kind, &key.id, value).ok()
+}
+
 /// The type of an id.
 trait Identity {
     fn of(id: &str) -> Option<Self>

@@ -17,12 +17,12 @@ use std::sync::OnceLock;
 use serde_json::Value;
 
 pub(crate) use any::typed;
-pub use any::{AnyResource, read, skipped_plugins};
+pub use any::{AnyResource, of_checked, read, skipped_plugins};
 pub use files::AllowedFiles;
 pub use outline::{has_place, may_stand_in, outline, tells_whom};
 pub use references::{Reference, nested_members, references, wrong_ssl_type};
 use sigma_schema::conform::conform;
-pub use warnings::{TRUSTS_ANY_PEER, warnings, warnings_among};
+pub use warnings::{TRUSTS_ANY_PEER, warnings, warnings_of_change, warnings_together};
 
 use crate::bundled::{self, OfKinds};
 use crate::plugins::{BUILD_HINT, check_plugin, mistakes_of_plugin, scope_of, unknown_plugin};

@@ -5,12 +5,12 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use super::{Subject, invalid};
+use crate::Config;
 use crate::advice::{self, Surroundings};
 use crate::plugins::{is_disabled, scope_of};
-use crate::resources::Resources;
 use crate::resources::kind::{Kind, ResourceKey};
 use crate::rules::Object;
-use crate::settings::{Settings, UnknownFields};
+use crate::settings::UnknownFields;
 use sigma_schema::Problem;
 use sigma_schema::plugins::{PluginSchemas, PluginScope};
 use sigma_schema::problem::member;
@@ -90,23 +90,31 @@ pub fn warnings(kind: Kind, id: Option<&str>, value: &Value, around: &Surroundin
     found
 }
 
-/// The warnings about a resource that come from its neighbours: `resources` are all that are served, itself among
-/// them. Pointers begin in the resource.
-pub fn warnings_among(
-    key: &ResourceKey,
-    settings: &Settings,
-    resources: &Resources,
+/// Returns the warnings that come from the resources of a configuration together. Pointers begin with the key of a
+/// resource, or with a setting.
+pub fn warnings_together(config: &Config, plugins: &dyn PluginSchemas) -> Vec<Problem> {
+    advice::whole(&config.settings, &config.resources, plugins)
+}
+
+/// Returns the warnings of [`warnings_together`] that concern a change: about the changed resources, and about others if
+/// `before` does not have them.
+pub fn warnings_of_change(
+    changed: &HashSet<ResourceKey>,
+    before: &Config,
+    after: &Config,
     plugins: &dyn PluginSchemas,
 ) -> Vec<Problem> {
-    let place = key.to_string();
-    let inside = |mut problem: Problem| {
-        let rest = problem.pointer.strip_prefix(&place)?;
-        problem.pointer = match rest.strip_prefix('.') {
-            Some(rest) => rest.to_owned(),
-            None if rest.is_empty() => String::new(),
-            None => return None,
-        };
-        Some(problem)
+    let keys: HashSet<String> = changed.iter().map(ToString::to_string).collect();
+    let is_changed = |problem: &Problem| {
+        let ends = problem.pointer.match_indices('.').map(|(at, _)| at).chain([problem.pointer.len()]);
+        ends.into_iter().any(|end| keys.contains(&problem.pointer[..end]))
     };
-    advice::whole(settings, resources, plugins).into_iter().filter_map(inside).collect()
+    let (mut found, others): (Vec<_>, Vec<_>) =
+        warnings_together(after, plugins).into_iter().partition(is_changed);
+    if !others.is_empty() {
+        let known: HashSet<String> =
+            warnings_together(before, plugins).iter().map(ToString::to_string).collect();
+        found.extend(others.into_iter().filter(|problem| !known.contains(&problem.to_string())));
+    }
+    found
 }

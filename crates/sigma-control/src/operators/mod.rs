@@ -15,6 +15,7 @@ pub(crate) mod live;
 mod measures;
 pub(crate) mod members;
 pub(crate) mod niubix;
+mod node_states;
 mod nodes;
 mod orders;
 pub(crate) mod pages;
@@ -166,9 +167,9 @@ pub(crate) async fn serve(
 
 /// Lets an Admin API ask the running gateway, and its plugins for their documentation.
 fn ask(state: &mut AdminState, running: &Arc<Running>, plugins: Arc<Roster>) {
-    let [has_streams, asked] = [(); 2].map(|()| Arc::clone(running));
+    let has_streams = Arc::clone(running);
     state.has_streams = Arc::new(move || has_streams.has_streams());
-    state.asked = Some(Arc::new(move |question| questions::answer(&*asked, question)));
+    state.inspect = Some(Arc::<Running>::clone(running));
     let members = Arc::clone(running);
     state.members = Some(Arc::new(move || members.listed()));
     let reloading = Arc::clone(running);
@@ -179,9 +180,8 @@ fn ask(state: &mut AdminState, running: &Arc<Running>, plugins: Arc<Roster>) {
     state.purges = Some(Arc::clone(running.purges()));
     let described = Arc::clone(&plugins);
     state.summaries = Arc::new(move || summaries::summaries(&described));
-    let (others, known) = (Arc::clone(running), Arc::clone(&plugins));
-    state.neighbours =
-        Some(Arc::new(move |resource, revision| others.warnings_among(resource, revision, &*known)));
+    let foreseeing = Arc::clone(running);
+    state.foresee = Some(Arc::new(move |proposal, revision| foreseeing.foresee(proposal, revision)));
     state.documentation = Arc::new(move |name| Some(reference(&**plugins.get(name)?)));
 }
 

@@ -6,7 +6,7 @@
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
 use http::StatusCode;
@@ -23,13 +23,13 @@ use sigma_plugin::facts::Measure;
 use sigma_plugin::runner_state::RunnerState;
 use sigma_plugin::script_counts::ScriptBoard;
 use sigma_proxy::tap::TapBoard;
-use sigma_proxy::{Inheritance, Pressure};
+use sigma_proxy::{Inheritance, Pressure, Snapshot};
 use sigma_schema::Problem;
-use sigma_schema::plugins::PluginSchemas;
 use sigma_upstream::health::NodeState;
 use sigma_upstream::health::checker::TargetStatus;
 use tokio::sync::{Notify, mpsc, oneshot};
 
+use crate::operators::admin::Proposal;
 use crate::operators::control_api::{Asked, HealthReport, InForce, Inspect, NO_ORDERS, Revisions};
 use crate::operators::live::Live;
 use crate::operators::members::Members;
@@ -76,6 +76,8 @@ pub(crate) struct Running {
     started: Instant,
     commands: mpsc::Sender<Command>,
     stop: Notify,
+    /// The warnings that come from resources together, of the snapshot in force.
+    together: Mutex<Option<(Weak<Snapshot>, Vec<Problem>)>>,
 }
 
 impl Running {
@@ -105,6 +107,7 @@ impl Running {
             started: Instant::now(),
             commands,
             stop: Notify::new(),
+            together: Mutex::new(None),
         }
     }
 
@@ -118,25 +121,41 @@ impl Running {
         *self.unready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The warnings about a resource, as if it was served in this form, that come from the others. None while the
-    /// gateway does not know all writes up to `revision`.
-    pub(crate) fn warnings_among(
-        &self,
-        resource: AnyResource,
-        revision: u64,
-        plugins: &dyn PluginSchemas,
-    ) -> Option<Vec<Problem>> {
-        let key = resource.key();
-        let config = {
-            let state = self.publisher.state();
-            if state.desired.revision() < revision {
+    /// Returns the warnings about a change that come from resources together. None while the gateway does not know all
+    /// writes up to `revision`.
+    pub(crate) fn foresee(&self, proposal: &Proposal, revision: u64) -> Option<Vec<Problem>> {
+        let (before, after, plugins) = {
+            let desired = &self.publisher.state().desired;
+            if desired.revision() < revision {
                 return None;
             }
-            state.desired.with(resource)
+            let after = desired.with(&proposal.puts, &proposal.deletes);
+            (desired.config.clone(), after, desired.plugins())
         };
-        let found =
-            config.map(|config| stored::warnings_among(&key, &config.settings, &config.resources, plugins));
-        Some(found.unwrap_or_default())
+        let Some(after) = after else { return Some(Vec::new()) };
+        if proposal.is_whole {
+            return Some(stored::warnings_together(&after, &*plugins));
+        }
+        let changed = proposal.puts.iter().map(AnyResource::key).chain(proposal.deletes.iter().cloned());
+        Some(stored::warnings_of_change(&changed.collect(), &before, &after, &*plugins))
+    }
+
+    /// Returns the warnings that come from the resources of a store together. Those of a file are among its own.
+    fn warnings_together(&self) -> Vec<Problem> {
+        if self.store.is_none() {
+            return Vec::new();
+        }
+        let (snapshot, config, plugins) = {
+            let state = self.publisher.state();
+            let Some(snapshot) = &state.snapshot else { return Vec::new() };
+            (Arc::downgrade(snapshot), state.desired.with(&[], &[]), state.desired.plugins())
+        };
+        let mut known = self.together.lock().unwrap_or_else(PoisonError::into_inner);
+        if !known.as_ref().is_some_and(|(of, _)| of.ptr_eq(&snapshot)) {
+            let found = config.map(|config| stored::warnings_together(&config, &*plugins));
+            *known = Some((snapshot, found.unwrap_or_default()));
+        }
+        known.as_ref().map(|(_, found)| found.clone()).unwrap_or_default()
     }
 
     /// The file was read again.
@@ -331,13 +350,14 @@ impl Inspect for Running {
     }
 
     fn revisions(&self) -> Revisions {
+        let together = self.warnings_together();
         let state = self.publisher.state();
         Revisions {
             store: self.store.as_ref().map_or_else(file, |store| store.status()),
             published: state.published,
             workers: self.counters.iter().map(|counters| counters.revision()).collect(),
             quarantined: state.desired.quarantine().cloned().collect(),
-            warnings: state.desired.warnings().cloned().collect(),
+            warnings: state.desired.warnings().cloned().chain(together).collect(),
         }
     }
 

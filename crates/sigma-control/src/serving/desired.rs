@@ -214,6 +214,11 @@ impl Desired {
         self.file_warnings.iter().chain(self.warnings.values().flatten())
     }
 
+    /// The enabled plugins.
+    pub(crate) fn plugins(&self) -> Arc<dyn PluginSchemas> {
+        Arc::clone(&self.plugins)
+    }
+
     /// The store's revision that the configuration shows.
     pub(crate) fn revision(&self) -> u64 {
         self.revision
@@ -247,15 +252,20 @@ impl Desired {
         self.written.get(&key.kind)?.get(&*key.id)
     }
 
-    /// The configuration as if a resource was served in this form. None where there are more resources than can be
-    /// looked at for each write.
-    pub(crate) fn with(&self, resource: AnyResource) -> Option<Config> {
-        if self.written.values().map(HashMap::len).sum::<usize>() > LOOKED_AT_MAX {
+    /// Returns the configuration as if these resources were served in these forms, and others deleted. None where there
+    /// are more resources than can be looked at for each write.
+    pub(crate) fn with(&self, puts: &[AnyResource], deletes: &[ResourceKey]) -> Option<Config> {
+        if self.written.values().map(HashMap::len).sum::<usize>().max(puts.len()) > LOOKED_AT_MAX {
             return None;
         }
-        let created = self.created(&resource.key()).unwrap_or(u64::MAX);
         let mut config = self.config.clone();
-        config.resources.put(self.decorated(resource), created);
+        for resource in puts {
+            let created = self.created(&resource.key()).unwrap_or(u64::MAX);
+            config.resources.put(self.decorated(resource.clone()), created);
+        }
+        for key in deletes {
+            config.resources.remove(key);
+        }
         Some(config)
     }
 

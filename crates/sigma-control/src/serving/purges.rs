@@ -272,9 +272,8 @@ impl Purges {
             return Ok(());
         }
         let named: Vec<&str> = known.iter().map(|name| &**name).filter(|name| !name.is_empty()).collect();
-        let named =
-            if named.is_empty() { "none is".to_owned() } else { format!("used are {}", named.join(", ")) };
-        Err(format!("no route uses a zone {zone:?}: {named}"))
+        let named = if named.is_empty() { "none".to_owned() } else { named.join(", ") };
+        Err(format!("no route uses the zone `{zone}`; zones in use: {named}"))
     }
 
     /// The store tells something.
@@ -414,11 +413,14 @@ mod tests {
             let outcome = purges.order(&order(json!({"all": true, "zone": zone}))).await;
             outcome.map(|purged| purged.forgotten).map_err(|error| error.to_string())
         };
-        assert_eq!(told("b").await, Err("no route uses a zone \"b\": none is".to_owned()));
+        assert_eq!(told("b").await, Err("no route uses the zone `b`; zones in use: none".to_owned()));
         for name in ["two", "", "one", "three"] {
             purges.zones.zone(name, 1 << 20, None);
         }
-        assert_eq!(told("b").await, Err("no route uses a zone \"b\": used are one, three, two".to_owned()));
+        assert_eq!(
+            told("b").await,
+            Err("no route uses the zone `b`; zones in use: one, three, two".to_owned())
+        );
         // That of routes with a `cache` has no name.
         for known in ["one", "three", ""] {
             assert_eq!(told(known).await, Ok(0), "{known:?}");

@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 use sigma_testkit::{Gateway, Operator, Origin, until};
 
-use crate::managed::{EMBEDDED, VIEWER, admin, await_control, start, start_again};
+use crate::managed::{EMBEDDED, KEY, VIEWER, admin, await_control, start, start_again, upstream};
 use crate::{PATIENCE, SIGMA};
 
 struct World {
@@ -294,4 +294,39 @@ fn unknown_nodes_are_reported() {
     check(&["node-state", "upstreams/u", "a:1", "drain"], "upstreams/u has no node a:1");
     check(&["node-state", "upstreams/u", "a:1", "asleep"], "asleep");
     check(&["upstreams", "upstreams/x"], "there is no upstream in upstreams/x");
+}
+
+/// The Admin API sets states too, so that a gateway with a store needs no Control API; its paths are named at `/`.
+#[test]
+fn states_are_set_by_the_admin_api() {
+    let origin = Origin::echo("a").unwrap();
+    let gateway = start(EMBEDDED);
+    let writer = admin(&gateway);
+    writer.put("routes/1", &json!({ "uri": "/*", "upstream": upstream(&origin) })).unwrap();
+    let url = format!("http://{}", gateway.admin_address());
+    let node = format!("127.0.0.1:{}", origin.port());
+    let ctl = |key: &str, args: &[&str]| {
+        let mut command = Command::new(SIGMA);
+        command.args(["ctl", "--admin", &url]).args(args).env("SIGMA_ADMIN_KEY", key).output().unwrap()
+    };
+    let state = |key: &str, state: &str| ctl(key, &["node-state", "routes/1", &node, state]);
+    let has = |word: &str| {
+        let listed = ctl(KEY, &["upstreams", "routes/1"]);
+        String::from_utf8_lossy(&listed.stdout).contains(word)
+    };
+    assert!(until(PATIENCE, || has(&node)), "the route is not in force");
+    let refused = state(VIEWER, "drain");
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    let done = state(KEY, "maintenance");
+    assert!(done.status.success(), "{done:?}");
+    assert!(has("maintenance"));
+    let orders = ctl(KEY, &["acme"]);
+    assert!(orders.status.success(), "{orders:?}");
+    let missing = ctl(KEY, &["acme", "order", "a.test"]);
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("no certificate is ordered for `a.test`"));
+    for path in ["/", "/apisix/admin"] {
+        let answer = writer.call("GET", path, None).unwrap();
+        assert_eq!(answer.status(), 404);
+        assert!(answer.text().contains("the dashboard is at /ui/; the Admin API has /apisix/admin/routes"));
+    }
 }

@@ -138,6 +138,52 @@ fn a_writer_is_warned_by_the_other_resources() {
     assert!(shadowed[0].contains("no listener exports the metrics"), "{shadowed:?}");
 }
 
+/// A write may also change what is true of other resources, and of all resources together.
+#[test]
+fn a_writer_is_warned_about_other_resources() {
+    let origin = Origin::echo("a").unwrap();
+    let gateway = Gateway::start(SIGMA, &config(EMBEDDED)).unwrap();
+    let admin = admin(&gateway);
+    let call = |method: &str, path: &str, value: Option<&Value>| {
+        let answer = admin.call(method, &format!("/apisix/admin/{path}"), value).unwrap();
+        assert!(answer.status() < 300, "{path}: {}", answer.text());
+        answer
+    };
+    let no_consumer = "plugins.key-auth: no consumer has key-auth: every request is refused (add a consumer with `key-auth`)";
+    let of_route = format!("routes/1.{no_consumer}");
+    let jack = json!({ "username": "jack", "plugins": { "key-auth": { "key": "jacks-key" } } });
+    let guarded =
+        json!({ "uri": "/a", "upstream": upstream(&origin), "plugins": { "key-auth": {} }, "id": "1" });
+    let both = json!({ "routes": [guarded], "consumers": [jack] });
+    let alone = json!({ "routes": [guarded] });
+    let whole = |text: &Value, digest: &str, query: &str| {
+        let path = format!("/apisix/admin/configs{query}");
+        let answer = admin.call_with("PUT", &path, &format!("X-Digest: {digest}\r\n"), Some(text)).unwrap();
+        assert_eq!(answer.status(), 202, "{}", answer.text());
+        answer
+    };
+    assert_eq!(warnings(&whole(&both, "1", "")), Vec::<&str>::new());
+    // The route lacks a consumer without this one.
+    for query in ["?dry_run=true", ""] {
+        let gone = call("DELETE", &format!("consumers/jack{query}"), None);
+        assert_eq!(warnings(&gone), [&*of_route], "{query}");
+    }
+    assert_eq!(warnings(&whole(&both, "2", "")), Vec::<&str>::new());
+    let validated = call("POST", "configs/validate", Some(&alone));
+    assert_eq!(warnings(&validated), [&*of_route]);
+    for query in ["?dry_run=true", ""] {
+        assert_eq!(warnings(&whole(&alone, "3", query)), [&*of_route], "{query}");
+    }
+    // Versions 2 and 4 have both, versions 3 and 5 the route alone.
+    assert_eq!(warnings(&call("POST", "history/4/rollback", None)), Vec::<&str>::new());
+    for query in ["?dry_run=true", ""] {
+        let back = call("POST", &format!("history/3/rollback{query}"), None);
+        assert_eq!(warnings(&back), [&*of_route], "{query}");
+    }
+    let told = of_route.split(" (").next().unwrap();
+    assert!(until(PATIENCE, || listed(&gateway).iter().any(|line| line == told)), "{:?}", listed(&gateway));
+}
+
 fn warnings_of_post(admin: &Operator, route: &Value) -> Vec<String> {
     let answer = admin.call("POST", "/apisix/admin/routes", Some(route)).unwrap();
     assert_eq!(answer.status(), 201, "{}", answer.text());

@@ -153,6 +153,8 @@ pub(crate) enum Past {
 /// The target of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
+    /// `/`, where browsers begin, and `/apisix`.
+    Start,
     /// `/apisix/admin` itself.
     Root,
     /// Resources.
@@ -193,6 +195,15 @@ pub(crate) enum Target {
     Purge,
     /// A query to the running gateway: `live`, `nodes` and the like.
     Process(ProcessQuery),
+    /// `nodes/{type}/{id}/{node}`: the state of a node.
+    NodeState {
+        /// The key of the resource that contains the upstream.
+        upstream: String,
+        /// The name or address of the node.
+        node: String,
+    },
+    /// `acme/{ssl}/order`: an order of its certificate.
+    Order(String),
     /// `/openapi.json`.
     OpenApi,
     /// A collection that does not exist.
@@ -233,6 +244,9 @@ pub(crate) fn target(path: &str) -> Target {
     if path == "/openapi.json" {
         return Target::OpenApi;
     }
+    if matches!(path.trim_end_matches('/'), "" | "/apisix") {
+        return Target::Start;
+    }
     let Some(rest) = path.strip_prefix(ROOT).filter(|rest| rest.is_empty() || rest.starts_with('/')) else {
         return Target::Nothing;
     };
@@ -264,8 +278,13 @@ pub(crate) fn target(path: &str) -> Target {
         [segment @ ("credentials" | DECORATIONS), ..] => Target::UnknownCollection(owned(segment)),
         ["secrets", manager, rest @ ..] => place("secrets", Some(manager), rest),
         ["explain"] => Target::Explain,
+        // The path of a unix socket has slashes.
+        ["nodes", section, id, node @ ..] if !node.is_empty() => {
+            Target::NodeState { upstream: format!("{section}/{id}"), node: node.join("/") }
+        }
+        ["acme", ssl, "order"] => Target::Order(owned(ssl)),
         ["history", rest @ ..] => past(rest).map_or(Target::Nothing, Target::History),
-        ["schema" | "plugins" | "configs" | "cache" | "convert", ..] => Target::Nothing,
+        ["schema" | "plugins" | "configs" | "cache" | "convert" | "acme", ..] => Target::Nothing,
         [segment, rest @ ..] => match ProcessQuery::of_segment(segment) {
             Some(question) if rest.is_empty() => Target::Process(question),
             Some(_) => Target::Nothing,
@@ -321,6 +340,10 @@ mod tests {
             };
             assert_eq!(text, expected, "{path}");
         };
+        check("/", "Start");
+        check("/apisix", "Start");
+        check("/apisix/", "Start");
+        check("/apisixx", "Nothing");
         check("/apisix/admin", "Root");
         check("/apisix/admin/routes", "routes/ list");
         check("/apisix/admin/routes/", "routes/ list");
@@ -359,6 +382,17 @@ mod tests {
         check("/apisix/admin/cache", "Nothing");
         check("/apisix/admin/live", "Process(Live)");
         check("/apisix/admin/nodes/", "Process(Nodes)");
+        check("/apisix/admin/nodes/upstreams/1", "Nothing");
+        check(
+            "/apisix/admin/nodes/upstreams/1/127.0.0.1:80",
+            "NodeState { upstream: \"upstreams/1\", node: \"127.0.0.1:80\" }",
+        );
+        check(
+            "/apisix/admin/nodes/routes/1/unix:%2Frun%2Fa",
+            "NodeState { upstream: \"routes/1\", node: \"unix:/run/a\" }",
+        );
+        check("/apisix/admin/acme/1/order", "Order(\"1\")");
+        check("/apisix/admin/acme/1", "Nothing");
         check("/apisix/admin/live/1", "Nothing");
         check("/apisix/adminx", "Nothing");
         check("/elsewhere", "Nothing");

@@ -21,6 +21,7 @@ use sigma_schema::Problem;
 use sigma_schema::document::{Document, MAX_DEPTH};
 
 use super::call::{self, Call};
+use super::proposal::{self, Proposal};
 use super::read::value_of;
 use super::reply::{Content, Outcome, Refusal, Reply};
 use super::rules::id_text;
@@ -134,7 +135,13 @@ pub(crate) async fn validate(
     let sent = parsed(headers, &text)?;
     let (sections, wrong) = drafts(state, &sent, Ids::Optional);
     if wrong.is_empty() {
-        return Ok(Reply::json(StatusCode::OK, json!({})).warning(&warnings(&sections)));
+        let present = Present::load(state).await?;
+        let mut plan = Plan::new(&present);
+        for section in sections.iter().filter(|section| section.name != PLUGINS) {
+            plan.replace(&present, section);
+        }
+        let found = warnings(state, &sections, &plan.transaction.writes).await;
+        return Ok(Reply::json(StatusCode::OK, json!({})).warning(&found));
     }
     let errors: Vec<Value> = wrong.into_iter().map(Wrong::into_value).collect();
     let body = json!({"error_msg": "Configuration validation failed", "errors": errors});
@@ -269,13 +276,16 @@ impl Wrong {
     }
 }
 
-/// Returns the warnings about all items, with their keys.
-fn warnings(sections: &[Section]) -> Vec<Problem> {
+/// Returns the warnings about all items, with their keys, and those that come from all resources together.
+async fn warnings(state: &AdminState, sections: &[Section], writes: &[Write]) -> Vec<Problem> {
     let of_item = |item: &Item| {
         let key = item.key.to_string();
         item.warnings.iter().map(move |problem| problem.clone().within(&key)).collect::<Vec<_>>()
     };
-    sections.iter().flat_map(|section| &section.items).flat_map(of_item).collect()
+    let mut found: Vec<Problem> =
+        sections.iter().flat_map(|section| &section.items).flat_map(of_item).collect();
+    found.extend(proposal::warnings(state, Proposal::of(state, writes).whole()).await);
+    found
 }
 
 /// Whether every item must say which one it is.
@@ -418,7 +428,8 @@ async fn replace(state: &AdminState, call: &Call, digest: &str, sent: &Map<Strin
         }
         let plugins = sent.get(PLUGINS).cloned().unwrap_or_default();
         let (transaction, note) = plan.finish(&present, digest, plugins);
-        let reply = stamped(Reply::empty(StatusCode::ACCEPTED), &note).warning(&warnings(&sections));
+        let found = warnings(state, &sections, &transaction.writes).await;
+        let reply = stamped(Reply::empty(StatusCode::ACCEPTED), &note).warning(&found);
         if call.is_dry() {
             return Ok(reply.with("sigma-dry-run", "true"));
         }
@@ -465,6 +476,12 @@ impl Plan {
                 self.versions.insert(section.name.to_owned(), version.unwrap_or(current + 1.0));
             }
         }
+        self.replace(present, section);
+        Ok(())
+    }
+
+    /// Replaces a section, whatever its version is.
+    fn replace(&mut self, present: &Present, section: &Section) {
         let wanted: HashSet<String> = section.items.iter().map(|item| item.key.to_string()).collect();
         let mut present_items: BTreeMap<&str, &Record> = BTreeMap::new();
         for record in &present.contents.records {
@@ -487,7 +504,6 @@ impl Plan {
         for item in &section.items {
             self.put(item, present_items.get(item.key.to_string().as_str()).copied());
         }
-        Ok(())
     }
 
     fn delete(&mut self, record: &Record) {

@@ -13,6 +13,7 @@
 //! | `read`, `filter` | reading resources |
 //! | `write`, `patch` | writing resources |
 //! | `rules`, `credentials` | checks against the other resources |
+//! | `proposal` | warnings that come from resources together |
 //! | `secrecy` | encryption and masking of secrets |
 //! | `configs` | the whole configuration at once |
 //! | `history`, `rollback` | the history of changes, and rollback |
@@ -37,6 +38,7 @@ mod key;
 mod openapi;
 mod patch;
 mod process;
+mod proposal;
 mod read;
 mod reply;
 mod rollback;
@@ -60,15 +62,16 @@ use axum::routing::any;
 use serde_json::{Value, json};
 use sigma_config::Surroundings;
 use sigma_config::crypt::Keyring;
-use sigma_config::kind::{Kind, ResourceKey};
+use sigma_config::kind::Kind;
 use sigma_config::settings::{Admin, AdminApiVersion, Operators, RouterKind, Settings, UnknownFields};
-use sigma_config::stored::{self, AllowedFiles, AnyResource};
+use sigma_config::stored::{self, AllowedFiles};
 use sigma_schema::Problem;
 use sigma_schema::plugins::PluginSchemas;
 use tokio::sync::RwLock;
 
 use crate::operators::audit::{KeyOf, Made};
 use crate::operators::caller::Trusted;
+use crate::operators::control_api::Inspect;
 use crate::operators::explain::{ExplainQuery, Explainer};
 use crate::operators::history::HistoryReader;
 use crate::operators::identity::CertificateOf;
@@ -82,20 +85,18 @@ use crate::store::{Store, StoreError, Transaction};
 pub(crate) use catalogue::{attributes as plugin_attributes, resource_schemas};
 pub(crate) use collection::ProcessQuery;
 pub use key::{KeyFile, KeyFileError, settle_key};
+pub(crate) use proposal::Proposal;
 
 use call::{Arguments, Call, Preconditions};
-use collection::{ResourcePath, Target};
+use collection::{ROOT, ResourcePath, Target};
 use reply::{Outcome, Refusal, Reply};
 
 /// Reads the files again. The error is the reason why everything stays as it is.
 pub(crate) type Reload = dyn Fn() -> Pin<Box<dyn Future<Output = Result<(), String>> + Send>> + Send + Sync;
 
-/// Warns of a resource by the others that are served. None while a write up to the revision is not known there.
-pub(crate) type Neighbours = dyn Fn(AnyResource, u64) -> Option<Vec<Problem>> + Send + Sync;
-
-/// Pause between two looks whether the gateway knows what this process has written, and how many there are.
-const CATCH_UP_PAUSE: Duration = Duration::from_millis(5);
-const CATCH_UP_LOOKS: usize = 40;
+/// Returns the warnings about a change with the resources that are served. None while a write up to the revision is not
+/// known there.
+pub(crate) type Foresee = dyn Fn(&Proposal, u64) -> Option<Vec<Problem>> + Send + Sync;
 
 /// The documentation of a plugin by its name.
 pub type Documentation = dyn Fn(&str) -> Option<String> + Send + Sync;
@@ -112,8 +113,8 @@ pub struct AdminState {
     pub settings: Admin,
     /// The prefix of store keys in answers: `/apisix`, or the prefix in etcd.
     pub key_prefix: String,
-    /// Answers queries to the running gateway; None without a running gateway.
-    pub(crate) asked: Option<Arc<dyn Fn(ProcessQuery) -> Value + Send + Sync>>,
+    /// The running gateway; None where nothing is served.
+    pub(crate) inspect: Option<Arc<dyn Inspect>>,
     /// Lists the gateways of the store; None where nothing is served.
     pub(crate) members: Option<Arc<dyn Fn() -> Listing + Send + Sync>>,
     /// Reads the configuration and the files of plugins again; None where nothing is served.
@@ -126,8 +127,8 @@ pub struct AdminState {
     pub summaries: Arc<dyn Fn() -> Value + Send + Sync>,
     /// Tries a write before it is stored; None: every value that passes its check is stored.
     pub trial: Option<Trial>,
-    /// Warns of a resource by the others that are served; None where nothing is served.
-    pub(crate) neighbours: Option<Arc<Neighbours>>,
+    /// Returns warnings that come from resources together; None where nothing is served.
+    pub(crate) foresee: Option<Arc<Foresee>>,
     /// The handling of unknown fields.
     pub unknown_fields: UnknownFields,
     /// The files that resources may name.
@@ -176,14 +177,14 @@ impl AdminState {
             keyring,
             settings,
             key_prefix: "/apisix".to_owned(),
-            asked: None,
+            inspect: None,
             members: None,
             reload: None,
             purges: None,
             documentation: Arc::new(|_| None),
             summaries: Arc::new(|| json!({})),
             trial: None,
-            neighbours: None,
+            foresee: None,
             unknown_fields: UnknownFields::default(),
             files: AllowedFiles::default(),
             router: RouterKind::default(),
@@ -249,6 +250,14 @@ impl AdminState {
         })
     }
 
+    /// The paths, for callers that have found none of them.
+    fn overview(&self) -> String {
+        let dashboard = if self.settings.ui { "the dashboard is at /ui/; " } else { "" };
+        format!(
+            "not found; {dashboard}the Admin API has {ROOT}/routes, {ROOT}/upstreams, {ROOT}/consumers and others: see docs/admin-api-calls.md"
+        )
+    }
+
     /// A store key as answers name it.
     fn shown_key(&self, key: &str) -> String {
         format!("{}/{key}", self.key_prefix)
@@ -266,22 +275,6 @@ impl AdminState {
         let (router, trusts_proxies) = (self.router, self.trusts_proxies);
         let around = Surroundings { plugins, unknown, router, now: unix_seconds(), trusts_proxies };
         Ok(stored::warnings(kind, id, value, &around))
-    }
-
-    /// The warnings about a resource that come from the others. None of them while the gateway is behind the store:
-    /// they might be of resources that have been written meanwhile.
-    async fn warnings_among(&self, key: &str, value: &Value) -> Vec<Problem> {
-        let Some((neighbours, key)) = self.neighbours.as_ref().zip(ResourceKey::parse(key)) else {
-            return Vec::new();
-        };
-        for _ in 0..CATCH_UP_LOOKS {
-            let Some(resource) = stored::outline(&key, value) else { break };
-            if let Some(found) = neighbours(resource, self.credentials.newest_written()) {
-                return found;
-            }
-            tokio::time::sleep(CATCH_UP_PAUSE).await;
-        }
-        Vec::new()
     }
 
     /// See [`secrecy::open`].
@@ -366,7 +359,8 @@ async fn admitted(state: &AdminState, peer: SocketAddr, request: Request, seen: 
         _ => return not_found(),
     };
     match target {
-        Target::Nothing | Target::Root => return not_found(),
+        Target::Start | Target::Root => return Err(Refusal::new(StatusCode::NOT_FOUND, state.overview())),
+        Target::Nothing => return not_found(),
         // It tells nothing that the documentation does not.
         Target::OpenApi if method == Method::GET => return openapi::serve(),
         _ => {}
@@ -427,6 +421,8 @@ async fn admitted(state: &AdminState, peer: SocketAddr, request: Request, seen: 
                 Target::PluginReload => catalogue::reload(state, &call).await,
                 Target::Validate(segment) => catalogue::validate(&segment, &call),
                 Target::Purge => process::purge(state, &call).await,
+                Target::NodeState { upstream, node } => process::node_state(state, &upstream, &node, &call),
+                Target::Order(ssl) => process::order(state, &ssl, &call).await,
                 Target::Convert(format) => convert::convert(&format, &call).await,
                 _ => not_found(),
             }

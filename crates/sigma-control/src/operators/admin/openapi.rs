@@ -299,6 +299,8 @@ fn others() -> Vec<(String, Value)> {
         ("tap", json!({"get": get("Exchanges as they end, a line of JSON for each", &tap)})),
         ("members", json!({"get": get("The gateways of the store, and which revision each serves", &[])})),
         ("cache/purge", json!({"post": purge()})),
+        ("nodes/{type}/{id}/{node}", json!({"put": node_state()})),
+        ("acme/{id}/order", json!({"post": order()})),
         ("plugins/list", json!({"get": get("Names of the plugins", &[])})),
         ("plugins/summaries", json!({"get": get("Description, group and phases of each plugin", &[])})),
         ("plugins/{name}", json!({"get": get("Schema of a plugin", std::slice::from_ref(&name))})),
@@ -342,6 +344,30 @@ fn convert() -> Value {
     let mut convert = operation(summary, &[format], &[("200", done)]);
     convert["requestBody"] = json!({"required": true, "content": {"application/json": {"schema": order}}});
     convert
+}
+
+/// Returns the operation that sets the state of a node.
+fn node_state() -> Value {
+    let state = json!({"enum": ["ready", "drain", "maintenance"]});
+    let order = json!({"type": "object", "required": ["state"], "properties": {"state": state}});
+    let text = || json!({"type": "string"});
+    let done = json!({"type": "object", "required": ["node", "state"], "properties": {
+        "node": text(), "state": state, "note": text(),
+    }});
+    let done =
+        json!({"description": "The state of the node.", "content": {"application/json": {"schema": done}}});
+    let path = ["type", "id", "node"].map(path_parameter);
+    let mut set = operation("Set the state of a node of this gateway".to_owned(), &path, &[("200", done)]);
+    set["requestBody"] = json!({"required": true, "content": {"application/json": {"schema": order}}});
+    set
+}
+
+/// Returns the operation that orders a certificate.
+fn order() -> Value {
+    let done = json!({"description": "The gateway orders the certificate.", "content": {"application/json": {"schema": {
+        "type": "object", "required": ["ssl", "state"], "properties": {"ssl": {"type": "string"}, "state": {"const": "ordering"}},
+    }}}});
+    operation("Order the certificate of an ssl now".to_owned(), &[path_parameter("id")], &[("202", done)])
 }
 
 /// Returns the operation that purges caches.

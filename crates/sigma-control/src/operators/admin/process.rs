@@ -11,15 +11,47 @@ use super::call::Call;
 use super::catalogue::only_get;
 use super::collection::ProcessQuery;
 use super::reply::{Outcome, Refusal, Reply};
+use crate::operators::control_api::Inspect;
+use crate::operators::{node_states, questions};
 use crate::serving::purges::{PurgeError, PurgeOrder, Purged};
 
 /// `GET` of one of [`ProcessQuery::ALL`].
 pub(crate) fn answer(state: &AdminState, question: ProcessQuery, call: &Call) -> Outcome {
     only_get(call)?;
-    match &state.asked {
-        Some(asked) => Ok(fresh(asked(question))),
-        None => Err(Refusal::new(StatusCode::NOT_FOUND, "nothing is served here")),
+    Ok(fresh(questions::answer(running(state)?, question)))
+}
+
+/// The running gateway.
+fn running(state: &AdminState) -> Result<&dyn Inspect, Refusal> {
+    let none = || Refusal::new(StatusCode::NOT_FOUND, "nothing is served here");
+    state.inspect.as_deref().ok_or_else(none)
+}
+
+/// `PUT /nodes/{type}/{id}/{node}`: the state of a node of this gateway.
+pub(crate) fn node_state(state: &AdminState, upstream: &str, node: &str, call: &Call) -> Outcome {
+    only(call, &Method::PUT)?;
+    let set = node_states::set(running(state)?, upstream, node, call.body.as_ref());
+    set.map(fresh).map_err(|(status, message)| Refusal::new(status, message))
+}
+
+/// `POST /acme/{ssl}/order`: orders the certificate of an ssl now.
+pub(crate) async fn order(state: &AdminState, ssl: &str, call: &Call) -> Outcome {
+    only(call, &Method::POST)?;
+    match running(state)?.order_now(ssl).await {
+        Ok(()) => Ok(Reply::json(StatusCode::ACCEPTED, json!({"ssl": ssl, "state": "ordering"}))),
+        Err((status, reason)) => Err(Refusal::new(status, reason)),
     }
+}
+
+/// Refuses other methods, and dry runs of a call that is about the running process.
+fn only(call: &Call, method: &Method) -> Result<(), Refusal> {
+    if call.method != *method {
+        return Err(Refusal::new(StatusCode::NOT_FOUND, "not found"));
+    }
+    if call.is_dry() {
+        return Err(Refusal::bad("this call has no dry run: leave out dry_run"));
+    }
+    Ok(())
 }
 
 /// `GET /tap`: exchanges as they end. Values that are no secrets to the gateway may be to those who sent them, so
@@ -46,11 +78,8 @@ pub(crate) async fn members(state: &AdminState, call: &Call) -> Outcome {
 
 /// `POST /cache/purge`: answers that are kept go, here and on all gateways of the store.
 pub(crate) async fn purge(state: &AdminState, call: &Call) -> Outcome {
-    let purges = state.purges.as_ref().filter(|_| call.method == Method::POST);
-    let purges = purges.ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "not found"))?;
-    if call.is_dry() {
-        return Err(Refusal::bad("a purge has no dry run: leave out dry_run"));
-    }
+    only(call, &Method::POST)?;
+    let purges = state.purges.as_ref().ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "not found"))?;
     let body = call.body.clone().unwrap_or_default();
     let order = PurgeOrder::deserialize(body)
         .map_err(|error| Refusal::bad(format_args!("invalid order to purge: {error}")))?;

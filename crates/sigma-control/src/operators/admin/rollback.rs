@@ -14,6 +14,7 @@ use sigma_schema::Problem;
 use super::AdminState;
 use super::call::Call;
 use super::decoration;
+use super::proposal::{self, Proposal};
 use super::reply::{Outcome, Refusal, Reply};
 use crate::operators::history::unavailable;
 use crate::store::history::{Target, decorated_service};
@@ -39,7 +40,9 @@ pub(super) async fn to(state: &AdminState, call: &Call, version: u64) -> Outcome
         let present = state.store.load().await?;
         let target = reader.history.target(version, &present).await.map_err(unavailable)?;
         let Some(target) = target else { continue };
-        let plan = Plan::of(state, &present, &target)?;
+        let mut plan = Plan::of(state, &present, &target)?;
+        let proposal = Proposal::of(state, &plan.transaction.writes);
+        plan.warnings.extend(proposal::warnings(state, proposal).await);
         let reply = rollback_reply(version, &plan, &target).warning(&plan.warnings);
         if call.is_dry() {
             return Ok(reply.with("sigma-dry-run", "true"));

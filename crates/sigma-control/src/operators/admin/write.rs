@@ -11,6 +11,7 @@ use sigma_schema::Problem;
 use super::AdminState;
 use super::call::Call;
 use super::collection::{Class, ResourcePath};
+use super::proposal::{self, Proposal};
 use super::read::value_of;
 use super::reply::{self, Outcome, Refusal, Reply};
 use super::rules::{self, id_text};
@@ -48,9 +49,7 @@ pub(crate) async fn put(state: &AdminState, place: &ResourcePath, call: &Call) -
         let status = if previous.is_some() { StatusCode::OK } else { StatusCode::CREATED };
         let action = if previous.is_some() { "set" } else { "create" };
         match store(state, place, call, &draft, value, previous.as_ref()).await? {
-            Some((revision, value)) => {
-                return Ok(write_reply(state, status, action, &draft, &value, revision).await);
-            }
+            Some(stored) => return Ok(write_reply(state, status, action, &draft, &stored)),
             None => continue,
         }
     }
@@ -81,9 +80,7 @@ pub(crate) async fn post(state: &AdminState, place: &ResourcePath, call: &Call) 
         stamp(place, &mut value, None);
         call.preconditions.check(None)?;
         match store(state, place, call, &draft, value, None).await? {
-            Some((revision, value)) => {
-                return Ok(write_reply(state, StatusCode::CREATED, "create", &draft, &value, revision).await);
-            }
+            Some(stored) => return Ok(write_reply(state, StatusCode::CREATED, "create", &draft, &stored)),
             None => continue,
         }
     }
@@ -107,10 +104,8 @@ pub(crate) async fn patch(state: &AdminState, place: &ResourcePath, call: &Call)
         let draft = checked(state, place, id, value, call)?;
         let value = draft.value.clone();
         match store(state, place, call, &draft, value, Some(&record)).await? {
-            Some((revision, value)) => {
-                return Ok(
-                    write_reply(state, StatusCode::OK, "compareAndSwap", &draft, &value, revision).await
-                );
+            Some(stored) => {
+                return Ok(write_reply(state, StatusCode::OK, "compareAndSwap", &draft, &stored));
             }
             // The base of the patch is gone; the client has to read again. A change of a referenced resource
             // does not matter.
@@ -186,6 +181,7 @@ pub(crate) async fn delete(state: &AdminState, place: &ResourcePath, call: &Call
             conditions: vec![Condition::ModifiedAt { key: key.clone(), revision: record.modified }],
             writes: gone.into_iter().map(|key| Write::Delete { key }).collect(),
         };
+        let warnings = proposal::warnings(state, Proposal::of(state, &transaction.writes)).await;
         if !call.is_dry() {
             match state.commit(call, transaction).await {
                 Err(StoreError::Conflict) => continue,
@@ -193,7 +189,7 @@ pub(crate) async fn delete(state: &AdminState, place: &ResourcePath, call: &Call
             };
         }
         let body = reply::deleted(state.settings.api_version, &state.shown_key(&key));
-        return Ok(Reply::json(StatusCode::OK, body));
+        return Ok(Reply::json(StatusCode::OK, body).warning(&warnings));
     }
     Err(StoreError::Conflict.into())
 }
@@ -208,8 +204,15 @@ async fn turn(state: &AdminState, alone: bool) -> Turn<'_> {
     if alone { Turn::Alone(state.writes.write().await) } else { Turn::Shared(state.writes.read().await) }
 }
 
-/// Checks against the other resources and commits. Returns the revision and the stored value, or None if
-/// something changed meanwhile.
+/// A write that is done.
+struct Stored {
+    revision: u64,
+    value: Value,
+    /// Warnings that come from resources together.
+    warnings: Vec<Problem>,
+}
+
+/// Checks against the other resources and commits. Returns None if something changed meanwhile.
 async fn store(
     state: &AdminState,
     place: &ResourcePath,
@@ -217,7 +220,7 @@ async fn store(
     draft: &Draft,
     value: Map<String, Value>,
     previous: Option<&Record>,
-) -> Result<Option<(u64, Value)>, Refusal> {
+) -> Result<Option<Stored>, Refusal> {
     let mut value = Value::Object(value);
     let mut conditions = rules::on_write(state, place, &draft.key, &value).await?;
     let key = draft.key.clone();
@@ -232,29 +235,32 @@ async fn store(
     if let Some(kind) = place.collection.kind() {
         secrecy::acknowledge(kind, &mut value);
     }
+    let writes = vec![Write::Put { key: draft.key.clone(), value: text, ttl: draft.ttl }];
+    let warnings = proposal::warnings(state, Proposal::of(state, &writes)).await;
     if call.is_dry() {
-        return Ok(Some((previous.map_or(0, |record| record.modified), value)));
+        let revision = previous.map_or(0, |record| record.modified);
+        return Ok(Some(Stored { revision, value, warnings }));
     }
-    let write = Write::Put { key: draft.key.clone(), value: text, ttl: draft.ttl };
-    match state.commit(call, Transaction { conditions, writes: vec![write] }).await {
-        Ok(revision) => Ok(Some((revision, value))),
+    match state.commit(call, Transaction { conditions, writes }).await {
+        Ok(revision) => Ok(Some(Stored { revision, value, warnings })),
         Err(StoreError::Conflict) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
-async fn write_reply(
+fn write_reply(
     state: &AdminState,
     status: StatusCode,
     action: &str,
     draft: &Draft,
-    value: &Value,
-    revision: u64,
+    stored: &Stored,
 ) -> Reply {
-    let body = reply::written(state.settings.api_version, action, &state.shown_key(&draft.key), value);
+    let key = state.shown_key(&draft.key);
+    let body = reply::written(state.settings.api_version, action, &key, &stored.value);
     let mut warnings = draft.warnings.clone();
-    warnings.extend(state.warnings_among(&draft.key, &Value::Object(draft.value.clone())).await);
-    Reply::json(status, body).at(revision).warning(&warnings)
+    let together = stored.warnings.iter().cloned();
+    warnings.extend(together.map(|problem| proposal::within(problem, &draft.key)));
+    Reply::json(status, body).at(stored.revision).warning(&warnings)
 }
 
 /// The body as an object; `[]` is an empty one to APISIX.

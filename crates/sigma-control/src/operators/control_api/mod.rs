@@ -32,6 +32,7 @@ use sigma_upstream::health::NodeState;
 use crate::operators::admin::{plugin_attributes, resource_schemas};
 use crate::operators::explain::{ExplainQuery, Explainer};
 use crate::operators::history::HistoryReader;
+use crate::operators::node_states;
 use crate::operators::nodes::UpstreamNodes;
 use crate::operators::profile::Profiling;
 use crate::operators::tap::{MEDIA_TYPE, Tapping};
@@ -411,22 +412,10 @@ async fn set_node_state(
     Path((section, id, node)): Path<(String, String, String)>,
     body: Bytes,
 ) -> Response {
-    let wanted: Option<Value> = serde_json::from_slice(&body).ok();
-    let Some(wanted) = wanted.as_ref().and_then(|wanted| wanted.get("state")?.as_str()) else {
-        let message = "the body must be an object such as {\"state\": \"drain\"}";
-        return refusal(StatusCode::BAD_REQUEST, message);
-    };
-    let Some(wanted) = NodeState::named(wanted) else {
-        let message = format!("there is no state {wanted}: write ready, drain or maintenance");
-        return refusal(StatusCode::BAD_REQUEST, message);
-    };
-    match state.inspect.set_node_state(&format!("{section}/{id}"), &node, wanted) {
-        Ok(held) if held == wanted => found(&json!({"node": node, "state": held.name()})),
-        Ok(held) => {
-            let note = "`node_states` in the configuration of the upstream says so; change it there";
-            found(&json!({"node": node, "state": held.name(), "note": note}))
-        }
-        Err(message) => refusal(StatusCode::NOT_FOUND, message),
+    let body: Option<Value> = serde_json::from_slice(&body).ok();
+    match node_states::set(&*state.inspect, &format!("{section}/{id}"), &node, body.as_ref()) {
+        Ok(set) => found(&set),
+        Err((status, message)) => refusal(status, message),
     }
 }
 
