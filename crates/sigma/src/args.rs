@@ -51,7 +51,7 @@ pub(crate) enum Command {
     Bare,
     /// Tell a running gateway to start its program again, hand everything over to it, and end
     Upgrade(Signal),
-    /// Show which route serves a request, and why the others do not
+    /// Show which route matches a request, and why the others do not
     Routes(Routes),
     /// Print the meaning of a reason that a log line or an error response has, and the remedy
     Explain(Explain),

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use aws_lc_rs::digest::{SHA256, digest};
 use serde_json::Value;
+use sigma_net::tls::reason::innermost;
 
 use super::identity::Identity;
 
@@ -103,10 +104,14 @@ impl Client {
         &self.base
     }
 
+    /// The path below which both APIs have the same names.
+    fn root(&self) -> &'static str {
+        if self.api == Api::Control { "v1" } else { "apisix/admin" }
+    }
+
     /// Reads what both APIs have under the same name.
     async fn read(&self, name: &str) -> Result<Value> {
-        let root = if self.api == Api::Control { "v1" } else { "apisix/admin" };
-        let (_, text) = self.send(self.http.get(format!("{}/{root}/{name}", self.base))).await?;
+        let (_, text) = self.send(self.http.get(format!("{}/{}/{name}", self.base, self.root()))).await?;
         serde_json::from_str(&text).context("the response is not JSON; is this a gateway's API?")
     }
 
@@ -194,15 +199,19 @@ impl Client {
         Ok(if found.is_object() { found["certificates"].take() } else { found })
     }
 
-    /// Asks a Control API which certificates are ordered.
+    /// Returns the certificates that the gateway orders.
     pub(crate) async fn orders(&self) -> Result<Value> {
-        let (_, text) = self.send(self.http.get(format!("{}/v1/acme", self.base))).await?;
-        serde_json::from_str(&text).context("the answer is no JSON; is this a Control API?")
+        match self.api {
+            Api::Control => self.read("acme").await,
+            // The Admin API has them next to the certificates in force.
+            Api::Admin | Api::Either => Ok(self.read("certificates").await?["orders"].take()),
+        }
     }
 
-    /// Has the certificate of an ssl ordered now, by a Control API.
+    /// Has the certificate of an ssl ordered now.
     pub(crate) async fn order_now(&self, ssl: &str) -> Result<()> {
-        self.send(self.http.post(format!("{}/v1/acme/{ssl}/order", self.base))).await.map(drop)
+        let url = format!("{}/{}/acme/{ssl}/order", self.base, self.root());
+        self.send(self.http.post(url)).await.map(drop)
     }
 
     /// Reads upstreams with their nodes: one, or all.
@@ -221,14 +230,14 @@ impl Client {
         Ok(Value::Array(vec![found.clone()]))
     }
 
-    /// Puts a node into a state, by a Control API; returns what that says of it.
+    /// Puts a node into a state; returns the response.
     pub(crate) async fn set_node_state(&self, upstream: &str, node: &str, state: &str) -> Result<Value> {
         // A path of a unix socket has slashes, and the name of a node is one segment.
         let node = node.replace('%', "%25").replace('/', "%2F").replace('[', "%5B").replace(']', "%5D");
-        let url = format!("{}/v1/nodes/{}/{node}", self.base, upstream.trim_matches('/'));
+        let url = format!("{}/{}/nodes/{}/{node}", self.base, self.root(), upstream.trim_matches('/'));
         let body = serde_json::json!({"state": state}).to_string();
         let (_, text) = self.send(self.http.put(url).body(body)).await?;
-        serde_json::from_str(&text).context("the answer is no JSON; is this a Control API?")
+        serde_json::from_str(&text).context("the response is not JSON; is this a gateway's API?")
     }
 
     async fn send(&self, request: reqwest::RequestBuilder) -> Result<(u16, String)> {
@@ -260,15 +269,6 @@ fn warnings(fields: &reqwest::header::HeaderMap) -> Vec<String> {
         String::from_utf8_lossy(value.as_bytes()).chars().map(shown).collect()
     };
     fields.get_all(WARNING).iter().map(text).collect()
-}
-
-/// The reason behind the words of the HTTP client.
-fn innermost(error: &dyn std::error::Error) -> String {
-    let mut error = error;
-    while let Some(source) = error.source() {
-        error = source;
-    }
-    error.to_string()
 }
 
 fn refusal(status: u16, text: &str) -> anyhow::Error {

@@ -196,7 +196,13 @@ fn listed(list: &Value) -> String {
             let note = one["note"].as_str().or_else(|| one["result"]["reason"].as_str());
             what.extend(note.map(str::to_owned));
         }
-        vec![one["version"].to_string(), moment(one), author(&one["author"]), state(one), what.join(" ")]
+        // The beginning of a history has no author.
+        let by = if keys.is_empty() {
+            author(&one["author"]).replace("unknown", "-")
+        } else {
+            author(&one["author"])
+        };
+        vec![one["version"].to_string(), moment(one), by, state(one), what.join(" ")]
     };
     let rows = list.as_array().into_iter().flatten().map(row).collect();
     let text = table(&["VERSION", "TIME", "BY", "RESULT", "CHANGES"], rows);
@@ -382,7 +388,7 @@ mod tests {
         let text = listed(&json!([version(), begun]));
         let expected = "VERSION  TIME                 BY             RESULT       CHANGES\n\
             12       2026-11-23 14:55:01  dashboard [2J  quarantined  +1 ~2 ~routes/1 +rou…\n\
-            1        2026-11-23 14:00:00  unknown        in force     the history begins, …\n";
+            1        2026-11-23 14:00:00  -              in force     the history begins, …\n";
         assert_eq!(text, expected);
         assert!(text.lines().all(|line| line.chars().count() < 80), "{text}");
     }

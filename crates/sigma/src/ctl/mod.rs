@@ -127,6 +127,9 @@ enum Verb {
         past: history::Past,
     },
     /// List the versions of the configuration with their authors and times, or show the changes of one version
+    #[command(
+        after_help = "In the list + is created, ~ changed and - deleted. A version is an entry of this gateway's history. The revision is the store's own counter, which each write increases; the ETag of a resource is the revision of its last write."
+    )]
     History {
         /// The version to show. Without it, versions are listed
         #[arg(value_name = "VERSION")]
@@ -193,8 +196,9 @@ enum Verb {
         /// `ready`: all requests; `drain`: requests of existing sessions only; `maintenance`: no requests
         #[arg(value_parser = ["ready", "drain", "maintenance"])]
         state: String,
-        /// A Control API
-        #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090")]
+        /// A Control API; may be given several times. Without it, the Admin API if there is a key [default:
+        /// http://127.0.0.1:9090]
+        #[arg(long, value_name = "URL")]
         control: Vec<String>,
     },
     /// List the certificates that gateways send to clients, sorted by expiry
@@ -204,8 +208,9 @@ enum Verb {
     Acme {
         #[command(subcommand)]
         act: Option<orders::Act>,
-        /// A Control API. Gateways with one etcd share their orders: any of them will do
-        #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090", global = true)]
+        /// A Control API. Without it, the Admin API if there is a key [default: http://127.0.0.1:9090]. Gateways with one
+        /// etcd share their orders: any of them will do
+        #[arg(long, value_name = "URL", global = true)]
         control: Vec<String>,
     },
     /// List the quarantined resources, with the reasons why gateways cannot serve them
@@ -318,16 +323,16 @@ async fn run(ctl: Ctl) -> Result<ExitCode> {
             }
         }
         Verb::NodeState { upstream, node, state, control } => {
-            for control in control {
-                set_node_state(&control, &upstream, &node, &state).await?;
+            for client in client.choose(&control)? {
+                set_node_state(&client, &upstream, &node, &state).await?;
             }
         }
         Verb::Acme { act: None, control } => {
-            return orders::list(&control, form.unwrap_or(Form::Table)).await;
+            return orders::list(&client.choose(&control)?, form.unwrap_or(Form::Table)).await;
         }
         Verb::Acme { act: Some(orders::Act::Order { name }), control } => {
-            for control in control {
-                orders::order(&control, &name).await?;
+            for client in client.choose(&control)? {
+                orders::order(&client, &name).await?;
             }
         }
         Verb::Quarantine(controls) => {
@@ -351,14 +356,14 @@ async fn run(ctl: Ctl) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn set_node_state(control: &str, upstream: &str, node: &str, state: &str) -> Result<()> {
-    let client = Client::of_control(control)?;
+async fn set_node_state(client: &Client, upstream: &str, node: &str, state: &str) -> Result<()> {
+    let base = client.base();
     let set = client.set_node_state(upstream, node, state).await;
-    let set = set.with_context(|| control.to_owned())?;
+    let set = set.with_context(|| base.to_owned())?;
     let held = set.get("state").and_then(Value::as_str).unwrap_or(state);
-    println!("{control}: {node} of {upstream}: {held}");
+    println!("{base}: {node} of {upstream}: {held}");
     if let Some(note) = set.get("note").and_then(Value::as_str) {
-        println!("{control}: {note}");
+        println!("{base}: {note}");
     }
     Ok(())
 }

@@ -21,18 +21,18 @@ pub(super) enum Act {
 }
 
 /// Lists the orders of gateways.
-pub(super) async fn list(controls: &[String], form: Form) -> Result<ExitCode> {
+pub(super) async fn list(clients: &[Client], form: Form) -> Result<ExitCode> {
     let mut rows = Vec::new();
     let mut all_answered = true;
-    for control in controls {
-        match Client::of_control(control)?.orders().await {
+    for client in clients {
+        match client.orders().await {
             Ok(found) => rows.extend(found.as_array().into_iter().flatten().cloned().map(|mut one| {
-                one["node"] = control.as_str().into();
+                one["node"] = client.base().into();
                 one
             })),
             Err(error) => {
                 all_answered = false;
-                rows.push(json!({"node": control, "last_error": format!("{error:#}")}));
+                rows.push(json!({"node": client.base(), "last_error": format!("{error:#}")}));
             }
         }
     }
@@ -41,16 +41,16 @@ pub(super) async fn list(controls: &[String], form: Form) -> Result<ExitCode> {
 }
 
 /// Has one ordered.
-pub(super) async fn order(control: &str, name: &str) -> Result<()> {
-    let client = Client::of_control(control)?;
-    let known = client.orders().await.with_context(|| control.to_owned())?;
+pub(super) async fn order(client: &Client, name: &str) -> Result<()> {
+    let base = client.base();
+    let known = client.orders().await.with_context(|| base.to_owned())?;
     let meant: Vec<&str> = meant(&known, name);
     if meant.is_empty() {
-        bail!("{control}: no certificate is ordered for `{name}`; `sigma ctl acme` lists those that are");
+        bail!("{base}: no certificate is ordered for `{name}`; `sigma ctl acme` lists those that are");
     }
     for ssl in meant {
-        client.order_now(ssl).await.with_context(|| control.to_owned())?;
-        println!("{control}: ssls/{ssl}: ordering");
+        client.order_now(ssl).await.with_context(|| base.to_owned())?;
+        println!("{base}: ssls/{ssl}: ordering");
     }
     Ok(())
 }

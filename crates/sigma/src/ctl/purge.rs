@@ -1,7 +1,7 @@
 //! `sigma ctl purge`: purges stored responses from caches.
 
 use anyhow::Result;
-use clap::Args;
+use clap::{ArgGroup, Args};
 use serde_json::{Value, json};
 
 use super::client::{Client, Method};
@@ -9,7 +9,8 @@ use super::output::{self, Form};
 
 /// The responses to purge. Each option may be given several times.
 #[derive(Debug, Args)]
-#[group(required = true, multiple = true, args = ["url", "prefix", "tag", "cache_key", "all"])]
+#[group(skip)]
+#[command(group = ArgGroup::new("responses").required(true).multiple(true).args(["url", "prefix", "tag", "cache_key", "all"]))]
 pub(super) struct Purge {
     /// Responses for this URL, with its query. Scheme and port are ignored
     #[arg(long, value_name = "URL")]
@@ -26,7 +27,7 @@ pub(super) struct Purge {
     /// All responses
     #[arg(long)]
     all: bool,
-    /// Only in this zone
+    /// Only in this zone; with --all, all its responses
     #[arg(long, value_name = "NAME")]
     zone: Option<String>,
 }
@@ -68,6 +69,20 @@ fn result_text(done: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_zone_alone_names_no_responses() {
+        use clap::Parser;
+
+        let parses = |arguments: &[&str]| {
+            let line = [&["sigma", "ctl", "purge"], arguments].concat();
+            crate::args::Cli::try_parse_from(line).is_ok()
+        };
+        assert!(parses(&["--all", "--zone", "z"]));
+        assert!(parses(&["--url", "a.test/b", "--cache-key", "[\"a\"]", "--zone", "z"]));
+        assert!(!parses(&["--zone", "z"]));
+        assert!(!parses(&[]));
+    }
 
     #[test]
     fn the_result_is_printed() {
