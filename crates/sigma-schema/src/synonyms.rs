@@ -6,13 +6,14 @@ use crate::problem::closest;
 /// separators, with the names here. The first name that exists at the place is suggested.
 const FIELDS: &[(&str, &[&str])] = &[
     ("accesslog", &["access_log"]),
+    ("adminapi", &["admin"]),
     ("addr", &["address"]),
     ("address", &["host"]),
     ("algorithm", &["type"]),
     ("allow", &["whitelist", "allowlist"]),
     ("allowlist", &["whitelist"]),
     ("attempts", &["retries"]),
-    ("backend", &["upstream", "upstream_id", "nodes"]),
+    ("backend", &["upstream", "upstream_id", "nodes", "upstreams"]),
     ("backends", &["nodes", "upstreams"]),
     ("balance", &["type"]),
     ("balancer", &["type"]),
@@ -43,13 +44,14 @@ const FIELDS: &[(&str, &[&str])] = &[
     ("file", &["path"]),
     ("filename", &["path"]),
     ("filters", &["plugins"]),
+    ("frontend", &["listeners"]),
     ("frontends", &["listeners"]),
     ("healthcheck", &["checks"]),
     ("healthchecks", &["checks"]),
     ("hash", &["hash_on"]),
     ("hostname", &["host"]),
     ("httppath", &["active"]),
-    ("hosts", &["nodes", "snis"]),
+    ("hosts", &["nodes", "snis", "routes"]),
     ("hostnames", &["hosts", "snis"]),
     ("inter", &["healthy"]),
     ("ip", &["host", "address"]),
@@ -65,7 +67,7 @@ const FIELDS: &[(&str, &[&str])] = &[
     ("log", &["access_log", "error_log"]),
     ("logging", &["access_log", "error_log"]),
     ("loglevel", &["error_log"]),
-    ("location", &["uri"]),
+    ("location", &["uri", "routes"]),
     ("locations", &["uris", "routes"]),
     ("match", &["vars", "uri"]),
     ("method", &["methods"]),
@@ -90,7 +92,7 @@ const FIELDS: &[(&str, &[&str])] = &[
     ("prefix", &["uri"]),
     ("privatekey", &["key"]),
     ("proxyconnecttimeout", &["timeout"]),
-    ("proxypass", &["upstream"]),
+    ("proxypass", &["upstream", "routes"]),
     ("proxyreadtimeout", &["timeout"]),
     ("proxysendtimeout", &["timeout"]),
     ("proxyprotocol", &["proxy_protocol"]),
@@ -105,11 +107,12 @@ const FIELDS: &[(&str, &[&str])] = &[
     ("secret", &["password"]),
     ("server", &["upstream", "nodes", "listeners"]),
     ("servername", &["host", "sni"]),
-    ("servers", &["nodes"]),
+    ("servers", &["nodes", "upstreams"]),
     ("services", &["nodes"]),
     ("ssl", &["ssls", "tls"]),
     ("status", &["http_status", "status_code", "ret_code"]),
     ("streams", &["stream_routes"]),
+    ("sites", &["routes"]),
     ("sticky", &["session_affinity"]),
     ("target", &["upstream", "nodes"]),
     ("targets", &["nodes"]),
@@ -124,7 +127,8 @@ const FIELDS: &[(&str, &[&str])] = &[
     ("user", &["username", "process"]),
     ("verbs", &["methods"]),
     ("upstreams", &["weighted_upstreams"]),
-    ("vhost", &["host"]),
+    ("vhost", &["host", "routes"]),
+    ("vhosts", &["hosts", "routes"]),
     ("workerprocesses", &["workers"]),
     ("window", &["time_window"]),
     ("virtualhost", &["host"]),
@@ -283,6 +287,10 @@ pub enum Nearest<'a> {
 /// Returns the field among `known` that the writer of `written` most likely means.
 pub fn nearest_field<'a>(written: &str, known: &[&'a str]) -> Option<Nearest<'a>> {
     let fields = || known.iter().copied();
+    // `route` is nearer to `routes` than to `router`.
+    if let Some(name) = fields().find(|name| name.strip_suffix('s') == Some(written)) {
+        return Some(Nearest::Field(name));
+    }
     let slip = closest(written, fields());
     if let Some(name) = slip.filter(|name| distance(written, name) <= 1) {
         return Some(Nearest::Field(name));
@@ -382,6 +390,7 @@ mod tests {
     fn words_of_other_gateways_are_known() {
         let route = ["uri", "uris", "host", "hosts", "methods", "plugins", "upstream", "upstream_id"];
         let upstream = ["type", "nodes", "checks", "retries", "retry_policy", "timeout"];
+        let settings = ["listeners", "router", "routes", "upstreams", "plugins"];
         for (known, written, expected) in [
             (&route[..], "path", Some(Nearest::Meant("uri"))),
             (&route, "pathPrefix", Some(Nearest::Meant("uri"))),
@@ -398,6 +407,11 @@ mod tests {
             (&upstream, "url", Some(Nearest::Meant("nodes"))),
             (&["active", "passive"], "path", Some(Nearest::Meant("active"))),
             (&["process", "ssls"], "user", Some(Nearest::Meant("process"))),
+            (&settings, "route", Some(Nearest::Field("routes"))),
+            (&settings, "backend", Some(Nearest::Meant("upstreams"))),
+            (&settings, "servers", Some(Nearest::Meant("upstreams"))),
+            (&settings, "location", Some(Nearest::Meant("routes"))),
+            (&settings, "frontend", Some(Nearest::Meant("listeners"))),
         ] {
             assert_eq!(nearest_field(written, known), expected, "{written}");
         }

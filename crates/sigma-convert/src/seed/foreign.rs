@@ -14,17 +14,17 @@ struct Foreign {
     hint: &'static str,
 }
 
-const FORMATS: [Foreign; 4] = [
+const FORMATS: [Foreign; 7] = [
     Foreign {
         is: |root| ["apisix", "deployment", "nginx_config"].iter().any(|key| root.contains_key(*key)),
         message: "this is the config.yaml of APISIX, the settings of its process",
-        hint: "write the few that are needed in Sigma's words, see docs/from-apisix.md; routes of an apisix.yaml are \
-            read as they stand, and an etcd is shared with `store: { kind: etcd }`",
+        hint: "`sigma import apisix FILE` converts it, see docs/from-apisix.md; routes of an apisix.yaml are read as they \
+            are, and an etcd is shared with `store: { kind: etcd }`",
     },
     Foreign {
         is: |root| root.contains_key("entryPoints") || root.contains_key("providers"),
         message: "this is the static configuration of Traefik",
-        hint: "write entry points as `listeners`; docs/configuration.md has all settings",
+        hint: "`sigma import traefik FILE` converts it with its dynamic files, see docs/from-traefik.md",
     },
     Foreign {
         is: |root| {
@@ -35,12 +35,27 @@ const FORMATS: [Foreign; 4] = [
             ["http", "tcp", "udp"].into_iter().any(part)
         },
         message: "this is the dynamic configuration of Traefik",
-        hint: "write routers as `routes`, their services as `upstreams`, middlewares as `plugins`; the README shows one",
+        hint: "`sigma import traefik FILE` converts it, see docs/from-traefik.md",
     },
     Foreign {
         is: |root| root.contains_key("_format_version"),
         message: "this is the declarative configuration of Kong",
-        hint: "write services and routes as `services` and `routes`; the README shows some",
+        hint: "`sigma import kong FILE` converts it, see docs/from-kong.md",
+    },
+    Foreign {
+        is: |root| root.contains_key("static_resources"),
+        message: "this is the bootstrap configuration of Envoy",
+        hint: "`sigma import envoy FILE` converts it, see docs/from-envoy.md",
+    },
+    Foreign {
+        is: |root| root.contains_key("endpoints") && root.contains_key("version"),
+        message: "this is the configuration of KrakenD",
+        hint: "`sigma import krakend FILE` converts it, see docs/from-krakend.md",
+    },
+    Foreign {
+        is: |root| root.get("spring").is_some_and(Value::is_object),
+        message: "this is the configuration of a Spring application",
+        hint: "`sigma import spring FILE` converts its gateway, see docs/from-spring-cloud-gateway.md",
     },
 ];
 

@@ -152,12 +152,20 @@ fn files_of_other_programs_are_recognised() {
         let options = ParseOptions { formats: &Seeds::default(), ..ParseOptions::default() };
         let problems = parse(text, &options).expect_err(text);
         assert_eq!(problems.len(), 1, "{text}");
-        assert!(problems[0].message.contains(name) && problems[0].hint.is_some(), "{}", problems[0]);
+        assert!(problems[0].message.contains(name), "{}", problems[0]);
+        assert!(
+            problems[0].hint.as_ref().is_some_and(|hint| hint.contains("sigma import")),
+            "{}",
+            problems[0]
+        );
     };
     check("apisix:\n  node_listen: 9080\ndeployment:\n  role: data_plane\n", "config.yaml of APISIX");
     check("entryPoints:\n  web:\n    address: \":80\"\n", "static configuration of Traefik");
     check("http:\n  routers:\n    a: { rule: \"Path(`/a`)\" }\n", "dynamic configuration of Traefik");
     check("_format_version: \"3.0\"\nservices: {}\n", "Kong");
+    check("static_resources:\n  listeners: []\n", "Envoy");
+    check("version: 3\nendpoints: []\n", "KrakenD");
+    check("spring:\n  cloud: {}\n", "Spring");
 }
 
 /// Replaces `from` by `to` in a published example and expects exactly these errors, in part.

@@ -132,19 +132,19 @@ fn spaced(cause: &impl Debug) -> String {
     let shown = format!("{cause:?}");
     let is_name = |c: &char| c.is_ascii_alphanumeric();
     let name: Vec<char> = shown.chars().take_while(is_name).collect();
+    let is_upper = |at: usize| name.get(at).is_some_and(char::is_ascii_uppercase);
     let mut text = String::new();
     for (at, letter) in name.iter().enumerate() {
-        let begins = letter.is_ascii_uppercase()
-            && name.get(at + 1).is_none_or(|next| !next.is_ascii_uppercase())
-            || letter.is_ascii_uppercase() && at > 0 && name[at - 1].is_ascii_lowercase();
+        // `CA` is one word: a word begins behind a small letter, or before one.
+        let is_after_upper = at > 0 && is_upper(at - 1);
+        let is_before_small =
+            name.get(at + 1).is_some_and(|next| !is_upper(at + 1) && next.is_ascii_lowercase());
+        let begins = is_upper(at) && (!is_after_upper || is_before_small);
         if begins && at > 0 {
             text.push(' ');
         }
-        // A short form such as `CA` stays.
-        let in_short_form = letter.is_ascii_uppercase()
-            && (name.get(at + 1).is_some_and(char::is_ascii_uppercase)
-                || at > 0 && name[at - 1].is_ascii_uppercase() && !begins);
-        text.push(if in_short_form { *letter } else { letter.to_ascii_lowercase() });
+        let is_short_form = is_upper(at) && !is_before_small && (is_after_upper || is_upper(at + 1));
+        text.push(if is_short_form { *letter } else { letter.to_ascii_lowercase() });
     }
     if text.is_empty() { "unknown cause".to_owned() } else { text }
 }
