@@ -16,6 +16,8 @@ const UNCHECKED: &str = "unchecked";
 pub struct UpstreamNodes {
     /// The resource that holds the upstream.
     pub key: String,
+    /// The first path of a route that holds it.
+    pub uri: Option<String>,
     /// An object for each node.
     pub nodes: Vec<Value>,
     /// Why there is no node.
@@ -31,6 +33,7 @@ impl UpstreamNodes {
         };
         UpstreamNodes {
             key: key.to_owned(),
+            uri: None,
             nodes: set.endpoints.iter().map(|node| node_of(node, is_checked)).collect(),
             reason: set.endpoints.is_empty().then(none),
         }
@@ -39,6 +42,9 @@ impl UpstreamNodes {
     /// It as JSON.
     pub(crate) fn shown(self) -> Value {
         let mut shown = json!({"upstream": self.key, "nodes": self.nodes});
+        if let Some(uri) = self.uri {
+            shown["uri"] = uri.into();
+        }
         if let Some(reason) = self.reason {
             shown["reason"] = reason.into();
         }

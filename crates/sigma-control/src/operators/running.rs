@@ -317,8 +317,17 @@ impl Inspect for Running {
 
     fn nodes(&self) -> Vec<UpstreamNodes> {
         let state = self.publisher.state();
+        let routes = &state.desired.config.resources.routes;
+        let uri = |key: &str| {
+            let route = routes.get(key.strip_prefix("routes/")?)?;
+            route.uri.clone().or_else(|| route.uris.first().cloned())
+        };
         let all = state.endpoints.nodes().into_iter();
-        all.map(|(key, set)| UpstreamNodes::of(key, &set, state.endpoints.is_checked(key))).collect()
+        let nodes = all.map(|(key, set)| UpstreamNodes {
+            uri: uri(key),
+            ..UpstreamNodes::of(key, &set, state.endpoints.is_checked(key))
+        });
+        nodes.collect()
     }
 
     fn set_node_state(&self, upstream: &str, node: &str, wanted: NodeState) -> Result<NodeState, String> {

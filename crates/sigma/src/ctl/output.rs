@@ -83,15 +83,20 @@ pub(crate) fn print_upstreams(form: Form, upstreams: &Value) -> Result<()> {
     }
     let mut rows = Vec::new();
     for upstream in upstreams.as_array().into_iter().flatten() {
+        // The id of a route in a file is its place there: the path says more.
+        let name = match upstream["uri"].as_str() {
+            Some(uri) => format!("{} ({uri})", text(&upstream["upstream"])),
+            None => text(&upstream["upstream"]),
+        };
         if let Some(reason) = upstream.get("reason") {
-            let mut row = vec![text(&upstream["upstream"])];
+            let mut row = vec![name.clone()];
             row.extend(["-"; 5].map(str::to_owned));
             row.push(text(reason));
             rows.push(row);
         }
         for node in upstream["nodes"].as_array().into_iter().flatten() {
             let member = |name: &str| node.get(name).map(text).unwrap_or_default();
-            let mut row = vec![text(&upstream["upstream"])];
+            let mut row = vec![name.clone()];
             row.extend(["node", "address", "weight", "state", "status", "reason"].map(member));
             rows.push(row);
         }

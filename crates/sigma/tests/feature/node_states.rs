@@ -315,6 +315,8 @@ fn states_are_set_by_the_admin_api() {
         String::from_utf8_lossy(&listed.stdout).contains(word)
     };
     assert!(until(PATIENCE, || has(&node)), "the route is not in force");
+    // The id of a route says less than its path.
+    assert!(has("routes/1 (/*)"));
     let refused = state(VIEWER, "drain");
     assert_eq!(refused.status.code(), Some(1), "{refused:?}");
     let done = state(KEY, "maintenance");

@@ -39,7 +39,7 @@ impl Inspect for Fake {
 
     fn nodes(&self) -> Vec<UpstreamNodes> {
         let nodes = vec![json!({"node": "a:80"})];
-        vec![UpstreamNodes { key: "upstreams/1".to_owned(), nodes, reason: None }]
+        vec![UpstreamNodes { key: "upstreams/1".to_owned(), uri: None, nodes, reason: None }]
     }
 
     fn set_node_state(&self, upstream: &str, node: &str, state: NodeState) -> Result<NodeState, String> {
