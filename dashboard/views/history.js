@@ -87,6 +87,7 @@ async function version(root, number, signal) {
       seen.result.reason && problem(seen.result.reason),
       seen.result.objects?.map((one) => problem(`${one.key}: ${one.reason} (served instead: ${one.served.replaceAll("_", " ")})`)),
       seen.note && note(seen.note),
+      note("A version is an entry of this gateway's history. The revision is the counter of the store, which each write increases; the ETag of a resource is the revision of its last write."),
     ),
     ...changes(seen),
   );

@@ -1,4 +1,4 @@
-//! Whom `sigma ctl` trusts over TLS, and who it is itself.
+//! Trust and identity of `sigma ctl` over TLS.
 
 use std::path::{Path, PathBuf};
 
@@ -8,15 +8,14 @@ use clap::Args;
 /// TLS towards the Admin API.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Identity {
-    /// A file with the authorities (PEM) that may vouch for the Admin API, instead of the system's [env:
-    /// SIGMA_ADMIN_CA]
-    #[arg(long, value_name = "FILE", global = true)]
+    /// A file with the authorities (PEM) that are trusted instead of the system's [env: SIGMA_ADMIN_CA]
+    #[arg(long, value_name = "FILE", global = true, help_heading = super::GATEWAY)]
     ca: Option<PathBuf>,
-    /// A file with the certificate (PEM) to be shown to the Admin API [env: SIGMA_ADMIN_CERT]
-    #[arg(long, value_name = "FILE", global = true)]
+    /// A file with a client certificate (PEM) for the Admin API [env: SIGMA_ADMIN_CERT]
+    #[arg(long, value_name = "FILE", global = true, help_heading = super::GATEWAY)]
     cert: Option<PathBuf>,
     /// A file with its key (PEM) [env: SIGMA_ADMIN_CERT_KEY]
-    #[arg(long, value_name = "FILE", global = true)]
+    #[arg(long, value_name = "FILE", global = true, help_heading = super::GATEWAY)]
     cert_key: Option<PathBuf>,
 }
 

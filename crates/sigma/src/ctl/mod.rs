@@ -26,6 +26,8 @@ use output::Form;
 
 /// Collections whose resources the gateway can give an id.
 const MAKES_IDS: [&str; 6] = ["routes", "services", "upstreams", "ssls", "protos", "stream_routes"];
+/// The options that all commands have, apart from their own in the help.
+const GATEWAY: &str = "Gateway and output";
 /// Exit status of `sigma ctl diff` when there are differences; 1 and 2 stand for failures.
 const DIFFERENT: u8 = 3;
 
@@ -38,18 +40,18 @@ FILE is YAML or JSON; `-` is standard input."
 )]
 pub(crate) struct Ctl {
     /// The URL of the Admin API [env: SIGMA_ADMIN; default: http://127.0.0.1:9180]
-    #[arg(long, value_name = "URL", global = true)]
+    #[arg(long, value_name = "URL", global = true, help_heading = GATEWAY)]
     admin: Option<String>,
     /// The key of the Admin API. Other users of this machine can see it; prefer the environment or --key-file [env: SIGMA_ADMIN_KEY]
-    #[arg(long, value_name = "KEY", global = true, conflicts_with = "key_file")]
+    #[arg(long, value_name = "KEY", global = true, help_heading = GATEWAY, conflicts_with = "key_file")]
     key: Option<String>,
     /// The file with the key, such as the admin.key next to the store
-    #[arg(long, value_name = "FILE", global = true)]
+    #[arg(long, value_name = "FILE", global = true, help_heading = GATEWAY)]
     key_file: Option<PathBuf>,
     #[command(flatten)]
     identity: Identity,
     /// The format of the output
-    #[arg(short = 'o', long = "output", value_name = "FORM", global = true)]
+    #[arg(short = 'o', long = "output", value_name = "FORM", global = true, help_heading = GATEWAY)]
     output: Option<Form>,
     #[command(subcommand)]
     command: Verb,
