@@ -43,7 +43,7 @@ A response of a node has no reason and no line in the error log. Set `access_log
 
 /// The text behind the row of plugins.
 const PLUGINS: &str = "
-Bodies of plugins have no `reason`, since clients depend on their form.
+Bodies of plugins have no `reason`, since clients depend on their form. A 5xx of a plugin without a body of its own has it: `{\"error_msg\":\"503 Service Unavailable\",\"reason\":\"plugin:limit-req\"}`.
 
 | status | plugins | see |
 |---|---|---|

@@ -320,7 +320,8 @@ impl Inspect for Running {
         let routes = &state.desired.config.resources.routes;
         let uri = |key: &str| {
             let route = routes.get(key.strip_prefix("routes/")?)?;
-            route.uri.clone().or_else(|| route.uris.first().cloned())
+            let first = || route.uris.first().map(String::as_str);
+            route.uri.as_deref().or_else(first).map(str::to_owned)
         };
         let all = state.endpoints.nodes().into_iter();
         let nodes = all.map(|(key, set)| UpstreamNodes {

@@ -1,7 +1,7 @@
 //! Local replies, which the gateway makes itself: their heads and bodies.
 
 use sigma_http::{BodyLength, HeaderId, Headers, Method};
-use sigma_plugin::{Context, Reply, StreamBody, Takeover};
+use sigma_plugin::{Context, Entry, Reply, StreamBody, Takeover};
 
 use super::delivery::OwnBody;
 use super::{answer, grpc, proxy_status};
@@ -77,16 +77,17 @@ pub(super) fn begin(Draft { reply, stream, .. }: Draft, ctx: &mut Context, view:
 fn head(reply: Reply, ctx: &mut Context, view: &View) -> Vec<u8> {
     let settings = &view.snapshot.settings;
     let Reply { status, headers, body, is_passed_on, .. } = reply;
+    let text = (body.is_none() && status >= 400).then(|| bare_body(status, ctx));
     let head = &mut ctx.response;
     head.start(status);
     for (name, value) in &headers {
         head.headers.append(name, value);
     }
-    let (body, content_type): (Vec<u8>, &[u8]) = match body {
-        Some(body) if is_passed_on => (body, b""),
-        Some(body) => (body, b"text/plain; charset=utf-8"),
-        None if status >= 400 => (plain_body(status), b"application/json"),
-        None => (Vec::new(), b""),
+    let (body, content_type): (Vec<u8>, &[u8]) = match (body, text) {
+        (Some(body), _) if is_passed_on => (body, b""),
+        (Some(body), _) => (body, b"text/plain; charset=utf-8"),
+        (None, Some(text)) => (text, b"application/json"),
+        (None, None) => (Vec::new(), b""),
     };
     if !content_type.is_empty() && !head.headers.has(HeaderId::ContentType) {
         head.headers.add(HeaderId::ContentType, content_type);
@@ -111,6 +112,21 @@ pub(super) fn declare_length(headers: &mut Headers, length: BodyLength) {
         }
         _ => headers.remove(HeaderId::ContentLength),
     }
+}
+
+/// Returns the body of a reply without one. That of an error of the server names the plugin that made it, unless the
+/// client may not see reasons.
+fn bare_body(status: u16, ctx: &Context) -> Vec<u8> {
+    let responder = || ctx.login.responder().map(|(entry, _)| entry);
+    let plugin = ctx.login.replacer().or_else(responder).map(Entry::name);
+    let is_plain =
+        |name: &&str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+    let is_shown = status >= 500 && !ctx.record.hides_reason && ctx.record.fault.is_none();
+    let shown = plugin.filter(|_| is_shown).filter(is_plain);
+    let Some(plugin) = shown else { return plain_body(status) };
+    let phrase = sigma_http::head::reason_phrase(status);
+    let said = format!("{status} {phrase}");
+    format!("{{\"error_msg\":\"{}\",\"reason\":\"plugin:{plugin}\"}}\n", said.trim_end()).into_bytes()
 }
 
 /// Returns the body for a status without a plugin's body.

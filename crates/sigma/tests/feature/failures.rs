@@ -244,18 +244,34 @@ fn logs_name_a_limit_that_is_reached() {
     named(&gateway, 401, &[], "fault=plugin:key-auth");
 }
 
+/// A 5xx of a plugin without a body names the plugin, as `show_reason` says.
+#[test]
+fn errors_of_plugins_have_a_reason() {
+    let ask = |rest: Value| {
+        let gateway = shop(&to(9, json!({})), &rest);
+        let answer = gateway.connect().unwrap().get("/shop/1").unwrap();
+        assert_eq!(answer.status(), 503);
+        answer.text()
+    };
+    let plugins = json!({ "fault-injection": { "abort": { "http_status": 503 } } });
+    let named = "{\"error_msg\":\"503 Service Unavailable\",\"reason\":\"plugin:fault-injection\"}\n";
+    assert_eq!(ask(json!({ "plugins": plugins })), named);
+    let hidden = ask(json!({ "plugins": plugins, "show_reason": "never" }));
+    assert_eq!(hidden, "{\"error_msg\":\"503 Service Unavailable\"}\n");
+}
+
 /// A service of authorization that is away: the line names the route, the request and the service.
 #[test]
 fn logs_name_an_authorization_service_that_is_away() {
     let port = sigma_testkit::free_port();
     let url = format!("http://127.0.0.1:{port}");
-    for (plugin, conf, path) in [
-        ("forward-auth", json!({ "uri": format!("{url}/verify?token=secret") }), "/verify"),
-        ("opa", json!({ "host": url, "policy": "shop" }), "/v1/data/shop"),
+    for (plugin, conf, path, status) in [
+        ("forward-auth", json!({ "uri": format!("{url}/verify?token=secret") }), "/verify", 403),
+        ("opa", json!({ "host": url, "policy": "shop" }), "/v1/data/shop", 403),
     ] {
         let plugins = json!({ "plugins": { plugin: conf } });
         let gateway = shop(&to(9, json!({})), &plugins);
-        named(&gateway, 403, &[], &format!("fault=plugin:{plugin}"));
+        named(&gateway, status, &[], &format!("fault=plugin:{plugin}"));
         let plugin = format!("plugin=\"{plugin}\"");
         let words =
             ["ERROR", &plugin, &format!("url={url}{path} "), "resource=\"routes/shop\"", "request_id="];
