@@ -34,8 +34,8 @@ use super::entrances::Entrances;
 use super::{OpenError, listen};
 use crate::operators::control_api::Inspect;
 use crate::operators::running::Running;
-use crate::serving::desired::Quarantined;
 use crate::serving::plugins::Plugins;
+use crate::serving::quarantined::Quarantined;
 
 /// APISIX's address for metrics.
 const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9091);

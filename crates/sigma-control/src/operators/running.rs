@@ -37,11 +37,11 @@ use crate::operators::nodes::{self, UpstreamNodes, add_reason, status_name};
 use crate::operators::{caches, certificates, orders as order_measures, registries, runner, scripts};
 use crate::serving::acme as orders;
 use crate::serving::clock::unix_seconds;
-use crate::serving::desired::Quarantined;
 use crate::serving::edit::Edit;
 use crate::serving::endpoints::Endpoints;
 use crate::serving::publisher::{self, Publisher};
 use crate::serving::purges::Purges;
+use crate::serving::quarantined::Quarantined;
 use crate::store::{Store, StoreStatus};
 
 /// An operator's order to the process. The reply has the result.

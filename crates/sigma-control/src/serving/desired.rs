@@ -17,6 +17,7 @@ use sigma_schema::Problem;
 use sigma_schema::document::{JsonError, strict_json};
 use sigma_schema::plugins::PluginSchemas;
 
+use crate::serving::quarantined::{Quarantined, Standing};
 use crate::serving::source::unix_seconds;
 use crate::store::history::{DECORATIONS, decoration, is_resource};
 use crate::store::{Change, Contents, Event, Record};
@@ -29,45 +30,6 @@ type Read = (AnyResource, Vec<Problem>);
 /// Warnings that are kept of one object at most: who writes it learns of the first ones, mends them
 /// and asks again.
 const WARNINGS_PER_OBJECT: usize = 16;
-
-/// An object of the store that is not served as it is there.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Quarantined {
-    /// Its key, such as `routes/1`.
-    pub key: ResourceKey,
-    /// Its problem.
-    pub reason: String,
-    /// Since when.
-    pub since: SystemTime,
-    /// The store's revision in which it was written.
-    pub revision: u64,
-    /// The form that is served instead.
-    pub standing: Standing,
-}
-
-/// The replacement of an object that cannot be served as it was written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
-    /// The form before it.
-    LastGood,
-    /// 503, or no handshake for the names of an ssl. That is so without an earlier form, and where the
-    /// earlier form lets requests pass that the new one guards.
-    Closed,
-    /// Nothing: its requests are unknown, or it serves none by itself. The former state stays in force.
-    LeftOut,
-}
-
-impl Standing {
-    /// Its word in answers and logs.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Standing::LastGood => "last_good",
-            Standing::Closed => "closed",
-            Standing::LeftOut => "left_out",
-        }
-    }
-}
 
 /// How a resource was before a change.
 #[derive(Debug, Clone)]

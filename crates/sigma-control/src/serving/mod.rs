@@ -1,6 +1,6 @@
 //! From a file or a store to a snapshot in force.
 //!
-//! `source` reads the file. `desired` knows the desired resources and quarantines invalid ones. `publisher`
+//! `source` reads the file. `desired` knows the desired resources, of which invalid ones are `quarantined`. `publisher`
 //! compiles what changed. External inputs of the compilation come from `endpoints` (names resolved, health
 //! checked), `revealed` (the values that `secret` found for `references`) and `files`, with lists of revoked
 //! certificates from `revocation` and staples from `stapling`, both of which `published` fetches and keeps,
@@ -30,6 +30,7 @@ pub(crate) mod plugins;
 pub(crate) mod published;
 pub(crate) mod publisher;
 pub(crate) mod purges;
+pub(crate) mod quarantined;
 pub(crate) mod references;
 pub(crate) mod revealed;
 pub(crate) mod revocation;

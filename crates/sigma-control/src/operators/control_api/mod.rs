@@ -36,7 +36,7 @@ use crate::operators::node_states;
 use crate::operators::nodes::UpstreamNodes;
 use crate::operators::profile::Profiling;
 use crate::operators::tap::{MEDIA_TYPE, Tapping};
-pub use crate::serving::desired::{Quarantined, Standing};
+pub use crate::serving::quarantined::{Quarantined, Standing};
 use crate::store::StoreStatus;
 
 /// An answer of the process that is on its way.
