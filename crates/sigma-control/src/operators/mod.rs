@@ -39,7 +39,7 @@ use sigma_net::listen::{Occupant, Transport};
 use sigma_plugin::Roster;
 use sigma_plugin::docs::reference;
 
-use self::admin::AdminState;
+use self::admin::{AdminState, ProcessCalls};
 use self::audit::{Audit, audited};
 use self::caller::Trusted;
 use self::control_api::{ControlState, Inspect as _};
@@ -169,7 +169,7 @@ pub(crate) async fn serve(
 fn ask(state: &mut AdminState, running: &Arc<Running>, plugins: Arc<Roster>) {
     let has_streams = Arc::clone(running);
     state.has_streams = Arc::new(move || has_streams.has_streams());
-    state.inspect = Some(Arc::<Running>::clone(running));
+    state.process = Some(process_calls(running));
     let members = Arc::clone(running);
     state.members = Some(Arc::new(move || members.listed()));
     let reloading = Arc::clone(running);
@@ -183,6 +183,19 @@ fn ask(state: &mut AdminState, running: &Arc<Running>, plugins: Arc<Roster>) {
     let foreseeing = Arc::clone(running);
     state.foresee = Some(Arc::new(move |proposal, revision| foreseeing.foresee(proposal, revision)));
     state.documentation = Arc::new(move |name| Some(reference(&**plugins.get(name)?)));
+}
+
+/// Returns the calls of an Admin API to the running gateway.
+fn process_calls(running: &Arc<Running>) -> ProcessCalls {
+    let [asked, set, ordering] = [(); 3].map(|()| Arc::clone(running));
+    ProcessCalls {
+        query: Arc::new(move |question| questions::answer(&*asked, question)),
+        set_node_state: Arc::new(move |upstream, node, body| node_states::set(&*set, upstream, node, body)),
+        order: Arc::new(move |ssl| {
+            let running = Arc::clone(&ordering);
+            Box::pin(async move { running.order_now(&ssl).await })
+        }),
+    }
 }
 
 /// Returns the prefix of the keys of resources: keys of a file have no prefix.

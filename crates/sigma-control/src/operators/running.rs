@@ -140,7 +140,7 @@ impl Running {
         Some(stored::warnings_of_change(&changed.collect(), &before, &after, &*plugins))
     }
 
-    /// Returns the warnings that come from the resources of a store together. Those of a file are among its own.
+    /// Returns the warnings that come from the resources of a store together. Warnings of a file already include them.
     fn warnings_together(&self) -> Vec<Problem> {
         if self.store.is_none() {
             return Vec::new();

@@ -4,7 +4,6 @@ use serde_json::Number;
 
 use super::node::NumberRules;
 use super::number::{integer, lua};
-use super::plain::PlainMessage;
 
 /// Upper bounds from here on only keep a number within its type. A message names them if they are exceeded.
 const TECHNICAL: i128 = i32::MAX as i128;
@@ -19,8 +18,8 @@ const COMPARISONS: [(&str, &str); 5] = [
 ];
 
 /// The number is not in its range.
-pub(super) fn of_range(rules: &NumberRules, value: &Number) -> PlainMessage {
-    PlainMessage::new(format!("expected a number {}, got {}", allowed(rules, value), lua(value)), None)
+pub(super) fn of_range(rules: &NumberRules, value: &Number) -> String {
+    format!("expected a number {}, got {}", allowed(rules, value), lua(value))
 }
 
 fn allowed(rules: &NumberRules, value: &Number) -> String {

@@ -193,7 +193,8 @@ impl<'s> Walk<'s> {
         if let (Some(rules), Value::Number(number)) = (&node.number, &**value)
             && let Err(text) = number::check(rules, number)
         {
-            self.fail_as(at, "range", text, || None, || range::of_range(rules, number))?;
+            let said = || PlainMessage::new(range::of_range(rules, number), None);
+            self.fail_as(at, "range", text, || None, said)?;
         }
         if let Some(allowed) = &node.enumeration
             && !allowed.iter().any(|candidate| self.equal(candidate, value))

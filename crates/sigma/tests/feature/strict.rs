@@ -138,7 +138,7 @@ fn a_writer_is_warned_by_the_other_resources() {
     assert!(shadowed[0].contains("no listener exports the metrics"), "{shadowed:?}");
 }
 
-/// A write may also change what is true of other resources, and of all resources together.
+/// A write may cause warnings about other resources, and about all resources together.
 #[test]
 fn a_writer_is_warned_about_other_resources() {
     let origin = Origin::echo("a").unwrap();

@@ -71,7 +71,6 @@ use tokio::sync::RwLock;
 
 use crate::operators::audit::{KeyOf, Made};
 use crate::operators::caller::Trusted;
-use crate::operators::control_api::Inspect;
 use crate::operators::explain::{ExplainQuery, Explainer};
 use crate::operators::history::HistoryReader;
 use crate::operators::identity::CertificateOf;
@@ -98,6 +97,24 @@ pub(crate) type Reload = dyn Fn() -> Pin<Box<dyn Future<Output = Result<(), Stri
 /// known there.
 pub(crate) type Foresee = dyn Fn(&Proposal, u64) -> Option<Vec<Problem>> + Send + Sync;
 
+/// The calls to the running gateway. A refusal has a status and a message.
+pub(crate) struct ProcessCalls {
+    /// Answers queries.
+    pub(crate) query: Arc<dyn Fn(ProcessQuery) -> Value + Send + Sync>,
+    /// Sets the state of a node of an upstream, which the body names.
+    pub(crate) set_node_state: Arc<SetNodeState>,
+    /// Orders the certificate of an ssl.
+    pub(crate) order: Arc<OrderNow>,
+}
+
+/// See [`ProcessCalls::set_node_state`].
+pub(crate) type SetNodeState =
+    dyn Fn(&str, &str, Option<&Value>) -> Result<Value, (StatusCode, String)> + Send + Sync;
+
+/// See [`ProcessCalls::order`].
+pub(crate) type OrderNow =
+    dyn Fn(String) -> Pin<Box<dyn Future<Output = Result<(), (StatusCode, String)>> + Send>> + Send + Sync;
+
 /// The documentation of a plugin by its name.
 pub type Documentation = dyn Fn(&str) -> Option<String> + Send + Sync;
 
@@ -114,7 +131,7 @@ pub struct AdminState {
     /// The prefix of store keys in answers: `/apisix`, or the prefix in etcd.
     pub key_prefix: String,
     /// The running gateway; None where nothing is served.
-    pub(crate) inspect: Option<Arc<dyn Inspect>>,
+    pub(crate) process: Option<ProcessCalls>,
     /// Lists the gateways of the store; None where nothing is served.
     pub(crate) members: Option<Arc<dyn Fn() -> Listing + Send + Sync>>,
     /// Reads the configuration and the files of plugins again; None where nothing is served.
@@ -177,7 +194,7 @@ impl AdminState {
             keyring,
             settings,
             key_prefix: "/apisix".to_owned(),
-            inspect: None,
+            process: None,
             members: None,
             reload: None,
             purges: None,

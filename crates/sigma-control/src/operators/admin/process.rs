@@ -6,38 +6,36 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_config::settings::{AdminApiVersion, AdminRole};
 
-use super::AdminState;
 use super::call::Call;
 use super::catalogue::only_get;
 use super::collection::ProcessQuery;
 use super::reply::{Outcome, Refusal, Reply};
-use crate::operators::control_api::Inspect;
-use crate::operators::{node_states, questions};
+use super::{AdminState, ProcessCalls};
 use crate::serving::purges::{PurgeError, PurgeOrder, Purged};
 
 /// `GET` of one of [`ProcessQuery::ALL`].
 pub(crate) fn answer(state: &AdminState, question: ProcessQuery, call: &Call) -> Outcome {
     only_get(call)?;
-    Ok(fresh(questions::answer(running(state)?, question)))
+    Ok(fresh((running(state)?.query)(question)))
 }
 
 /// The running gateway.
-fn running(state: &AdminState) -> Result<&dyn Inspect, Refusal> {
+fn running(state: &AdminState) -> Result<&ProcessCalls, Refusal> {
     let none = || Refusal::new(StatusCode::NOT_FOUND, "nothing is served here");
-    state.inspect.as_deref().ok_or_else(none)
+    state.process.as_ref().ok_or_else(none)
 }
 
 /// `PUT /nodes/{type}/{id}/{node}`: the state of a node of this gateway.
 pub(crate) fn node_state(state: &AdminState, upstream: &str, node: &str, call: &Call) -> Outcome {
     only(call, &Method::PUT)?;
-    let set = node_states::set(running(state)?, upstream, node, call.body.as_ref());
+    let set = (running(state)?.set_node_state)(upstream, node, call.body.as_ref());
     set.map(fresh).map_err(|(status, message)| Refusal::new(status, message))
 }
 
 /// `POST /acme/{ssl}/order`: orders the certificate of an ssl now.
 pub(crate) async fn order(state: &AdminState, ssl: &str, call: &Call) -> Outcome {
     only(call, &Method::POST)?;
-    match running(state)?.order_now(ssl).await {
+    match (running(state)?.order)(ssl.to_owned()).await {
         Ok(()) => Ok(Reply::json(StatusCode::ACCEPTED, json!({"ssl": ssl, "state": "ordering"}))),
         Err((status, reason)) => Err(Refusal::new(status, reason)),
     }

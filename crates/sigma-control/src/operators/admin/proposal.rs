@@ -49,8 +49,8 @@ impl Proposal {
     }
 }
 
-/// Returns the warnings about a proposal; pointers begin with the key of a resource. There are none while the gateway
-/// does not know all writes of this process: they might be about resources that have changed.
+/// Returns the warnings about a proposal; pointers begin with the key of a resource. The list is empty while the
+/// gateway lacks a write of this process: warnings might be about resources that have changed.
 pub(super) async fn warnings(state: &AdminState, proposal: Proposal) -> Vec<Problem> {
     let Some(foresee) = &state.foresee else { return Vec::new() };
     if !proposal.is_whole && proposal.puts.is_empty() && proposal.deletes.is_empty() {
