@@ -190,7 +190,10 @@ fn process_calls(running: &Arc<Running>) -> ProcessCalls {
     let [asked, set, ordering] = [(); 3].map(|()| Arc::clone(running));
     ProcessCalls {
         query: Arc::new(move |question| questions::answer(&*asked, question)),
-        set_node_state: Arc::new(move |upstream, node, body| node_states::set(&*set, upstream, node, body)),
+        set_node_state: Arc::new(move |upstream, node, body| {
+            let change = |upstream: &str, node: &str, wanted| set.set_node_state(upstream, node, wanted);
+            node_states::set(&change, upstream, node, body)
+        }),
         order: Arc::new(move |ssl| {
             let running = Arc::clone(&ordering);
             Box::pin(async move { running.order_now(&ssl).await })

@@ -4,14 +4,12 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use sigma_upstream::health::NodeState;
 
-use crate::operators::control_api::Inspect;
-
-/// Puts a node of an upstream into the state that a body names. Returns the body of the response.
+/// Puts a node of an upstream into the state that a body names, by `change`. Returns the body of the response.
 ///
 /// # Errors
 /// Returns status and message of the refusal.
 pub(crate) fn set(
-    inspect: &dyn Inspect,
+    change: &dyn Fn(&str, &str, NodeState) -> Result<NodeState, String>,
     upstream: &str,
     node: &str,
     body: Option<&Value>,
@@ -24,7 +22,7 @@ pub(crate) fn set(
         let message = format!("there is no state {wanted}: write ready, drain or maintenance");
         return Err((StatusCode::BAD_REQUEST, message));
     };
-    match inspect.set_node_state(upstream, node, wanted) {
+    match change(upstream, node, wanted) {
         Ok(held) if held == wanted => Ok(json!({"node": node, "state": held.name()})),
         Ok(held) => {
             let note = "`node_states` in the configuration of the upstream says so; change it there";

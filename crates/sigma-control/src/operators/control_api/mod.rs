@@ -413,7 +413,8 @@ async fn set_node_state(
     body: Bytes,
 ) -> Response {
     let body: Option<Value> = serde_json::from_slice(&body).ok();
-    match node_states::set(&*state.inspect, &format!("{section}/{id}"), &node, body.as_ref()) {
+    let change = |upstream: &str, node: &str, wanted| state.inspect.set_node_state(upstream, node, wanted);
+    match node_states::set(&change, &format!("{section}/{id}"), &node, body.as_ref()) {
         Ok(set) => found(&set),
         Err((status, message)) => refusal(status, message),
     }
