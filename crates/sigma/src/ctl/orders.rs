@@ -46,7 +46,7 @@ pub(super) async fn order(control: &str, name: &str) -> Result<()> {
     let known = client.orders().await.with_context(|| control.to_owned())?;
     let meant: Vec<&str> = meant(&known, name);
     if meant.is_empty() {
-        bail!("{control}: no certificate is ordered for `{name}`; `sigma ctl acme` lists those that are");
+        bail!("{control}: the gateway orders no certificate for `{name}`; `sigma ctl acme` lists the names");
     }
     for ssl in meant {
         client.order_now(ssl).await.with_context(|| control.to_owned())?;
