@@ -61,7 +61,7 @@ struct Named {
 impl Named {
     /// It is due at once.
     fn new() -> Named {
-        let lack = Fault::new(FaultKind::DnsTimeout, "the name of the node is not resolved yet");
+        let lack = Fault::new(FaultKind::DnsTimeout, "the host name of the node is not resolved yet");
         Named { addresses: Vec::new(), due: Instant::now(), failures: 0, lack }
     }
 }
@@ -227,7 +227,7 @@ impl Watch {
             Err(error) => {
                 self.feed_failures = self.feed_failures.saturating_add(1);
                 self.feed_lack = error.lack;
-                tracing::warn!(feed, %error, kept = self.nodes.len(), "no list of nodes, the last one stays");
+                tracing::warn!(feed, %error, kept = self.nodes.len(), "cannot get the list of nodes; the last list stays in use");
             }
         }
     }
@@ -341,13 +341,13 @@ async fn first_lists(watches: &mut [Watch], deadline: Instant) {
         let (at, feed, list) = match result {
             Ok(told) => told,
             Err(error) => {
-                tracing::error!(%error, "a feed of nodes has ended; its upstream has no nodes until it is configured again");
+                tracing::error!(%error, "a feed of nodes ended; its upstream has no nodes until it is written again");
                 continue;
             }
         };
         match list {
             Some(list) => watches[at].hear(&feed.name(), list),
-            None => tracing::warn!(feed = feed.name(), "the nodes of a service are not known yet"),
+            None => tracing::warn!(feed = feed.name(), "no list of nodes of a service yet"),
         }
         watches[at].feed = Some(feed);
     }

@@ -224,7 +224,7 @@ impl Connection {
         match self {
             Connection::H1(c) => c.poll_bytes(cx),
             Connection::H2(_) | Connection::H3(_) | Connection::Fcgi(_) | Connection::Dubbo(_) => {
-                Poll::Ready(Err(rules::bad_response("the connection carries messages and no bytes")))
+                Poll::Ready(Err(rules::bad_response("the connection carries messages, not a byte stream")))
             }
         }
     }

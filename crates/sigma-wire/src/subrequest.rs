@@ -97,9 +97,9 @@ impl Subrequest {
     pub fn into_received(self) -> Result<Received, &'static str> {
         match self.end {
             End::Whole => Ok(self.received),
-            End::Open | End::Broken => Err("the answer broke off"),
-            End::TooLong => Err("the answer is longer than its limit"),
-            End::TooLate => Err("no answer in time"),
+            End::Open | End::Broken => Err("the response is incomplete"),
+            End::TooLong => Err("the response exceeds its limit"),
+            End::TooLate => Err("no response in time"),
         }
     }
 
@@ -166,8 +166,8 @@ impl Subrequest {
     pub(crate) fn poll_flush(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
         let gone = |reason| Poll::Ready(Err(Fault::new(FaultKind::ClientGone, reason)));
         match self.end {
-            End::TooLong => gone("the answer is longer than the caller's limit"),
-            _ if self.abandoned.get() => gone("the caller has left"),
+            End::TooLong => gone("the response exceeds the caller's limit"),
+            _ if self.abandoned.get() => gone("the caller has ended"),
             _ => Poll::Ready(Ok(())),
         }
     }

@@ -120,11 +120,11 @@ impl Trouble {
     /// Returns its description.
     pub fn as_str(self) -> &'static str {
         match self {
-            Trouble::Write => "an answer cannot be written",
-            Trouble::Read => "an answer cannot be read",
-            Trouble::Corrupt => "an answer is not as it was written, and is forgotten",
-            Trouble::Remove => "an answer cannot be removed",
-            Trouble::Slow => "the disk does not keep up: it is left out for a while",
+            Trouble::Write => "cannot write a response to the disk cache",
+            Trouble::Read => "cannot read a response from the disk cache",
+            Trouble::Corrupt => "a response in the disk cache is corrupt and was removed",
+            Trouble::Remove => "cannot remove a response from the disk cache",
+            Trouble::Slow => "the disk is too slow: the disk cache is skipped for a while",
         }
     }
 }

@@ -297,7 +297,7 @@ impl Core {
         tracing::info!(
             peer = %inner.machine.remote_address(),
             most = self.controls_per_second,
-            "a connection over QUIC ends: too many frames without data (http3.control_frames_per_second)"
+            "closed a QUIC connection: too many frames without data (http3.control_frames_per_second)"
         );
         inner.machine.close(now, code(flood::CODE), Bytes::from_static(flood::REASON.as_bytes()));
         inner.lose(ConnectionLost::Local(flood::CODE), &mut self.woken);

@@ -138,7 +138,7 @@ impl Endpoint {
     pub fn hand_over(&self) {
         let handed_over = self.driver.core.borrow_mut().hand_over();
         if let Err(error) = handed_over {
-            tracing::warn!(%error, "connections over QUIC end with the upgrade");
+            tracing::warn!(%error, "QUIC connections end with the upgrade");
         }
         self.driver.queue.wake();
     }

@@ -40,7 +40,7 @@ impl QuicKeys {
     /// Returns an error if the system has no random bytes.
     pub fn random() -> Result<QuicKeys, Unusable> {
         let mut bytes = SecretBytes::zeroed(KEY_BYTES);
-        getrandom::fill(&mut bytes).map_err(|_| Unusable::new("no random bytes for the keys of QUIC"))?;
+        getrandom::fill(&mut bytes).map_err(|_| Unusable::new("cannot get random bytes for QUIC keys"))?;
         QuicKeys::of(bytes)
     }
 
@@ -50,19 +50,19 @@ impl QuicKeys {
     /// Returns an error if their number is wrong.
     pub fn read(bytes: &[u8]) -> Result<QuicKeys, Unusable> {
         if bytes.len() != KEY_BYTES {
-            return Err(Unusable::new("the keys of QUIC have another length"));
+            return Err(Unusable::new("the QUIC keys have the wrong length"));
         }
         QuicKeys::of(bytes.into())
     }
 
     fn of(bytes: SecretBytes) -> Result<QuicKeys, Unusable> {
-        let failed = |_| Unusable::new("the keys of QUIC cannot be used");
+        let failed = |_| Unusable::new("the QUIC keys are invalid");
         let key = || UnboundCipherKey::new(&AES_128, &bytes[..16]);
         let seal = key().and_then(EncryptingKey::ecb).map_err(failed)?;
         let open = key().and_then(DecryptingKey::ecb).map_err(failed)?;
         let mut start = [0; 8];
         getrandom::fill(&mut start)
-            .map_err(|_| Unusable::new("no random bytes for the ids of QUIC connections"))?;
+            .map_err(|_| Unusable::new("cannot get random bytes for QUIC connection ids"))?;
         Ok(QuicKeys {
             bytes,
             seal,

@@ -163,7 +163,7 @@ fn leave_out_of(server: SocketAddr, message: &mut [u8]) {
     let left_out = leave_out(message);
     if left_out > 0 {
         let name = message.get(HEADER..).map(shown).unwrap_or_default();
-        tracing::warn!(%server, name, left_out, "malformed records of a name server's response are left out");
+        tracing::warn!(%server, name, left_out, "ignored malformed records in a DNS response");
     }
 }
 

@@ -61,16 +61,18 @@ impl DnsError {
     /// Returns the fault of an exchange that needs the name.
     pub(crate) fn fault(&self) -> Fault {
         match self.is_timeout {
-            true => Fault::new(FaultKind::DnsTimeout, "no name server answers for the name of the node"),
-            false => Fault::new(FaultKind::DnsError, "the name of the node has no address"),
+            true => {
+                Fault::new(FaultKind::DnsTimeout, "no name server responds for the host name of the node")
+            }
+            false => Fault::new(FaultKind::DnsError, "the host name of the node has no address"),
         }
     }
 
     /// As [`fault`](Self::fault), for a name whose records are the nodes.
     fn fault_of_service(&self) -> Fault {
         match self.is_timeout {
-            true => Fault::new(FaultKind::DnsTimeout, "no name server answers for the name of the service"),
-            false => Fault::new(FaultKind::DnsError, "the name of the service has no record of a node"),
+            true => Fault::new(FaultKind::DnsTimeout, "no name server responds for the name of the service"),
+            false => Fault::new(FaultKind::DnsError, "the name of the service has no SRV or address record"),
         }
     }
 }
@@ -254,7 +256,7 @@ impl Resolver {
         };
         if let Some(ip) = known {
             if self.refused.contains(ip) {
-                return Err(DnsError::new(format!("{ip} is in a network that is refused")));
+                return Err(DnsError::new(format!("{ip} is in a refused network")));
             }
             let (v4, v6) = if ip.is_ipv4() { (vec![ip], Vec::new()) } else { (Vec::new(), vec![ip]) };
             return Ok(Answer {
@@ -329,7 +331,7 @@ impl Resolver {
         let servers: Vec<Server> = found.into_iter().flatten().collect();
         let left_out = known - servers.len();
         if left_out > 0 && !servers.is_empty() {
-            tracing::warn!(service = name, left_out, "servers of a service without a target are left out");
+            tracing::warn!(service = name, left_out, "ignored SRV records without a target");
         }
         Ok((!servers.is_empty()).then_some((servers, until)))
     }

@@ -95,7 +95,7 @@ impl DnsService {
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
-        Err(failed.unwrap_or_else(|| DnsError::new("no record of the kinds that are asked for")))
+        Err(failed.unwrap_or_else(|| DnsError::new("the DNS response has no record of the requested types")))
     }
 
     async fn ask(&mut self, step: Step) -> Result<Found, DnsError> {
@@ -167,7 +167,7 @@ impl DnsService {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(service = self.host, target, %error, "cannot resolve a server of a service");
+                    tracing::warn!(service = self.host, target, %error, "cannot resolve the target of an SRV record");
                     until = until.min(Instant::now() + backoff(self.failures));
                     failed = Some(error);
                 }

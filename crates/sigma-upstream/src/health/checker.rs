@@ -103,7 +103,12 @@ impl Checkers {
         for (upstream, nodes) in &kept.states {
             for (node, state) in nodes {
                 if let Err(error) = self.states.set(upstream, node, *state) {
-                    tracing::warn!(upstream, node, error, "the state of a node is not taken over");
+                    tracing::warn!(
+                        upstream,
+                        node,
+                        error,
+                        "the saved health state of a node is unreadable and was ignored"
+                    );
                     return;
                 }
             }

@@ -299,9 +299,9 @@ impl Health {
         let said = reason.as_deref().unwrap_or_default();
         match reason {
             Some(_) => {
-                tracing::warn!(%upstream, node, %address, from, to, reason = said, "health check: the node is out");
+                tracing::warn!(%upstream, node, %address, from, to, reason = said, "health check: the node is unhealthy");
             }
-            None => tracing::warn!(%upstream, node, %address, from, to, "health check: the node is back"),
+            None => tracing::warn!(%upstream, node, %address, from, to, "health check: the node is healthy"),
         }
         let (upstream, address) = (Arc::clone(upstream), address.to_string());
         events.tell(|| HealthEvent { upstream, node, address, reason });

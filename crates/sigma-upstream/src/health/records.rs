@@ -44,7 +44,9 @@ impl NodeStates {
         } else if states.len() < STATES_MAX || states.contains_key(&key) {
             states.insert(key, wanted);
         } else {
-            return Err("10000 nodes are in drain or maintenance; make some of them ready first");
+            return Err(
+                "10000 nodes are in drain or maintenance, the maximum; set some of them to ready first",
+            );
         }
         Ok(())
     }

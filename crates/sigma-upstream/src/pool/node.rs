@@ -319,7 +319,7 @@ impl Node {
             }
             Some(Ok(SharedDialResult::NotShared)) => Ok(None),
             Some(Ok(SharedDialResult::Failed(fault))) => Err(fault),
-            Some(Err(_)) => Err(Fault::new(FaultKind::Internal, "the pool was closed")),
+            Some(Err(_)) => Err(Fault::new(FaultKind::Internal, "the connection pool was closed")),
             None if self.kept.borrow().shared.is_opening(&waiting.made) => Err(timed_out()),
             None => Err(full()),
         }
@@ -501,7 +501,10 @@ impl Opening {
 impl Drop for Opening {
     fn drop(&mut self) {
         if !self.over {
-            self.tell(Err(Fault::new(FaultKind::Internal, "a connection was given up while it was opened")));
+            self.tell(Err(Fault::new(
+                FaultKind::Internal,
+                "a connection was abandoned while it was opening",
+            )));
         }
     }
 }
@@ -530,6 +533,6 @@ impl Drop for Waiting {
 fn full() -> Fault {
     Fault::new(
         FaultKind::OutOfSockets,
-        "all connections to the node are in use, and there are as many as keepalive_pool.size allows",
+        "all connections to the node are in use, and `keepalive_pool.size` allows no more",
     )
 }

@@ -377,7 +377,7 @@ impl Shared {
         let opened = self.now;
         let group = self.group(&order.made)?;
         if connection.is_spent(group.limits.requests) {
-            let reason = "the node closes its connections before they serve";
+            let reason = "the node closes new connections before the first request";
             self.failed(order, Fault::new(FaultKind::ConnectRefused, reason));
             return None;
         }

@@ -145,7 +145,7 @@ impl Client {
         let front = self.output.front();
         fcgi::begin(self.terms.keep, front);
         if self.terms.params.write(front).is_err() {
-            let reason = "a field of the request is too long for FastCGI";
+            let reason = "a header field of the request is too long for FastCGI";
             self.unfit = Some(Fault::new(FaultKind::RequestHeadTooLarge, reason));
             // None of it is sent.
             front.clear();
@@ -186,7 +186,7 @@ impl Client {
         };
         match frame {
             Frame::Data(data) if held.len() + data.len() > self.terms.unsized_body_bytes => {
-                let reason = "a body without a declared length is over its limit for FastCGI";
+                let reason = "a request body without Content-Length exceeds the limit for FastCGI";
                 self.unfit = Some(Fault::new(FaultKind::RequestBodyTooLarge, reason));
                 self.held = None;
             }
@@ -256,12 +256,12 @@ impl Client {
                 }
                 Piece::End(EndKind::Refused) => {
                     return Poll::Ready(Err(bad_response(
-                        "the application does not answer requests of this kind",
+                        "the FastCGI application does not support this role",
                     )));
                 }
                 Piece::StdoutEnd | Piece::End(_) => {
                     return Poll::Ready(Err(bad_response(
-                        "the application ended the request without a head",
+                        "the FastCGI application ended its response without a header",
                     )));
                 }
                 Piece::Stderr(_) => {}
@@ -400,7 +400,7 @@ impl Client {
             match ready!(self.poll_piece(cx)) {
                 Ok(Some(Piece::Stdout(_))) if self.answer == Answer::Said => {
                     return Poll::Ready(Err(bad_response(
-                        "the application went on after the end of its answer",
+                        "the FastCGI application sent data after the end of its response",
                     )));
                 }
                 Ok(Some(Piece::Stdout(data))) => self.rest = data,
@@ -476,9 +476,12 @@ fn tell_head(head: &RequestHead, rewritten: Option<&[u8]>, terms: &mut Terms) {
 }
 
 fn terminated() -> Fault {
-    Fault::new(FaultKind::ConnectionTerminated, "the application closed the connection before its answer")
+    Fault::new(
+        FaultKind::ConnectionTerminated,
+        "the FastCGI application closed the connection before its response",
+    )
 }
 
 fn incomplete() -> Fault {
-    Fault::new(FaultKind::ResponseIncomplete, "the application ended the request within its answer")
+    Fault::new(FaultKind::ResponseIncomplete, "the FastCGI application ended its response early")
 }

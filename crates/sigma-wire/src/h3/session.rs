@@ -167,7 +167,7 @@ impl Session {
             self.common.fail(Broken {
                 scope: Scope::Connection,
                 code: ErrorCode::EXCESSIVE_LOAD,
-                reason: "the peer does not read, and memory for clients is short",
+                reason: "the peer does not read, and the memory for clients is nearly used up",
             });
         }
     }

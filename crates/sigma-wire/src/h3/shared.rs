@@ -239,7 +239,7 @@ async fn drive(common: Rc<Common>, shared: Weak<SharedConnection>, mut silence: 
             return Poll::Ready(());
         }
         if silence.poll_gone(cx, &common).is_ready() {
-            tracing::debug!("a node does not acknowledge packets any more");
+            tracing::debug!("a node stopped acknowledging packets");
             return Poll::Ready(());
         }
         if let Some(shared) = shared.upgrade() {
@@ -264,7 +264,7 @@ fn poll_control(cx: &mut Context<'_>, common: &Common, control: &mut Control) ->
         Poll::Ready(Ok(_)) => Err(Broken {
             scope: Scope::Connection,
             code: ErrorCode::STREAM_CREATION_ERROR,
-            reason: "a request of a server",
+            reason: "a request from a server",
         }),
         Poll::Ready(Err(_)) | Poll::Pending => Ok(()),
     }
