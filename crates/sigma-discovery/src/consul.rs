@@ -153,7 +153,7 @@ impl Blocking {
         let answer = self.agent.http.ask(address, question).await?;
         // Missing keys are a valid response, and can be waited for.
         if answer.status != 200 && answer.status != 404 {
-            return Err(Trouble(format!("{} answered status {}", address.base(), answer.status)));
+            return Err(Trouble(format!("{} responded with status {}", address.base(), answer.status)));
         }
         let index = answer.headers.get("x-consul-index").and_then(|index| index.to_str().ok()?.parse().ok());
         let index: u64 = index.unwrap_or(0);
@@ -168,8 +168,7 @@ impl Blocking {
         read: impl FnOnce(&Value) -> Option<T>,
     ) -> Result<T, Trouble> {
         let address = self.members.current();
-        let unusable =
-            || Trouble(format!("{} answered something else than it was asked for", address.base()));
+        let unusable = || Trouble(format!("{} sent an unexpected response", address.base()));
         let found = answer.json(address).await.and_then(|value| read(&value).ok_or_else(unusable));
         if found.is_err() {
             (self.index, self.has_answer) = (0, false);

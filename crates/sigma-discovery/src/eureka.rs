@@ -69,7 +69,9 @@ impl Applications {
     async fn ask_for_changes(&mut self, address: &RegistryAddress) -> Result<bool, Trouble> {
         let answer = self.get(address, "/delta").await?;
         if matches!(answer.status, 403 | 404) {
-            tracing::warn!("this Eureka does not tell changes: everything is asked for each time");
+            tracing::warn!(
+                "this Eureka server does not support delta queries: the gateway fetches all applications each time"
+            );
             self.asks_for_deltas = false;
             return Ok(false);
         }
@@ -91,7 +93,7 @@ impl Asked for Applications {
         let value = self.get(address, "").await?.json(address).await?;
         let mut instances = Instances::default();
         let base = address.base();
-        let unusable = || Trouble(format!("{base} answered something else than applications, or too many"));
+        let unusable = || Trouble(format!("{base} did not return a list of applications, or too many"));
         instances.take(&value, false, self.weight, self.limits.objects).ok_or_else(unusable)?;
         self.instances = instances;
         self.deltas_left = if self.asks_for_deltas { DELTAS } else { 0 };
@@ -141,7 +143,7 @@ impl Instances {
                 }
                 self.0.insert(key, Instance { status, node });
                 if self.0.len() > most as usize {
-                    tracing::warn!("Eureka has more instances than `discovery.limits.objects`");
+                    tracing::warn!("Eureka has more instances than `discovery.limits.objects` allows");
                     return None;
                 }
             }

@@ -138,7 +138,7 @@ impl LastLists {
         match read.unwrap_or_else(|error| Err(io::Error::other(error))) {
             Ok(topics) => self.lists().topics = topics,
             Err(error) => {
-                tracing::warn!(path = shown, %error, "cannot read the last good lists: a start without registries has no nodes");
+                tracing::warn!(path = shown, %error, "cannot read the last good lists: without registries, services have no nodes");
             }
         }
     }
@@ -200,7 +200,10 @@ fn read_file(path: &Path) -> io::Result<BTreeMap<String, Kept>> {
     let Some(text) = kept_file::read(path, FILE_MAX)? else { return Ok(BTreeMap::new()) };
     let mut document: Document = serde_json::from_slice(&text)?;
     if document.version != VERSION {
-        return Err(io::Error::other(format!("its layout is {}, not {VERSION}", document.version)));
+        return Err(io::Error::other(format!(
+            "the file has format version {}; expected {VERSION}",
+            document.version
+        )));
     }
     // The file may have been edited: it has the limits of a registry.
     let is_told = |known: &Node| node(&known.host, known.port, known.weight).is_some();

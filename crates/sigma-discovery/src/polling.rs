@@ -55,7 +55,7 @@ impl<A: Asked> Source for Polling<A> {
             if tries == 0 {
                 return Err(trouble);
             }
-            tracing::warn!(%trouble, "another member of the registry is asked");
+            tracing::warn!(%trouble, "switching to another member of the registry");
         }
     }
 }

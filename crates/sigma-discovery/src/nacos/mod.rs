@@ -182,7 +182,7 @@ impl Server {
 
     /// Returns the nodes of a service in a response or a push.
     fn listing(&self, key: &ServiceKey, told: Option<&Value>) -> Result<Listing, Trouble> {
-        let unusable = || Trouble("Nacos tells something else than instances".to_owned());
+        let unusable = || Trouble("Nacos did not return a list of instances".to_owned());
         let nodes = told.and_then(|told| nodes(told, self.weight)).ok_or_else(unusable)?;
         let key = key.to_string();
         let nodes = node::list(&key, nodes, self.env.limits.nodes);
