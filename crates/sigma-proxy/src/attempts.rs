@@ -214,11 +214,11 @@ impl<'a> Attempts<'a> {
                 Err(balancer.endpoints().unresolved.unwrap_or(nobody))
             }
             None if balancer.keeps_to(session) => {
-                Err(Fault::new(FaultKind::NoNode, "the node of the session is gone"))
+                Err(Fault::new(FaultKind::NoNode, "the node of the session no longer exists"))
             }
             None if self.tried.is_empty() && balancer.is_refusing() => Err(Fault::new(
                 FaultKind::NoNode,
-                "too few nodes of the upstream are usable, or none has the metadata that is asked for",
+                "too few nodes of the upstream are usable, or no node has the required metadata",
             )),
             None => {
                 let reason = match self.tried.is_empty() {

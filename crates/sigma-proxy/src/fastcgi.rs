@@ -106,7 +106,7 @@ impl FastCgi {
             let value = text.rendered(&told);
             if value.contains(&0) {
                 // Programs would read only a part of it.
-                return Err(Fault::new(FaultKind::BadRequest, "a parameter for FastCGI has a zero byte"));
+                return Err(Fault::new(FaultKind::BadRequest, "a FastCGI parameter contains a zero byte"));
             }
             match value.is_empty() {
                 true => params.hide(name.as_bytes()),
@@ -203,7 +203,7 @@ fn leads_astray(file: &[u8]) -> bool {
 }
 
 fn no_script() -> Fault {
-    Fault::new(FaultKind::NoRoute, "the path names no script that may run")
+    Fault::new(FaultKind::NoRoute, "the path names no script that is allowed to run")
 }
 
 #[cfg(test)]

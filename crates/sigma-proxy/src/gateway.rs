@@ -325,7 +325,7 @@ impl Gateway {
 impl WorkerHandle {
     fn tell(&self, add: impl FnOnce(&mut Orders)) {
         if !self.orders.tell(add) {
-            tracing::error!("a worker thread has ended; its connections are no longer served");
+            tracing::error!("a worker thread ended; its connections are lost");
         }
     }
 }
@@ -433,7 +433,7 @@ fn open(worker: &Rc<Worker>, accepting: &mut Accepting, listeners: Listeners) {
                 (task, Some(hall))
             }
             Err(error) => {
-                tracing::error!(%place, %error, "cannot accept the connections of a listener");
+                tracing::error!(%place, %error, "cannot accept connections on a listener");
                 continue;
             }
         };

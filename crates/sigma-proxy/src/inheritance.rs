@@ -44,13 +44,14 @@ impl BindError {
             (io::ErrorKind::AddrInUse, Some((addr, transport))) => {
                 match sigma_net::listen::occupant(addr, transport) {
                     Some(Occupant { pid, name }) => format!(
-                        "; pid {pid} ({name}) listens there: end it, choose another port, or set `shared: true` on the listeners of both if they are to share it"
+                        "; pid {pid} ({name}) listens on this address: stop it, choose another port, or set `shared: true` on the listeners of both processes to share it"
                     ),
-                    None => "; another program listens there: end it or choose another port".to_owned(),
+                    None => "; another program listens on this address: stop it, or choose another port"
+                        .to_owned(),
                 }
             }
             (io::ErrorKind::PermissionDenied, Some((addr, _))) if addr.port() < 1_024 => format!(
-                "; ports below 1024 need a right: `setcap cap_net_bind_service=+ep` on the program, `AmbientCapabilities=CAP_NET_BIND_SERVICE` in its unit, or a port such as {}",
+                "; ports below 1024 need a capability: `setcap cap_net_bind_service=+ep` on the program, `AmbientCapabilities=CAP_NET_BIND_SERVICE` in its unit, or a port such as {}",
                 u32::from(addr.port()) + 8_000
             ),
             _ => String::new(),
@@ -155,7 +156,7 @@ impl Inheritance {
         if let (Some(ours), Some(newest)) = (ours, keys.first())
             && let Err(error) = ours.give(newest, keys.get(1), age)
         {
-            tracing::warn!(%error, "sessions of the process before are not resumed");
+            tracing::warn!(%error, "sessions of the previous process are not resumed");
         }
     }
 

@@ -95,7 +95,7 @@ pub(crate) fn out_of_service(nodes: &[Endpoint]) -> &'static str {
     } else if standings().all(|standing| !standing.is_in_service()) {
         "all nodes are draining or in maintenance"
     } else {
-        "no node of the upstream may be used"
+        "no node of the upstream is usable"
     }
 }
 

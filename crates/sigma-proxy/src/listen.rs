@@ -248,12 +248,12 @@ fn complain(TooMany(most): TooMany, peer: Peer, line: &mut LastLine) {
         tracing::warn!(
             most,
             ?peer,
-            "an address has reached its limit of connections; further ones are closed (limits.connections_per_address; proxies in front belong in trusted_addresses)"
+            "an address has reached its limit of connections; new ones are closed (limits.connections_per_address; add proxies in front to trusted_addresses)"
         );
     }
 }
 
-/// Returns true if the connection ended before it was accepted, which is no error here.
+/// Returns true if the connection ended before the PROXY protocol header was accepted, which is no error here.
 fn is_peers_fault(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{ConnectionAborted, ConnectionReset, InvalidInput, NotConnected};
     matches!(error.kind(), ConnectionAborted | ConnectionReset | InvalidInput | NotConnected)
@@ -284,7 +284,7 @@ async fn wait_for_descriptors(worker: &Worker, listening: &Listening, line: &mut
     }
     if line.is_due() {
         tracing::warn!(
-            "clients have used up their share of descriptors; new connections wait (RLIMIT_NOFILE)"
+            "clients have used up their share of file descriptors; new connections wait (raise RLIMIT_NOFILE)"
         );
     }
     while !listening.has_room() {

@@ -52,13 +52,13 @@ impl Outbound for Calls {
     fn call(&self, call: Call) -> Calling {
         let worker = Weak::clone(&self.worker);
         Box::pin(async move {
-            let worker = worker.upgrade().ok_or_else(|| CallError("the worker has ended".to_owned()))?;
+            let worker = worker.upgrade().ok_or_else(|| CallError("the worker ended".to_owned()))?;
             let view = worker.view();
             let limit = Deadline::new();
             limit.set(call.timeout_ms);
             match limit.bound(OutboundCall { worker: &worker, view: &view, call: &call }.run()).await {
                 Some(result) => result,
-                None => Err(CallError(format!("no answer within {} ms", call.timeout_ms))),
+                None => Err(CallError(format!("no response within {} ms", call.timeout_ms))),
             }
         })
     }
@@ -76,7 +76,7 @@ impl Outbound for Calls {
         Box::pin(async move {
             let lacks = |missing, reason: String| Err(BytesError { reason, missing });
             let Some(worker) = worker.upgrade() else {
-                return lacks(Missing::Node, "the worker has ended".to_owned());
+                return lacks(Missing::Node, "the worker ended".to_owned());
             };
             let view = worker.view();
             let limit = Deadline::new();
@@ -84,7 +84,7 @@ impl Outbound for Calls {
             let course = bytes::OutboundBytesCall { worker: &worker, view: &view, call: &call };
             match limit.bound(course.run()).await {
                 Some(result) => result,
-                None => lacks(Missing::Time, format!("no answer within {} ms", call.timeout_ms)),
+                None => lacks(Missing::Time, format!("no response within {} ms", call.timeout_ms)),
             }
         })
     }
@@ -107,7 +107,7 @@ impl OutboundCall<'_> {
         let number = snapshot.upstream_number(&self.call.upstream);
         let Some((number, upstream)) = number.and_then(|number| Some((number, snapshot.upstream(number)?)))
         else {
-            return Err(CallError("the service is not part of the configuration any more".to_owned()));
+            return Err(CallError("the service is no longer part of the configuration".to_owned()));
         };
         let mut head = head(self.call, &[], &unlimited(&self.view.answer_limits))?;
         // A call has one short time: it follows no retry policy, whose pauses would be too long.
@@ -191,7 +191,7 @@ impl OutboundCall<'_> {
                     _ => break,
                 };
                 if bytes.len() + data.len() > *limit || data.len() > held::room() {
-                    let reason = "the response of a service is over its limit";
+                    let reason = "the response of a service exceeds its limit";
                     return Err(Fault::new(FaultKind::ResponseBodyTooLarge, reason));
                 }
                 bytes.extend_from_slice(&data);
@@ -229,7 +229,7 @@ pub(crate) fn head(
     for (name, value) in headers.iter().chain(own) {
         if value.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)) {
             let name = String::from_utf8_lossy(name);
-            return Err(CallError(format!("the value of the field {name} cannot be sent")));
+            return Err(CallError(format!("the value of the field {name} contains invalid characters")));
         }
         text.extend_from_slice(name);
         text.extend_from_slice(b": ");
@@ -240,7 +240,7 @@ pub(crate) fn head(
     let mut head = RequestHead::default();
     match parse_request(&text, limits, &mut head) {
         Ok(Some(end)) if end == text.len() => Ok(head),
-        _ => Err(CallError("the request would not be a valid one".to_owned())),
+        _ => Err(CallError("the request is invalid".to_owned())),
     }
 }
 

@@ -60,14 +60,14 @@ impl<'p> Passage<'p> {
     pub(crate) async fn ask_others(&mut self, priority: i32) -> Result<(), Fault> {
         self.ask_admission()?;
         self.ask_concurrency()?;
-        self.ask_limit("the upstream has as many requests as it may have", priority).await
+        self.ask_limit("the upstream has reached its limit of requests", priority).await
     }
 
     /// As [`Passage::ask_others`] for a session. The time to connect does not show how many sessions a node serves
     /// well, and a session lasts: adaptive concurrency would never see one end.
     pub(crate) async fn ask_others_of_session(&mut self, priority: i32) -> Result<(), Fault> {
         self.ask_admission()?;
-        self.ask_limit("the upstream has as many sessions as it may have", priority).await
+        self.ask_limit("the upstream has reached its limit of sessions", priority).await
     }
 
     async fn ask_limit(&mut self, full: &'static str, priority: i32) -> Result<(), Fault> {
@@ -100,7 +100,7 @@ impl<'p> Passage<'p> {
         if admission.borrow_mut().admits(deadline::now_ms(), self.worker.random()) {
             return Ok(());
         }
-        let reason = "too little of what goes to the upstream succeeds";
+        let reason = "too few requests to the upstream succeed";
         refuse(self.worker, rules.dry_run, Counter::UpstreamRefusedAdmission, FaultKind::Overloaded, reason)
     }
 
@@ -109,7 +109,7 @@ impl<'p> Passage<'p> {
             return Ok(());
         };
         if !gradient.borrow().admits() {
-            let reason = "the upstream has as many requests as it serves without delay";
+            let reason = "the upstream has reached its adaptive concurrency limit";
             let counter = Counter::UpstreamRefusedConcurrency;
             refuse(self.worker, rules.dry_run, counter, FaultKind::Overloaded, reason)?;
         }
@@ -234,7 +234,7 @@ pub(crate) async fn wait_for_node(
             fault => return Ok(fault),
         }
     }
-    Ok(Err(Fault::new(FaultKind::NoNode, "the nodes of the upstream come and go")))
+    Ok(Err(Fault::new(FaultKind::NoNode, "the nodes of the upstream keep changing")))
 }
 
 /// Waits for a permit as long as the limit allows. None if a dry run goes on without one. Without a queue the
@@ -253,7 +253,7 @@ pub(crate) async fn wait_in_queue<P>(
             match patience.bound(pin!(wait())).await {
                 Some(Ok(place)) => return place.map(Some),
                 Some(Err(Full)) => "the queue in front of the upstream is full",
-                None => "it has waited too long for the upstream",
+                None => "the request waited too long in the queue of the upstream",
             }
         }
     };

@@ -100,8 +100,8 @@ impl<'l> TimeLeft<'l> {
 
 fn over(limit: Option<&TimeLimit>) -> Fault {
     let reason = match limit {
-        None => "the time that the client gave the call is over",
-        Some(_) => "the time that the exchange has is over",
+        None => "the client's deadline for the call has passed",
+        Some(_) => "the deadline of the exchange has passed",
     };
     Fault::new(FaultKind::ResponseTimeout, reason)
 }

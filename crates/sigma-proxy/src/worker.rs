@@ -428,7 +428,7 @@ impl Worker {
             true => Ok(()),
             false => Err(Fault::new(
                 FaultKind::GatewayOverloaded,
-                "the gateway runs out of resources, and other requests are more important",
+                "the gateway is short of resources and serves more important requests",
             )),
         }
     }

@@ -127,17 +127,19 @@ impl Message {
     /// Checks the header of a frame. Returns false if the payload is ignored.
     fn check(&self, role: Role, header: FrameHeader) -> Result<bool, Broken> {
         match header.kind {
-            kind::DATA if self.place == Place::Head => Err(unexpected("DATA before a head")),
+            kind::DATA if self.place == Place::Head => Err(unexpected("DATA before HEADERS")),
             kind::DATA if self.place == Place::End => Err(unexpected("DATA after the trailers")),
-            kind::HEADERS if self.place == Place::End => Err(unexpected("a head after the trailers")),
+            kind::HEADERS if self.place == Place::End => Err(unexpected("HEADERS after the trailers")),
             kind::HEADERS if self.is_tunnel && self.place != Place::Head => {
-                Err(unexpected("a head in a tunnel"))
+                Err(unexpected("HEADERS in a tunnel"))
             }
             kind::DATA | kind::HEADERS => Ok(true),
             kind::PUSH_PROMISE if role == Role::Client => {
-                Err(Broken::connection(ErrorCode::ID_ERROR, "a push that was not allowed"))
+                Err(Broken::connection(ErrorCode::ID_ERROR, "a push that MAX_PUSH_ID does not allow"))
             }
-            other if kind::is_known(other) => Err(unexpected("a frame that is not allowed on a request")),
+            other if kind::is_known(other) => {
+                Err(unexpected("a frame type that is not allowed on a request stream"))
+            }
             _ => Ok(false),
         }
     }
@@ -146,7 +148,7 @@ impl Message {
     fn count(&mut self, bytes: u64) -> Result<(), Broken> {
         if let Some(expected) = &mut self.expected {
             *expected =
-                expected.checked_sub(bytes).ok_or(malformed("more bytes than Content-Length says"))?;
+                expected.checked_sub(bytes).ok_or(malformed("more bytes than Content-Length declares"))?;
         }
         Ok(())
     }
@@ -154,10 +156,11 @@ impl Message {
     /// Checks the end of the body.
     fn check_end(&self) -> Result<(), Broken> {
         match (self.place, self.expected) {
-            (Place::Head, _) => {
-                Err(Broken::stream(ErrorCode::REQUEST_INCOMPLETE, "the stream ends before a whole head"))
-            }
-            (_, Some(1..)) => Err(malformed("fewer bytes than Content-Length says")),
+            (Place::Head, _) => Err(Broken::stream(
+                ErrorCode::REQUEST_INCOMPLETE,
+                "the stream ends before the end of the header block",
+            )),
+            (_, Some(1..)) => Err(malformed("fewer bytes than Content-Length declares")),
             _ => Ok(()),
         }
     }
@@ -242,7 +245,7 @@ impl Codec {
     fn refuse_section(&mut self, message: &mut Message) -> Result<Step, Broken> {
         self.spend(Glitch::Head)?;
         if self.config.role == Role::Client || message.place != Place::Head {
-            return Err(Broken::stream(ErrorCode::EXCESSIVE_LOAD, "a list of fields is over its limit"));
+            return Err(Broken::stream(ErrorCode::EXCESSIVE_LOAD, "the header fields exceed their limit"));
         }
         message.place = Place::End;
         message.reading = Reading::Skip(u64::MAX);
@@ -322,7 +325,7 @@ impl Codec {
         if list.is_bomb() {
             return Err(Broken::connection(
                 ErrorCode::EXCESSIVE_LOAD,
-                "a list of fields far beyond its limit",
+                "the header fields far exceed their limit",
             ));
         }
         Ok(list.end())
@@ -396,7 +399,7 @@ impl Codec {
         match assembled {
             Err(ParseError::Invalid(reason)) => return Err(malformed(reason)),
             Err(_) => {
-                return Err(Broken::stream(ErrorCode::EXCESSIVE_LOAD, "the response head is over its limit"));
+                return Err(Broken::stream(ErrorCode::EXCESSIVE_LOAD, "the response head exceeds its limit"));
             }
             Ok(()) => {}
         }
@@ -436,7 +439,7 @@ impl Codec {
 fn request_length(head: &RequestHead, ended: bool) -> Result<BodyLength, ParseError> {
     match crate::h1::request_body(head).map_err(ParseError::Invalid)? {
         BodyLength::Known(n) if ended && n > 0 => {
-            Err(ParseError::Invalid("fewer bytes than Content-Length says"))
+            Err(ParseError::Invalid("fewer bytes than Content-Length declares"))
         }
         BodyLength::None if head.method == Method::Connect || ended => Ok(BodyLength::None),
         BodyLength::None => Ok(BodyLength::Streamed),

@@ -130,7 +130,7 @@ impl<'c> Asker<'c> {
 
     async fn exchange(self, call: Call, abandoned: Rc<Cell<bool>>) -> Asked {
         if self.within > MOST_WITHIN {
-            return Err(CallError("requests of the gateway to itself go in a circle".to_owned()));
+            return Err(CallError("the gateway sends requests to itself in a loop".to_owned()));
         }
         let mut digits = itoa::Buffer::new();
         let length =

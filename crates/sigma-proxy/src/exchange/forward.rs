@@ -150,8 +150,8 @@ impl Exchange<'_, '_> {
             return Ok(());
         }
         Err(match upstream.pass_host {
-            PassHost::Pass => Fault::new(FaultKind::BadRequest, "the host cannot be asked for over TLS"),
-            _ => Fault::new(FaultKind::NoUpstream, "the upstream's host cannot be asked for over TLS"),
+            PassHost::Pass => Fault::new(FaultKind::BadRequest, "the host is not a valid TLS server name"),
+            _ => Fault::new(FaultKind::NoUpstream, "the upstream's host is not a valid TLS server name"),
         })
     }
 
@@ -163,7 +163,7 @@ impl Exchange<'_, '_> {
         let asked = self.asks_upgrade && can;
         let protocol = if asked { upgrade::admitted(&self.scratch.ctx.request, route) } else { None };
         if protocol.is_none() && self.down.asks_tunnel() {
-            let reason = "the route does not let this :protocol through";
+            let reason = "the route does not allow this :protocol";
             return Err(Fault::new(FaultKind::NotImplemented, reason));
         }
         self.scratch.upgrade.extend_from_slice(protocol.unwrap_or_default());

@@ -36,7 +36,7 @@ impl Exchange<'_, '_> {
             return self.cross(view, upstream, bridge).await;
         }
         if !upstream.is_for_requests() {
-            let reason = "the upstream is for stream routes, and not for requests";
+            let reason = "the upstream is for stream routes, not for requests";
             return Err(Fault::new(FaultKind::NoUpstream, reason));
         }
         if !upstream.members.is_empty() {
@@ -136,7 +136,7 @@ impl Exchange<'_, '_> {
         let (worker, priority) = (self.worker, self.priority(limit));
         let mut found = None;
         let wait = async {
-            let full = "the nodes of the upstream have as many requests as each may have";
+            let full = "each node of the upstream has reached its limit of requests";
             let wait = async || wait_for_node(attempts, &node, limit, priority).await;
             found = wait_in_queue(worker, limit, full, wait).await?;
             Ok(())

@@ -305,10 +305,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
         target::check_method(head, &self.view.snapshot)?;
         let mut expectations = head.headers.get_all(HeaderId::Expect);
         if expectations.any(|value| !value.eq_ignore_ascii_case(b"100-continue")) {
-            return Err(Fault::new(
-                FaultKind::ExpectationFailed,
-                "only 100-continue is understood in Expect",
-            ));
+            return Err(Fault::new(FaultKind::ExpectationFailed, "only 100-continue is supported in Expect"));
         }
         Ok(())
     }
@@ -331,7 +328,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
                 Some(session) => session.judge(&snapshot.certificates, &host, &path)?,
                 None if snapshot.certificates.admits_cleartext(&host, &path) => {}
                 None => {
-                    let reason = "the host demands client certificates, and the request came without TLS";
+                    let reason = "the host requires a client certificate, but the request came without TLS";
                     return Err(Fault::new(FaultKind::Misdirected, reason));
                 }
             }
@@ -354,14 +351,17 @@ impl<'x, 'c> Exchange<'x, 'c> {
                 return Err(Fault::new(FaultKind::NoRoute, "404 Route Not Found"));
             }
             Outcome::UnsupportedMediaType => {
-                return Err(Fault::new(FaultKind::UnsupportedMediaType, "no route takes this content type"));
+                return Err(Fault::new(
+                    FaultKind::UnsupportedMediaType,
+                    "no route accepts this content type",
+                ));
             }
             Outcome::NotAcceptable => {
-                return Err(Fault::new(FaultKind::NotAcceptable, "no route answers in an accepted type"));
+                return Err(Fault::new(FaultKind::NotAcceptable, "no route produces an accepted type"));
             }
             Outcome::MethodNotAllowed(methods) => {
                 *value = methods.to_string().into_bytes();
-                return Err(Fault::new(FaultKind::MethodNotAllowed, "no route takes this method"));
+                return Err(Fault::new(FaultKind::MethodNotAllowed, "no route accepts this method"));
             }
         };
         self.stage = Stage::Routed(number);
@@ -394,7 +394,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
             // A success would tell the client that its tunnel is open (RFC 8441 §5).
             return Err(Fault::new(
                 FaultKind::NotImplemented,
-                "a tunnel was asked for, and nothing opens one",
+                "the request asks for a tunnel, but nothing opens one",
             ));
         }
         self.scratch.ctx.record.source = Source::Gateway;

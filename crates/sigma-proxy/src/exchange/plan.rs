@@ -233,7 +233,7 @@ impl<'p> State<'p> {
             return drained;
         }
         let Some(own) = &self.own_rules else { return Poll::Pending };
-        let over = Fault::new(FaultKind::ResponseTimeout, "the time of one attempt is over");
+        let over = Fault::new(FaultKind::ResponseTimeout, "the time of one attempt has ended");
         let over = own.try_deadline.poll_expired(task).map(|()| Err(over));
         if over.is_pending() { self.poll_withdrawal(task) } else { over }
     }

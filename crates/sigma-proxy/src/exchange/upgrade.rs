@@ -54,7 +54,7 @@ pub(super) fn check_agreement(head: &ResponseHead, protocol: &[u8]) -> Result<()
     let mut agreed = head.headers.get_all(HeaderId::Upgrade);
     match (agreed.next(), agreed.next()) {
         (Some(agreed), None) if agreed.eq_ignore_ascii_case(protocol) => {}
-        _ => return failed("the node changed to a protocol that was not asked for"),
+        _ => return failed("the node changed to a protocol that the client did not request"),
     }
     if protocol.eq_ignore_ascii_case(WEBSOCKET) && head.headers.find(b"sec-websocket-accept").is_none() {
         return failed("the node's 101 has no Sec-WebSocket-Accept");

@@ -242,7 +242,7 @@ fn refusal(snapshot: &Snapshot, route: Option<&Route>, consumer: Option<&Consume
         Target::NoService => Some("404: the service of the route does not exist"),
         Target::NoPluginConfig => Some("503: the plugin config of the route does not exist"),
         Target::NoUpstream => Some("503: the route has no upstream; only a plugin can respond"),
-        Target::Closed => Some("503: the route, or a resource that it takes plugins from, is quarantined"),
+        Target::Closed => Some("503: the route, or a resource that provides its plugins, is quarantined"),
     }
 }
 
@@ -269,7 +269,7 @@ fn plugins(
     for entry in snapshot.global.entries() {
         let mut one = running(entry, &rules, true, viewed);
         if stands_back(entry) {
-            one.left_out = Some("the route has it as well, and takes precedence");
+            one.left_out = Some("the route has this plugin too, and takes precedence");
             idle.push(one);
         } else {
             met.push(one);
@@ -352,7 +352,7 @@ fn disabled(levels: &[Written<'_>], running: &[Met], is_global: bool) -> Vec<Met
             left_out: Some(if is_off {
                 "_meta.disable"
             } else {
-                "it is not known, not enabled or not for requests"
+                "it is unknown, not enabled, or not for requests"
             }),
             filter: None,
             conf: Arc::clone(conf),

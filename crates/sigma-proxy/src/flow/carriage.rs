@@ -250,11 +250,9 @@ impl Stopped {
             Stopped::Broken(Broken::Upstream) => {
                 (FaultKind::ConnectionTerminated, "the node broke the connection")
             }
-            Stopped::Broken(Broken::Filter) => (FaultKind::Internal, "a filter of the session has failed"),
+            Stopped::Broken(Broken::Filter) => (FaultKind::Internal, "a filter of the session failed"),
             Stopped::Idle => (FaultKind::ResponseTimeout, "the session was idle for too long"),
-            Stopped::Withdrawn => {
-                (FaultKind::NodeWithdrawn, "the node was taken out, and sessions end with it")
-            }
+            Stopped::Withdrawn => (FaultKind::NodeWithdrawn, "the node was removed, and its sessions end"),
             Stopped::Untrusted { .. } => return untrusted(true),
             Stopped::Stopping => (FaultKind::Stopping, "the gateway stops during the session"),
         };

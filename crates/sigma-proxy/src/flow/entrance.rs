@@ -194,7 +194,7 @@ pub(super) fn known(view: &View, number: Option<u32>) -> Result<(u32, Arc<Upstre
         return Err(Fault::new(FaultKind::NoUpstream, Scheme::NO_SESSIONS));
     }
     if !upstream.members.is_empty() {
-        let reason = "a composite upstream is for requests, not for sessions";
+        let reason = "an upstream with members is for requests, not for sessions";
         return Err(Fault::new(FaultKind::NoUpstream, reason));
     }
     Ok((number, upstream))

@@ -119,7 +119,7 @@ pub(crate) async fn drive(worker: Rc<Worker>, endpoint: Endpoint) {
     };
     tokio::select! {
         ended = endpoint.run() => if let Err(error) = ended {
-            tracing::error!(%error, "a socket of HTTP/3 has failed");
+            tracing::error!(%error, "a socket of HTTP/3 failed");
         },
         () = reporting => {}
     }

@@ -191,10 +191,7 @@ impl Slots {
     /// Accepts received bytes. Call it only without a whole message.
     fn receive(&mut self, data: &[u8]) -> Result<(), Fault> {
         if data.len() > held::room() {
-            return Err(Fault::new(
-                FaultKind::MemoryLimit,
-                "memory has no room for the message of a service",
-            ));
+            return Err(Fault::new(FaultKind::MemoryLimit, "the memory for messages of services is used up"));
         }
         self.received.extend_from_slice(data);
         self.count();
@@ -204,7 +201,7 @@ impl Slots {
         if self.next_length().is_some_and(|length| length - PREFIX > self.limit) {
             return Err(Fault::new(
                 FaultKind::ResponseBodyTooLarge,
-                "a message of the service is over its limit",
+                "a message of the service exceeds its limit",
             ));
         }
         Ok(())
@@ -224,7 +221,7 @@ impl Slots {
 /// Moves the messages of a call, to its end.
 async fn run(worker: Weak<Worker>, call: StreamCall, slots: Rc<RefCell<Slots>>) -> Result<(), StreamError> {
     let lacks = |reason: &str| StreamError { reason: reason.to_owned(), missing: Missing::Node };
-    let worker = worker.upgrade().ok_or_else(|| lacks("the worker has ended"))?;
+    let worker = worker.upgrade().ok_or_else(|| lacks("the worker ended"))?;
     let view = worker.view();
     let course = OutboundStream { worker: &worker, view: &view, call: &call, slots: &slots };
     course.run().await
@@ -244,7 +241,7 @@ impl OutboundStream<'_> {
         let number = snapshot.upstream_number(&self.call.upstream);
         let Some((number, upstream)) = number.and_then(|number| Some((number, snapshot.upstream(number)?)))
         else {
-            let reason = "the service is not part of the configuration any more".to_owned();
+            let reason = "the service is no longer part of the configuration".to_owned();
             return Err(StreamError { reason, missing: Missing::Node });
         };
         let mut head = self.head()?;
@@ -435,7 +432,7 @@ impl StreamEnd {
             (200, Some(0)) => return Ok(()),
             (200, Some(code)) => format!("the service ended the call with the gRPC status {code}"),
             (200, None) => "the service ended the call without a gRPC status".to_owned(),
-            (status, _) => format!("the service answered with the HTTP status {status}"),
+            (status, _) => format!("the service responded with the HTTP status {status}"),
         };
         Err(StreamError { reason, missing: Missing::Answer })
     }

@@ -297,15 +297,15 @@ impl Encoder {
                     self.follow(first, number.into())?;
                 }
                 Err(HpackError::Truncated) if self.piece.len() < PIECE_MAX => {}
-                Err(_) => return Err(bad_instruction("a number of an instruction is too large")),
+                Err(_) => return Err(bad_instruction("an integer of a QPACK instruction is too large")),
             }
         }
         Ok(())
     }
 
     fn follow(&mut self, first: u8, number: u64) -> Result<(), Broken> {
-        const UNKNOWN: Broken = bad_instruction("a section is acknowledged that needs no entries");
-        const UNSENT: Broken = bad_instruction("an entry is acknowledged that was not inserted");
+        const UNKNOWN: Broken = bad_instruction("an acknowledged section refers to no entries");
+        const UNSENT: Broken = bad_instruction("an acknowledged entry was not inserted");
         match (first >> 6, self.dynamic.as_deref_mut()) {
             // 01xxxxxx: Stream Cancellation.
             (1, None) => {}

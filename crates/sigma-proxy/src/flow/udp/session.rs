@@ -225,7 +225,7 @@ impl Flow<'_> {
     fn connect(&mut self, node: &Picked, seat: &Seat) -> Result<Rc<DatagramSocket>, Fault> {
         let began = now();
         let Address::Tcp(addr) = node.addr else {
-            return Err(Fault::new(FaultKind::ConnectRefused, "a Unix socket accepts no datagrams over UDP"));
+            return Err(Fault::new(FaultKind::ConnectRefused, "a Unix socket cannot receive UDP datagrams"));
         };
         let connected = DatagramSocket::connect(addr).map(Rc::new);
         let socket = match connected {
@@ -248,9 +248,12 @@ impl Flow<'_> {
             return Fault::new(FaultKind::ConnectRefused, "the node cannot be reached");
         }
         if self.worker.datagrams.may_complain(Complaint::NoSocket, deadline::now_ms()) {
-            tracing::error!(%error, "no socket is available for a session over UDP; see limits on open files and ports");
+            tracing::error!(%error, "no socket for a UDP session; check the limits on open files and local ports");
         }
-        Fault::new(FaultKind::OutOfSockets, "the gateway has no free descriptor or port for a session")
+        Fault::new(
+            FaultKind::OutOfSockets,
+            "the gateway has no free file descriptor or local port for a session",
+        )
     }
 
     /// Assigns this node to the session.
@@ -292,7 +295,7 @@ impl Flow<'_> {
                         }
                     }
                     Err(error) if is_gone(&error) => return Err(Stopped::Refused),
-                    Err(error) => tracing::debug!(%error, "a session cannot receive"),
+                    Err(error) => tracing::debug!(%error, "a UDP session cannot receive"),
                 },
                 () = poll_fn(|cx| {
                     // A draining worker wakes all tasks that wait with a deadline.
@@ -323,7 +326,7 @@ impl Flow<'_> {
             match most_ms.checked_sub(quiet_ms).filter(|left_ms| *left_ms > 0) {
                 Some(left_ms) => idle.set(left_ms),
                 None if seat.is_owed() && !is_leaving => {
-                    let reason = "the node did not answer in time";
+                    let reason = "the node did not respond in time";
                     return Err(Stopped::Other(Fault::new(FaultKind::ResponseTimeout, reason)));
                 }
                 None => return Ok(()),
@@ -392,9 +395,9 @@ fn settle(passage: &mut Option<Passage<'_>>, seen: Seen) {
 fn takes_datagrams(upstream: &Upstream) -> Result<(), Fault> {
     let reason = match (upstream.over_tls(), upstream.config.proxy_protocol) {
         (None, None) => return Ok(()),
-        (Some(_), _) => "an upstream with TLS accepts no datagrams: the gateway does not support DTLS",
+        (Some(_), _) => "an upstream with TLS cannot receive datagrams: Sigma does not support DTLS",
         (None, Some(_)) => {
-            "an upstream with `proxy_protocol` accepts no datagrams: there is no connection to begin"
+            "an upstream with `proxy_protocol` cannot receive datagrams: UDP has no connections"
         }
     };
     Err(Fault::new(FaultKind::NoUpstream, reason))

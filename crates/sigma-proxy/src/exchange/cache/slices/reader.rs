@@ -210,11 +210,11 @@ impl SliceReader {
             return Poll::Pending;
         }
         let Ahead::There(Ok(stored)) = ahead else {
-            return Poll::Ready(Err(io::Error::other("a slice of the answer cannot be had")));
+            return Poll::Ready(Err(io::Error::other("cannot get a slice of the response")));
         };
         let table = &self.assembly.table;
         let Some((_, length)) = slice(self.next, table.slice_bytes, table.version.total) else {
-            return Poll::Ready(Err(io::Error::other("there is no such slice")));
+            return Poll::Ready(Err(io::Error::other("the response has no such slice")));
         };
         self.left_now = length.saturating_sub(self.skip).min(self.left);
         self.now = Some(stored.body.read(self.skip, self.left_now));

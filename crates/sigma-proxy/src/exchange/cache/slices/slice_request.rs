@@ -121,7 +121,7 @@ impl SliceRequest {
         SliceTable::of(kept).filter(|table| table.slice_bytes == self.slice_bytes)
     }
 
-    /// Returns the number of the first wanted slice; None if there is no such slice. Without a table the last bytes
+    /// Returns the number of the first wanted slice; None if the response has no such slice. Without a table the last bytes
     /// are unknown: the first slice shows them.
     pub(super) fn first(&self, table: Option<&SliceTable>) -> Option<u64> {
         let range = self.asked().find(b"Range");
