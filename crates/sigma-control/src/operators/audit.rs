@@ -91,7 +91,7 @@ impl Audit {
 
     fn tell(&self, told: AuditMessage) {
         if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = self.thread.try_send(told) {
-            tracing::error!("a line of the audit log is lost: its disk is slow or full");
+            tracing::error!("a line of the audit log was lost: its disk is slow or full");
         }
     }
 
@@ -197,7 +197,7 @@ fn write(path: &Path, mut file: File, told: &Receiver<AuditMessage>) {
         match done {
             Ok(()) => complained = false,
             Err(error) if !complained => {
-                tracing::error!(%error, path = %path.display(), "the audit log cannot be written");
+                tracing::error!(%error, path = %path.display(), "cannot write the audit log");
                 complained = true;
             }
             Err(_) => {}

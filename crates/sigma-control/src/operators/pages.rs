@@ -100,13 +100,16 @@ pub(crate) fn address(plugin: &str, attribute: &Value) -> Result<Option<SocketAd
     if let Some(ip) = place.and_then(|place| place.get("ip")) {
         let parsed = ip.as_str().and_then(|ip| ip.parse().ok());
         address.set_ip(
-            parsed.ok_or_else(|| format!("plugin_attr.{plugin}.export_addr.ip: {ip} is no IP address"))?,
+            parsed
+                .ok_or_else(|| format!("plugin_attr.{plugin}.export_addr.ip: {ip} is not an IP address"))?,
         );
     }
     if let Some(port) = place.and_then(|place| place.get("port")) {
         let parsed = port.as_u64().and_then(|port| u16::try_from(port).ok());
         address.set_port(
-            parsed.ok_or_else(|| format!("plugin_attr.{plugin}.export_addr.port: {port} is no port"))?,
+            parsed.ok_or_else(|| {
+                format!("plugin_attr.{plugin}.export_addr.port: {port} is not a port number")
+            })?,
         );
     }
     Ok(Some(address))
@@ -210,7 +213,7 @@ impl Stream for Pieces {
         }
         let piece = task::ready!(self.sent.poll_recv(task));
         // A thread that panics says nothing: the body must not look whole.
-        let piece = piece.unwrap_or_else(|| Err(io::Error::other("the body broke off")));
+        let piece = piece.unwrap_or_else(|| Err(io::Error::other("the body is incomplete")));
         self.is_whole = matches!(piece, Ok(None));
         Poll::Ready(piece.transpose())
     }
@@ -350,11 +353,11 @@ mod tests {
         check(json!({"export_addr": {"port": 9000}, "enable_export_server": false}), Ok(None));
         check(
             json!({"export_addr": {"ip": "x"}}),
-            Err("plugin_attr.p.export_addr.ip: \"x\" is no IP address"),
+            Err("plugin_attr.p.export_addr.ip: \"x\" is not an IP address"),
         );
         check(
             json!({"export_addr": {"port": 70000}}),
-            Err("plugin_attr.p.export_addr.port: 70000 is no port"),
+            Err("plugin_attr.p.export_addr.port: 70000 is not a port"),
         );
     }
 }

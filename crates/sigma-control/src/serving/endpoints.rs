@@ -252,20 +252,15 @@ impl Endpoints {
         node: &str,
         wanted: NodeState,
     ) -> Result<NodeState, String> {
-        let cell = self.cells.get(key).ok_or_else(|| format!("there is no upstream in {key}"))?;
+        let cell = self.cells.get(key).ok_or_else(|| format!("{key} has no upstream"))?;
         let set = cell.load();
         let is_meant = |endpoint: &&Endpoint| endpoint.name() == node || endpoint.addr.to_string() == node;
         if !set.endpoints.iter().any(|endpoint| is_meant(&endpoint)) {
-            return Err(format!("{key} has no node {node}; `GET /v1/nodes` lists those that it has"));
+            return Err(format!("{key} has no node {node}; `GET /v1/nodes` lists its nodes"));
         }
         self.checkers.states().set(key, node, wanted)?;
         self.want(key, &set.endpoints);
-        tracing::warn!(
-            upstream = key,
-            node,
-            state = wanted.name(),
-            "an operator has set the state of a node"
-        );
+        tracing::warn!(upstream = key, node, state = wanted.name(), "an operator set the state of a node");
         let held = set.endpoints.iter().filter(is_meant).map(|endpoint| endpoint.health.standing().wanted);
         Ok(held.max().unwrap_or(wanted))
     }
@@ -422,7 +417,7 @@ pub(crate) fn spoken(key: &str, scheme: Scheme) -> Result<(), Problem> {
         _ => return Ok(()),
     }
     let text = match for_requests {
-        true => "routes speak http, https, grpc, grpcs, fcgi and kafka to nodes",
+        true => "routes support the schemes http, https, grpc, grpcs, fcgi and kafka",
         false => Scheme::NO_SESSIONS,
     };
     Err(Problem::new(format!("{key}.scheme"), "unsupported", text).hint("use one of these"))

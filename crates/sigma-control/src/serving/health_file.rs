@@ -55,7 +55,7 @@ impl HealthFile {
             Ok(document) => document.map(|document| self.believed(document, unix_ms())).unwrap_or_default(),
             Err(error) => {
                 let path = self.path.display();
-                tracing::warn!(%path, %error, "cannot read the stored health of nodes: all count as healthy; delete the file if it is damaged");
+                tracing::warn!(%path, %error, "cannot read the stored health of nodes: all count as healthy; delete the file if the key is damaged");
                 Kept::default()
             }
         }
@@ -140,7 +140,10 @@ fn read_file(path: &Path) -> io::Result<Option<Document>> {
     let Some(text) = kept_file::read(path, FILE_MAX)? else { return Ok(None) };
     let document: Document = serde_json::from_slice(&text)?;
     if document.version != VERSION {
-        return Err(io::Error::other(format!("its layout is {}, not {VERSION}", document.version)));
+        return Err(io::Error::other(format!(
+            "the file has format version {}; expected {VERSION}",
+            document.version
+        )));
     }
     Ok(Some(document))
 }

@@ -120,7 +120,7 @@ impl Peers {
                 Ok(()) => (told, fails) = (findings, false),
                 Err(error) if !fails => {
                     fails = true;
-                    tracing::warn!(%error, "cannot tell other gateways of nodes; see `health_sharing`");
+                    tracing::warn!(%error, "cannot share the health of nodes; check `health_sharing`");
                 }
                 Err(_) => {}
             }
@@ -207,7 +207,7 @@ impl Heard {
         let findings = match serde_json::from_slice(&record.value) {
             Ok(findings) => Some(Arc::new(findings)),
             Err(error) => {
-                tracing::warn!(key = record.key, %error, "another gateway says of nodes what cannot be read");
+                tracing::warn!(key = record.key, %error, "the node health that another gateway shares is unreadable");
                 None
             }
         };

@@ -134,7 +134,7 @@ impl One {
         let answer =
             question.answer(&der, now, Signer::Verified).map_err(|error| failed(error.to_string()))?;
         if answer.this_update < self.last_update {
-            return Err(failed("the answer is older than the one before".to_owned()));
+            return Err(failed("the OCSP response is older than the previous one".to_owned()));
         }
         self.last_update = answer.this_update;
         let longest = now.saturating_add(ocsp.cache_ttl.into());
@@ -151,7 +151,7 @@ impl One {
         match asked {
             Ok((status, ends)) => {
                 if self.shared.fails.swap(false, Ordering::AcqRel) {
-                    tracing::warn!("certificates of clients are answered for again");
+                    tracing::warn!("OCSP responses for client certificates are available again");
                 }
                 (self.ends, self.failures) = (Some(ends), 0);
                 let standing = match status {
@@ -164,7 +164,7 @@ impl One {
                 self.failures = self.failures.saturating_add(1);
                 if !self.shared.fails.swap(true, Ordering::AcqRel) {
                     tracing::error!(
-                        "it cannot be found out whether certificates of clients were revoked, `client.ocsp.when_missing` counts: {fault}"
+                        "cannot check whether client certificates are revoked; `client.ocsp.when_missing` applies: {fault}"
                     );
                 }
                 let left = self.ends.map(|ends| ends.saturating_sub(now)).filter(|left| *left > 0);

@@ -215,7 +215,7 @@ impl Publisher {
         if holders.is_empty() {
             return None;
         }
-        tracing::info!(resources = holders.len(), "secrets have changed at their manager");
+        tracing::info!(resources = holders.len(), "secrets changed in their secret manager");
         self.compile_change(holders).await
     }
 
@@ -352,7 +352,7 @@ impl State {
                 match holders.iter().position(|holder| *holder == key) {
                     Some(place) => {
                         holders.swap_remove(place);
-                        tracing::error!(%key, reason, "a new secret cannot be used, the last one stays");
+                        tracing::error!(%key, reason, "a new secret is invalid; the last one stays in use");
                     }
                     // Its references stay known: it is tried again when one of them changes.
                     None => desired.revert(&key, reason, batch),

@@ -136,7 +136,7 @@ impl<P> Source<P> {
         match found.and_then(|found| succeeded(&self.kept, found, unix_seconds())) {
             Ok(found) => {
                 if self.fault.take().is_some() {
-                    tracing::warn!(source = shown, "the list of revoked certificates is there again");
+                    tracing::warn!(source = shown, "the revocation list is available again");
                 }
                 let is_same = |(old, new): (&Arc<Crl>, &Arc<Crl>)| old.is_same(new);
                 let is_new = self.kept.len() != found.len() || !self.kept.iter().zip(&found).all(is_same);
@@ -150,7 +150,7 @@ impl<P> Source<P> {
             Err(fault) => {
                 if self.fault.as_ref() != Some(&fault) {
                     let kept = self.kept.len();
-                    tracing::error!(source = shown, kept, "no new list of revoked certificates: {fault}");
+                    tracing::error!(source = shown, kept, "cannot get a new revocation list: {fault}");
                     self.fault = Some(fault);
                 }
                 false
@@ -163,7 +163,7 @@ impl<P> Source<P> {
         if is_stale && !self.is_stale {
             tracing::error!(
                 source = shown,
-                "a list of revoked certificates is past its next update: `client.crl.when_stale` counts until there is a newer one"
+                "a revocation list has expired: `client.crl.when_stale` applies until there is a newer list"
             );
         }
         self.is_stale = is_stale;
@@ -175,10 +175,10 @@ impl<P> Source<P> {
 fn succeeded(kept: &[Arc<Crl>], found: Vec<Crl>, now: i64) -> Result<Vec<Arc<Crl>>, String> {
     for new in &found {
         if kept.iter().any(|old| new.is_of_the_same(old) && old.this_update() > new.this_update()) {
-            return Err("the list is older than the one before, which stays".to_owned());
+            return Err("the list is older than the previous one, which stays in use".to_owned());
         }
         if new.this_update() > now.saturating_add(FUTURE_S) {
-            return Err("the list was made in the future: look at the clocks".to_owned());
+            return Err("the list has a date in the future: check the clocks".to_owned());
         }
     }
     Ok(found.into_iter().map(Arc::new).collect())
@@ -189,14 +189,14 @@ fn succeeded(kept: &[Arc<Crl>], found: Vec<Crl>, now: i64) -> Result<Vec<Arc<Crl
 fn complete(kept: &[Arc<Crl>], found: Vec<Crl>) -> Result<Vec<Crl>, String> {
     match kept.iter().all(|old| found.iter().any(|new| new.is_of_the_same(old))) {
         true => Ok(found),
-        false => Err("the URL answers with the list of another authority than before".to_owned()),
+        false => Err("the URL returns the list of another authority than before".to_owned()),
     }
 }
 
 impl Source<PathBuf> {
     /// Reads the file if it is not the one that was read last. Blocks.
     fn read_if_changed(&mut self, known: &Known) {
-        let stamp = FileStamp::read(&self.place).map_err(|error| format!("the file cannot be read: {error}"));
+        let stamp = FileStamp::read(&self.place).map_err(|error| format!("cannot read the file: {error}"));
         if self.seen.is_some() && self.seen == stamp.as_ref().ok().copied() {
             return;
         }
@@ -284,7 +284,7 @@ fn read(place: &Path, len: u64, origin: &Origin) -> Result<Vec<Crl>, String> {
     if len > u64::from(limit) {
         return Err(format!("the file is larger than `max_bytes`, {limit}"));
     }
-    let bytes = std::fs::read(place).map_err(|error| format!("the file cannot be read: {error}"))?;
+    let bytes = std::fs::read(place).map_err(|error| format!("cannot read the file: {error}"))?;
     Crl::parse(&bytes, &origin.authorities).map_err(|error| error.to_string())
 }
 

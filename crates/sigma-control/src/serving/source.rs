@@ -100,7 +100,7 @@ pub enum LoadError {
 /// Returns the remedy for a file that cannot be read.
 fn remedy(error: &std::io::Error) -> &'static str {
     match error.kind() {
-        std::io::ErrorKind::NotFound => "; name your configuration with -c, or let `sigma init` write one",
+        std::io::ErrorKind::NotFound => "; name your configuration with -c, or create one with `sigma init`",
         _ => "",
     }
 }

@@ -63,7 +63,7 @@ impl Staplings {
         let own = wish.own.cloned().unwrap_or_else(by_settings);
         if !own.enabled {
             if must {
-                self.tell(wish.place, "this certificate has to be stapled and is not, so that clients may refuse it: set `ocsp_stapling`");
+                self.tell(wish.place, "this certificate requires stapling (must-staple), and clients may refuse it without: set `ocsp_stapling`");
             }
             return None;
         }
@@ -72,11 +72,11 @@ impl Staplings {
             // Without a setting for this one in particular, it is not stapled.
             _ if wish.own.is_none() && !must => return None,
             Ok(_) => {
-                self.tell(wish.place, "nothing is stapled to this certificate: it names no responder");
+                self.tell(wish.place, "cannot staple this certificate: it names no OCSP responder");
                 return None;
             }
             Err(error) => {
-                self.tell(wish.place, &format!("nothing is stapled to this certificate: {error}"));
+                self.tell(wish.place, &format!("cannot staple this certificate: {error}"));
                 return None;
             }
         };
@@ -141,7 +141,7 @@ impl Follower {
         if let Some(der) = kept
             && let Err(reason) = self.take(&der, unix_seconds(), None)
         {
-            tracing::info!(resource = self.place, reason, "a kept answer is not stapled");
+            tracing::info!(resource = self.place, reason, "a stored OCSP response is not used");
         }
     }
 
@@ -152,15 +152,15 @@ impl Follower {
         let signer = if own.skip_verify { Signer::Anybody } else { Signer::Verified };
         let answer = self.question.answer(der, now, signer).map_err(|error| error.to_string())?;
         if answer.this_update < self.last_update {
-            return Err("the answer is older than the one before".to_owned());
+            return Err("the OCSP response is older than the previous one".to_owned());
         }
         let since = fetched.unwrap_or(answer.this_update);
         let ends = answer.next_update.unwrap_or(since.saturating_add(own.cache_ttl.into()));
         if ends <= now {
-            return Err("the answer is too old".to_owned());
+            return Err("the OCSP response is too old".to_owned());
         }
         if answer.status == RevocationStatus::Unknown && !own.skip_verify {
-            return Err("the responder does not know this certificate".to_owned());
+            return Err("the OCSP responder does not know this certificate".to_owned());
         }
         self.last_update = answer.this_update;
         let Some(staple) = self.staple.upgrade() else { return Ok(answer.status) };
@@ -217,14 +217,13 @@ impl Follower {
         let place = &self.place;
         self.failures = 0;
         if self.ends.is_none() && status == RevocationStatus::Revoked {
-            let fault =
-                "its authority says that this certificate was revoked, replace it; nothing is stapled to it";
+            let fault = "this certificate is revoked, and the gateway no longer staples it: replace it";
             if self.fault.as_deref() != Some(fault) {
                 tracing::error!(resource = place, "{fault}");
                 self.fault = Some(fault.to_owned());
             }
         } else if self.fault.take().is_some() {
-            tracing::warn!(resource = place, "what its authority says is stapled to this certificate again");
+            tracing::warn!(resource = place, "this certificate is stapled again");
         }
         let (now, ttl) = (unix_seconds(), i64::from(self.wanted.own.cache_ttl));
         until_next(now, self.ends.unwrap_or(i64::MAX), ttl, fastrand::f64())
@@ -239,13 +238,13 @@ impl Follower {
                 tracing::error!(
                     resource = place,
                     responder = url,
-                    "nothing is stapled to this certificate, which has to be, so that clients may refuse it: {fault}"
+                    "cannot staple this certificate, which requires stapling (must-staple), so clients may refuse it: {fault}"
                 );
             } else {
                 tracing::warn!(
                     resource = place,
                     responder = url,
-                    "no new answer to staple to this certificate: {fault}"
+                    "cannot get a new OCSP response for this certificate: {fault}"
                 );
             }
             self.fault = Some(fault);
@@ -258,7 +257,7 @@ impl Follower {
             self.ends = None;
             tracing::error!(
                 resource = self.place,
-                "the last answer is over, and nothing is stapled to this certificate until there is another one"
+                "the last OCSP response has expired, and this certificate is not stapled until there is a new one"
             );
         }
     }

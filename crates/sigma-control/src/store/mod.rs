@@ -329,7 +329,7 @@ fn etcd_tls(tls: &StoreTls) -> Result<EtcdTls, StoreError> {
     {
         let path = path.display();
         return Err(StoreError::Unavailable(format!(
-            "`store.tls.ca`: {path}: it has no certificate; name a PEM file with the certificates of the authorities"
+            "`store.tls.ca`: {path}: it contains no certificate; name a PEM file with the certificates of the authorities"
         )));
     }
     let ca = ca.map(|(text, _)| text);

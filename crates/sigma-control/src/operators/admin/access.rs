@@ -15,7 +15,7 @@ use super::reply::{Refusal, Reply};
 /// Whether a peer may call at all, and where no key protects it, whether an operator calls.
 pub(crate) fn admit(state: &AdminState, peer: IpAddr, headers: &HeaderMap) -> Result<(), Refusal> {
     if !state.settings.allow.contains(peer) {
-        let message = "this address may not call the Admin API; see admin.allow";
+        let message = "this address is not allowed the Admin API; add it to admin.allow";
         return Err(Refusal::new(StatusCode::FORBIDDEN, message));
     }
     if !state.settings.key_required {

@@ -85,11 +85,13 @@ impl Preconditions {
         };
         let state = modified.map_or_else(|| "it does not exist".to_owned(), |now| format!("it is at {now}"));
         if self.if_match.as_ref().is_some_and(|tags| !found(tags)) {
-            let message = format!("If-Match names another revision of the resource: {state}; read it again");
+            let message = format!(
+                "If-Match does not match the revision of the resource: {state}; read the resource again"
+            );
             return Err(Refusal::precondition(message));
         }
         if self.if_none_match.as_ref().is_some_and(found) {
-            let message = format!("If-None-Match excludes the resource as it is: {state}");
+            let message = format!("If-None-Match does not allow this revision of the resource: {state}");
             return Err(Refusal::precondition(message));
         }
         Ok(())
@@ -179,7 +181,7 @@ pub(crate) async fn read(
     };
     match tokio::time::timeout(state.body_timeout, collect).await {
         Ok(read) => read,
-        Err(_) => Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, "the request body does not arrive")),
+        Err(_) => Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, "the request body did not arrive in time")),
     }
 }
 

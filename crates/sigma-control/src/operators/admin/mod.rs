@@ -244,7 +244,7 @@ impl AdminState {
     /// The history, if it is kept.
     fn history(&self) -> Result<&HistoryReader, Refusal> {
         self.history.as_deref().ok_or_else(|| {
-            let message = "no history is kept: `history.keep` is 0; set it and restart the gateway";
+            let message = "the history is off: `history.keep` is 0; raise it and restart the gateway";
             Refusal::new(StatusCode::NOT_FOUND, message)
         })
     }

@@ -18,7 +18,7 @@ pub(crate) fn answer(state: &AdminState, question: ProcessQuery, call: &Call) ->
     only_get(call)?;
     match &state.asked {
         Some(asked) => Ok(fresh(asked(question))),
-        None => Err(Refusal::new(StatusCode::NOT_FOUND, "nothing is served here")),
+        None => Err(Refusal::new(StatusCode::NOT_FOUND, "this gateway serves no configuration")),
     }
 }
 
@@ -27,11 +27,12 @@ pub(crate) fn answer(state: &AdminState, question: ProcessQuery, call: &Call) ->
 pub(crate) fn tap(state: &AdminState, call: &Call) -> Outcome {
     only_get(call)?;
     if call.role != AdminRole::Admin {
-        let message = "role viewer may not see exchanges: give a key of role admin";
+        let message = "the role viewer may not see exchanges: use a key with the role admin";
         return Err(Refusal::new(StatusCode::UNAUTHORIZED, message));
     }
     let tapping = state.tapping.as_ref();
-    let tapping = tapping.ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "nothing is served here"))?;
+    let tapping =
+        tapping.ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "this gateway serves no configuration"))?;
     Ok(Reply::lines(tapping.open(&call.arguments.pairs())?).with("cache-control", "no-store"))
 }
 
@@ -40,7 +41,7 @@ pub(crate) async fn members(state: &AdminState, call: &Call) -> Outcome {
     only_get(call)?;
     match &state.members {
         Some(members) => Ok(fresh(members().await)),
-        None => Err(Refusal::new(StatusCode::NOT_FOUND, "nothing is served here")),
+        None => Err(Refusal::new(StatusCode::NOT_FOUND, "this gateway serves no configuration")),
     }
 }
 
@@ -49,19 +50,17 @@ pub(crate) async fn purge(state: &AdminState, call: &Call) -> Outcome {
     let purges = state.purges.as_ref().filter(|_| call.method == Method::POST);
     let purges = purges.ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "not found"))?;
     if call.is_dry() {
-        return Err(Refusal::bad("a purge has no dry run: leave out dry_run"));
+        return Err(Refusal::bad("a purge has no dry run: remove dry_run"));
     }
     let body = call.body.clone().unwrap_or_default();
     let order = PurgeOrder::deserialize(body)
-        .map_err(|error| Refusal::bad(format_args!("invalid order to purge: {error}")))?;
+        .map_err(|error| Refusal::bad(format_args!("invalid purge: {error}")))?;
     match purges.order(&order).await {
         Ok(Purged { forgotten, is_told }) => {
             let gateways = if is_told { "all" } else { "this" };
             Ok(fresh(json!({"forgotten": forgotten, "gateways": gateways})))
         }
-        Err(error @ PurgeError::Unclear(_)) => {
-            Err(Refusal::bad(format_args!("invalid order to purge: {error}")))
-        }
+        Err(error @ PurgeError::Unclear(_)) => Err(Refusal::bad(format_args!("invalid purge: {error}"))),
         Err(error @ PurgeError::Alone(_)) => Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error)),
     }
 }

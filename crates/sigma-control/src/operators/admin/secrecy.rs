@@ -47,7 +47,7 @@ pub(crate) fn open_private_keys(keyring: &Keyring, kind: Kind, value: &mut Value
 pub(crate) fn refuse_masks(kind: Kind, value: &mut Value, plugins: &dyn PluginSchemas) -> Result<(), String> {
     if is_masked(kind, value, plugins) {
         return Err(format!(
-            "the value contains {MASK}, the mask of a secret: a key of role viewer reads no secrets, read it with another one"
+            "the value contains {MASK}, the mask of a secret: keys with the role viewer get masked secrets, so read the value with a key of the role admin"
         ));
     }
     Ok(())

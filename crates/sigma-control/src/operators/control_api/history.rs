@@ -18,7 +18,7 @@ pub(super) struct Arguments {
 }
 
 fn reader(state: &ControlState) -> Result<&HistoryReader, Refused> {
-    let missing = || (StatusCode::NOT_FOUND, "no history is kept: `history.keep` is 0".to_owned());
+    let missing = || (StatusCode::NOT_FOUND, "the history is off: `history.keep` is 0".to_owned());
     state.history.as_deref().ok_or_else(missing)
 }
 
@@ -57,11 +57,10 @@ pub(super) async fn difference(
 pub(super) async fn rollback(State(state): Control, Path(_): Path<u64>) -> Response {
     let message = match state.inspect.revisions().store.kind {
         "file" => {
-            "the configuration comes from a file, which the gateway does not write: put the file back as it was, from \
-             your version control or a backup, and run `sigma reload`"
+            "the configuration comes from a file, which the gateway does not write: restore the file from version control or a backup, and run `sigma reload`"
         }
         _ => {
-            "the Control API asks for no key and changes no resources: call POST /apisix/admin/history/{version}/rollback"
+            "the Control API has no keys and changes no resources: call POST /apisix/admin/history/{version}/rollback"
         }
     };
     refusal(StatusCode::CONFLICT, message)

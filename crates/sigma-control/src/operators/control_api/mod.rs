@@ -218,7 +218,7 @@ const ROOT: &str = "not found; the Control API has /v1/routes, /v1/nodes, /v1/re
                     /v1/explain, /v1/members, /v1/healthcheck, /v1/schema and others: see docs/control-api.md";
 
 /// The message where no certificates are ordered.
-pub(crate) const NO_ORDERS: &str = "no certificates are ordered: `acme` is not set";
+pub(crate) const NO_ORDERS: &str = "this gateway orders no certificates: set `acme`";
 
 type Control = State<Arc<ControlState>>;
 
@@ -402,7 +402,7 @@ async fn nodes_of(State(state): Control, Path((section, id)): Path<(String, Stri
     let key = format!("{section}/{id}");
     match state.inspect.nodes().into_iter().find(|upstream| upstream.key == key) {
         Some(upstream) => found(&upstream.shown()),
-        None => refusal(StatusCode::NOT_FOUND, format!("there is no upstream in {key}")),
+        None => refusal(StatusCode::NOT_FOUND, format!("{key} has no upstream")),
     }
 }
 
@@ -413,17 +413,17 @@ async fn set_node_state(
 ) -> Response {
     let wanted: Option<Value> = serde_json::from_slice(&body).ok();
     let Some(wanted) = wanted.as_ref().and_then(|wanted| wanted.get("state")?.as_str()) else {
-        let message = "the body must be an object such as {\"state\": \"drain\"}";
+        let message = "the body must be a JSON object such as {\"state\": \"drain\"}";
         return refusal(StatusCode::BAD_REQUEST, message);
     };
     let Some(wanted) = NodeState::named(wanted) else {
-        let message = format!("there is no state {wanted}: write ready, drain or maintenance");
+        let message = format!("unknown state {wanted}: write ready, drain or maintenance");
         return refusal(StatusCode::BAD_REQUEST, message);
     };
     match state.inspect.set_node_state(&format!("{section}/{id}"), &node, wanted) {
         Ok(held) if held == wanted => found(&json!({"node": node, "state": held.name()})),
         Ok(held) => {
-            let note = "`node_states` in the configuration of the upstream says so; change it there";
+            let note = "`node_states` in the configuration of the upstream sets the state; change it there";
             found(&json!({"node": node, "state": held.name(), "note": note}))
         }
         Err(message) => refusal(StatusCode::NOT_FOUND, message),
@@ -476,8 +476,7 @@ async fn explain(State(state): Control, RawQuery(query): RawQuery) -> Response {
 async fn tap(State(state): Control, RawQuery(query): RawQuery) -> Response {
     let Some(tapping) = &state.tapping else { return refusal(StatusCode::NOT_FOUND, "not found") };
     if !tapping.is_open_to_all() {
-        let message =
-            "exchanges are shown to keys of role admin: ask the Admin API, or set `tap.control_api`";
+        let message = "the Control API does not show exchanges: use the Admin API with a key of the role admin, or set `tap.control_api`";
         return refusal(StatusCode::FORBIDDEN, message);
     }
     let query = query.unwrap_or_default();

@@ -64,10 +64,10 @@ impl Tapping {
         let wish = self.wish(arguments).map_err(|message| (StatusCode::BAD_REQUEST, message))?;
         let most = usize::from(self.settings.taps);
         let reader = self.board.open(wish.clone(), self.settings.queue as usize, most).ok_or_else(|| {
-            let message = format!("{most} taps are open, and no more may be: end one, or raise `tap.taps`");
+            let message = format!("{most} taps are open, the maximum: end one, or raise `tap.taps`");
             (StatusCode::TOO_MANY_REQUESTS, message)
         })?;
-        tracing::info!(?wish, "an operator taps");
+        tracing::info!(?wish, "an operator started a tap");
         // One line at most waits here: others wait where they are counted, within the limits there.
         let (lines, body) = mpsc::channel(1);
         tokio::spawn(Arc::clone(self).tell(reader, lines));
@@ -86,12 +86,12 @@ impl Tapping {
             head_bytes: self.settings.head_bytes as usize,
         };
         for (name, value) in arguments {
-            let odd = |what: &str| format!("invalid argument {name}: {value} is no {what}");
+            let odd = |what: &str| format!("invalid argument {name}: {value} is not a valid {what}");
             match name.as_str() {
                 "route" => wish.route = Some(value.as_str().into()),
                 "service" => wish.service = Some(value.as_str().into()),
                 "consumer" => wish.consumer = Some(value.as_str().into()),
-                "client" => wish.clients.push(value.parse().map_err(|_| odd("address and no network"))?),
+                "client" => wish.clients.push(value.parse().map_err(|_| odd("address or network"))?),
                 "status" => {
                     wish.status = Some(status(value).ok_or_else(|| odd("status, such as 404 or 5xx"))?)
                 }
@@ -117,10 +117,10 @@ impl Tapping {
                 news = reader.next() => match news {
                     Some(TapNews::Seen(seen)) => self.shown(&seen),
                     Some(TapNews::Lost(count)) => json!({"type": "lost", "exchanges": count}),
-                    None => break "the gateway stops, or another process takes its place",
+                    None => break "the gateway stops, or another process replaces it",
                 },
                 () = lines.closed() => return,
-                () = tokio::time::sleep_until(end) => break "its time is over: see `tap.seconds`",
+                () = tokio::time::sleep_until(end) => break "its time has ended: see `tap.seconds`",
                 _ = alive.tick() => json!({"type": "alive"}),
             };
             if lines.send(written(&line)).await.is_err() {

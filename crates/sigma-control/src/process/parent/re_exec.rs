@@ -69,7 +69,7 @@ impl Parent {
             }
         }
         let now = env!("CARGO_PKG_VERSION");
-        tracing::info!(target: LIFE, from = version, to = now, "the parent goes on as another program");
+        tracing::info!(target: LIFE, from = version, to = now, "the parent process executes the new program");
         Ok(parent)
     }
 
@@ -101,7 +101,7 @@ impl Parent {
             return;
         }
         if let Err(error) = sigma_net::signals::hold_back() {
-            tracing::error!(%error, "the parent stays the program that it is");
+            tracing::error!(%error, "the parent process keeps its program");
             return;
         }
         self.hear_out(signals).await;
@@ -113,11 +113,11 @@ impl Parent {
             tracing::error!(
                 program = %self.program.path().display(),
                 %error,
-                "the parent cannot re-exec as the program of its gateway: it keeps its version until the next start"
+                "the parent process cannot execute the program of its gateway: it keeps its version until the next start"
             );
         }
         if let Err(error) = sigma_net::signals::let_through() {
-            tracing::error!(%error, "signals stay held back");
+            tracing::error!(%error, "cannot unblock signals");
         }
     }
 

@@ -172,7 +172,7 @@ impl Renewal {
         file.take(FILE_MAX).read_to_end(&mut text)?;
         let kept: Kept = serde_json::from_slice(&text)?;
         if kept.protocol != PROTOCOL {
-            let text = format!("version {} of the parent has left what this one cannot read", kept.version);
+            let text = format!("cannot read the state of version {} of the parent process", kept.version);
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
         Ok(Some(Renewal(kept)))

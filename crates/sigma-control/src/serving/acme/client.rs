@@ -66,7 +66,7 @@ impl Caller {
         let mut content = Vec::new();
         while let Some(part) = answer.chunk().await.map_err(failed)? {
             if content.len() + part.len() > ANSWER_MAX {
-                return Err(other_error(format!("the authority answered more than {ANSWER_MAX} bytes")));
+                return Err(other_error(format!("the response of the authority exceeds {ANSWER_MAX} bytes")));
             }
             content.extend_from_slice(&part);
         }
@@ -95,7 +95,7 @@ fn authorities(path: &Path) -> Result<Vec<reqwest::Certificate>, String> {
     let found = reqwest::Certificate::from_pem_bundle(&text).map_err(|error| failed(error.to_string()))?;
     if found.is_empty() {
         return Err(failed(
-            "it has no certificate; name a PEM file with the certificates of the authorities".into(),
+            "it contains no certificate; name a PEM file with the certificates of the authorities".into(),
         ));
     }
     Ok(found)
@@ -111,10 +111,12 @@ fn within_reason(
     let is_refusal = status.is_client_error() || status.is_server_error();
     if is_refusal && !serde_json::from_slice(&content).is_ok_and(|value: serde_json::Value| value.is_object())
     {
-        return Err(other_error(format!("the authority answered {status}")));
+        return Err(other_error(format!("the authority responded with {status}")));
     }
     if status.is_redirection() {
-        return Err(other_error(format!("the authority answered {status}, and redirects are not followed")));
+        return Err(other_error(format!(
+            "the authority responded with {status}, and redirects are not followed"
+        )));
     }
     let mut answer = Response::new(Full::from(content));
     *answer.status_mut() = status;
@@ -142,7 +144,7 @@ fn seconds(value: &HeaderValue, now: SystemTime) -> Option<i64> {
 
 fn failed(error: reqwest::Error) -> Error {
     if error.is_timeout() {
-        return other_error("the authority did not answer in time; see `acme.call_timeout_ms`".to_owned());
+        return other_error("the authority did not respond in time (`acme.call_timeout_ms`)".to_owned());
     }
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(&error);
@@ -150,7 +152,7 @@ fn failed(error: reqwest::Error) -> Error {
         text = format!("{text}: {inner}");
         cause = inner.source();
     }
-    other_error(format!("the authority cannot be asked: {text}"))
+    other_error(format!("cannot call the authority: {text}"))
 }
 
 fn other_error(text: String) -> Error {
@@ -201,7 +203,10 @@ mod tests {
         assert!(!answer(200, "", None).unwrap().headers().contains_key("retry-after"));
         assert!(answer(400, "{\"type\":\"x\"}", None).is_ok());
         for odd in ["", "<html>", "[]", "7"] {
-            assert_eq!(answer(503, odd, None).unwrap_err(), "the authority answered 503 Service Unavailable");
+            assert_eq!(
+                answer(503, odd, None).unwrap_err(),
+                "the authority responded with 503 Service Unavailable"
+            );
         }
         assert!(answer(302, "{}", None).unwrap_err().contains("redirects are not followed"));
     }

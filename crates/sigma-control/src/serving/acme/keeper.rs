@@ -129,7 +129,7 @@ impl Keeper {
         for ssl in over {
             self.records.remove(&ssl);
             if let Err(error) = self.storage.remove(&ssl).await {
-                tracing::error!(ssl, error, "a record that is over cannot be removed");
+                tracing::error!(ssl, error, "cannot remove an expired record");
             }
         }
     }
@@ -144,7 +144,7 @@ impl Keeper {
         match on_demand.ask(name).await {
             Verdict::Permitted => true,
             Verdict::Refused => {
-                tracing::warn!(name, "a certificate is not renewed: its name is not permitted any more");
+                tracing::warn!(name, "a certificate is not renewed: its name is no longer permitted");
                 on_demand.refuse(name, now + REFUSED_S);
                 false
             }
@@ -153,7 +153,7 @@ impl Keeper {
                 tracing::error!(
                     name,
                     reason,
-                    "a certificate is not renewed: `acme.on_demand.ask` is to permit it"
+                    "a certificate is not renewed: `acme.on_demand.ask` does not permit it"
                 );
                 record.tried_names.clone_from(&wanted.names);
                 record.tried_directory.clone_from(&self.ordered.settings.directory);
@@ -173,7 +173,7 @@ impl Keeper {
             orders = self.ordered.catch_up().await;
             self.account = None;
             match orders {
-                true => tracing::info!("this gateway orders certificates for all that share its store"),
+                true => tracing::info!("this gateway orders certificates for all gateways of its store"),
                 false => shared.leave_orders().await,
             }
         }
@@ -223,14 +223,16 @@ impl Keeper {
         // and again.
         let issued = match kept {
             Ok(()) => self.order(wanted, &record, now).await,
-            Err(error) => Err(format!("{error}; nothing is ordered that cannot be kept").into()),
+            Err(error) => {
+                Err(format!("{error}; the gateway orders no certificate that it cannot store").into())
+            }
         };
         match issued {
             Ok(issued) => record = self.succeeded(wanted, issued, now),
             Err(refused) => self.failed(&mut record, refused, now).await,
         }
         if let Err(error) = self.storage.write(&record).await {
-            tracing::error!(ssl = record.ssl, error, "a certificate or its state cannot be kept");
+            tracing::error!(ssl = record.ssl, error, "cannot store a certificate or its state");
         }
         self.records.insert(wanted.ssl.clone(), record);
     }
@@ -259,7 +261,7 @@ impl Keeper {
             reason = refused.reason,
             failures = record.failures,
             again_in_s = pause,
-            "a certificate could not be ordered"
+            "the order of a certificate failed"
         );
         record.last_error = Some(refused.reason);
         // The directory may have changed, and is read again with the account.
@@ -267,7 +269,7 @@ impl Keeper {
         if refused.is_stranger
             && let Err(error) = self.storage.write_account(&self.ordered.settings.directory, &()).await
         {
-            tracing::error!(error, "an account that its authority does not know cannot be removed");
+            tracing::error!(error, "cannot remove an account that its authority does not know");
         }
     }
 
@@ -284,11 +286,10 @@ impl Keeper {
             let stage = Stage { challenges: &challenges, records: records.as_ref(), shared };
             order::order(&account, wanted, old, stage, patience, now).await
         };
-        let late =
-            || format!("the order took longer than {} s; see `acme.order_timeout_s`", patience.as_secs());
+        let late = || format!("the order took longer than {} s (`acme.order_timeout_s`)", patience.as_secs());
         let issued = tokio::select! {
             issued = tokio::time::timeout(patience, ordering) => issued.unwrap_or_else(|_| Err(late().into())),
-            () = lost(shared.as_deref()) => Err("another gateway may order now".to_owned().into()),
+            () = lost(shared.as_deref()) => Err("another gateway orders certificates now".to_owned().into()),
         };
         if let Some(records) = records {
             records.remove().await;
@@ -322,7 +323,7 @@ impl Keeper {
                     window = Some((suggested.start.unix_timestamp(), suggested.end.unix_timestamp()));
                     again = i64::try_from(pause.as_secs()).ok();
                 }
-                Err(error) => tracing::debug!(ssl, %error, "the authority suggests no time to renew"),
+                Err(error) => tracing::debug!(ssl, %error, "the authority does not suggest a time to renew"),
             }
         }
         record.ask_at = now + schedule::asked_again(again);
@@ -333,7 +334,7 @@ impl Keeper {
             record.renew_at = schedule::renewal(validity, Some(window), fastrand::f64());
         }
         if let Err(error) = self.storage.write(&record).await {
-            tracing::error!(ssl, error, "the time to renew cannot be kept");
+            tracing::error!(ssl, error, "cannot store the time to renew");
         }
         self.records.insert(ssl.to_owned(), record);
     }
@@ -344,13 +345,13 @@ impl Keeper {
             self.account = Some(self.open_account().await?);
         }
         // It is there now.
-        self.account.as_ref().ok_or_else(|| "there is no account".to_owned().into())
+        self.account.as_ref().ok_or_else(|| "no ACME account exists".to_owned().into())
     }
 
     async fn open_account(&self) -> Result<(Account, Caller), Refused> {
         let settings = self.ordered.settings.clone();
         let caller = tokio::task::spawn_blocking(move || Caller::new(&settings)).await;
-        let caller = caller.unwrap_or_else(|_| Err("the file of authorities cannot be read".to_owned()))?;
+        let caller = caller.unwrap_or_else(|_| Err("cannot read the CA file".to_owned()))?;
         let builder = Account::builder_with_http(Box::new(caller.clone()));
         let directory = &self.ordered.settings.directory;
         match self.storage.account::<Option<AccountCredentials>>(directory).await {
@@ -358,7 +359,7 @@ impl Keeper {
             Ok(_) => {}
             // Of several gateways one would make an account after the other.
             Err(error) if self.ordered.shared.is_some() => return Err(error.into()),
-            Err(error) => tracing::error!(error, "the account cannot be read, a new one is made"),
+            Err(error) => tracing::error!(error, "cannot read the ACME account; registering a new one"),
         }
         let contact = self.ordered.settings.email.as_ref().map(|email| format!("mailto:{email}"));
         let contact: Vec<&str> = contact.iter().map(String::as_str).collect();
@@ -375,9 +376,9 @@ impl Keeper {
         });
         let (account, kept) = builder.create(&new, directory.clone(), external.as_ref()).await?;
         if let Err(error) = self.storage.write_account(directory, &kept).await {
-            return Err(format!("{error}; the account cannot be kept").into());
+            return Err(format!("{error}; cannot store the ACME account").into());
         }
-        tracing::info!(directory, "an account was made at the authority");
+        tracing::info!(directory, "registered an account at the authority");
         Ok((account, caller))
     }
 
@@ -519,7 +520,7 @@ mod tests {
         let mut keeper = Keeper::new(Storage::Folder(nowhere), BTreeMap::new(), ordered);
         keeper.attempt(&wanted(&["a.test"]), 1_000).await;
         let error = keeper.records["1"].last_error.clone().unwrap();
-        assert!(error.contains("nothing is ordered that cannot be kept"), "{error}");
+        assert!(error.contains("orders no certificate that it cannot store"), "{error}");
         assert!(keeper.due(&wanted(&["a.test"]), 1_000).0 >= 1_300);
     }
 }

@@ -37,7 +37,7 @@ pub(super) struct Record {
     /// When it is renewed, and when its authority is asked again whether that is right; in Unix seconds.
     pub(super) renew_at: i64,
     pub(super) ask_at: i64,
-    /// Orders that failed since the last that did not, one that is under way among them.
+    /// Failed orders since the last successful one, one that is under way among them.
     pub(super) failures: u32,
     /// No order is made before, in Unix seconds.
     pub(super) not_before: i64,

@@ -91,9 +91,9 @@ impl State {
 /// Why a certificate is not ordered now.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unwilling {
-    #[error("no certificate is ordered for this ssl: see GET /v1/acme for those that are")]
+    #[error("the gateway orders no certificate for this ssl: GET /v1/acme lists its orders")]
     Unknown,
-    #[error("it was ordered a moment ago; again in {after_s} s, see `acme.retry_s`")]
+    #[error("the certificate was ordered a moment ago; retry in {after_s} s (`acme.retry_s`)")]
     TooSoon { after_s: i64 },
     #[error("cannot reach the gateway that orders certificates: {0}")]
     Lost(String),
@@ -114,7 +114,7 @@ pub(crate) struct Standing {
     pub(crate) not_after: Option<i64>,
     /// When something is tried next, in Unix seconds.
     pub(crate) next_attempt: i64,
-    /// Orders that failed since the last that did not.
+    /// Failed orders since the last successful one.
     pub(crate) failures: u32,
     pub(crate) last_error: Option<String>,
 }
@@ -185,7 +185,7 @@ impl Ordered {
         match record.pair() {
             Ok(Some(pair)) => self.put(&record.ssl, pair),
             Ok(None) => {}
-            Err(reason) => tracing::error!(ssl = record.ssl, reason, "a kept certificate cannot be used"),
+            Err(reason) => tracing::error!(ssl = record.ssl, reason, "a stored certificate is invalid"),
         }
     }
 
@@ -205,7 +205,7 @@ impl Ordered {
                 true
             }
             Err(error) => {
-                tracing::debug!(%error, "cannot read the certificates that other gateways have ordered");
+                tracing::debug!(%error, "cannot read the certificates that other gateways ordered");
                 false
             }
         }
@@ -226,7 +226,11 @@ impl Ordered {
                         match proof.give(&self.challenges) {
                             Ok(expected) => given.extend(expected),
                             Err(reason) => {
-                                tracing::error!(name = proof.name, reason, "a proof cannot be given")
+                                tracing::error!(
+                                    name = proof.name,
+                                    reason,
+                                    "cannot publish a challenge response"
+                                )
                             }
                         }
                     }

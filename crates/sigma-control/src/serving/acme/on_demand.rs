@@ -135,12 +135,12 @@ impl State {
         }
         let refusal = match verdict {
             Verdict::Refused => Some("`acme.on_demand.ask` does not permit it".to_owned()),
-            Verdict::Unknown(reason) => Some(format!("`acme.on_demand.ask` has no answer: {reason}")),
+            Verdict::Unknown(reason) => Some(format!("`acme.on_demand.ask` failed: {reason}")),
             Verdict::Permitted if !self.has_room(settings) => {
-                Some("there are as many names as `acme.on_demand.certificates` allows".to_owned())
+                Some("the maximum number of names is reached (`acme.on_demand.certificates`)".to_owned())
             }
             Verdict::Permitted if self.orders.len() >= settings.orders_per_hour as usize => {
-                Some("there were as many orders as `acme.on_demand.orders_per_hour` allows".to_owned())
+                Some("the maximum number of orders is reached (`acme.on_demand.orders_per_hour`)".to_owned())
             }
             Verdict::Permitted => None,
         };
@@ -235,7 +235,7 @@ impl OnDemand {
                     state.shown.insert(name.to_owned(), Arc::new(identity));
                 }
             }
-            Err(error) => tracing::error!(name, %error, "an ordered certificate cannot be shown"),
+            Err(error) => tracing::error!(name, %error, "cannot use an ordered certificate"),
         }
         self.has_moved();
     }
@@ -304,7 +304,9 @@ impl OnDemand {
         drop(state);
         match decision {
             Ok(()) => ordered.notify_one(),
-            Err(reason) if may_tell => tracing::warn!(name, reason, "no certificate is ordered on demand"),
+            Err(reason) if may_tell => {
+                tracing::warn!(name, reason, "a certificate on demand was not ordered")
+            }
             Err(_) => {}
         }
         self.has_moved();

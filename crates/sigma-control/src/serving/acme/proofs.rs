@@ -54,7 +54,7 @@ fn identity(name: &str, digest: &[u8]) -> Result<ServerIdentity, String> {
         params.custom_extensions = vec![CustomExtension::new_acme_identifier(digest)];
         Ok::<_, rcgen::Error>((params.self_signed(&key)?.der().clone(), key.serialize_pem()))
     };
-    let (cert, key) = made().map_err(|error| format!("no proof can be made: {error}"))?;
+    let (cert, key) = made().map_err(|error| format!("cannot make a challenge response: {error}"))?;
     let pair = Pair::proof(cert, &key).map_err(|error| error.to_string())?;
     let identity = Identity {
         pairs: vec![pair],

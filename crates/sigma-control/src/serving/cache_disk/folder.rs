@@ -123,18 +123,18 @@ fn must_be_own(path: &Path) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::DIRECTORY;
     let mut options = OpenOptions::new();
     let folder = match options.read(true).custom_flags(flags.bits().cast_signed()).open(path) {
-        Err(error) if error.kind() == ErrorKind::NotADirectory => return refused("it is no folder"),
+        Err(error) if error.kind() == ErrorKind::NotADirectory => return refused("it is not a folder"),
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            return refused("it is another user's, and closed");
+            return refused("it belongs to another user, and is not accessible");
         }
         opened => opened?,
     };
     let facts = folder.metadata()?;
     if facts.uid() != rustix::process::geteuid().as_raw() {
-        return refused("it is another user's");
+        return refused("it belongs to another user");
     }
     if facts.mode() & 0o022 != 0 {
-        return refused("others may write to it");
+        return refused("other users may write to it");
     }
     Ok(folder)
 }
@@ -269,7 +269,7 @@ mod tests {
         drop(folder);
         assert!(Folder::take(&path, &[1]).unwrap().is_some());
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o777)).unwrap();
-        assert!(Folder::take(&path, &[1]).unwrap_err().to_string().contains("others may write"));
+        assert!(Folder::take(&path, &[1]).unwrap_err().to_string().contains("other users may write"));
         let link = dir.path().join("link");
         symlink(dir.path(), &link).unwrap();
         assert!(Folder::take(&link, &[1]).unwrap_err().to_string().contains("no folder"));

@@ -58,7 +58,9 @@ impl Client {
                 .user_agent(concat!("sigma/", env!("CARGO_PKG_VERSION")))
                 .tls_danger_accept_invalid_certs(trusting)
                 .build()
-                .map_err(|error| Failure::Refused(format!("no TLS on this machine: {}", causes(&error))))
+                .map_err(|error| {
+                    Failure::Refused(format!("cannot use TLS on this machine: {}", causes(&error)))
+                })
         };
         cell.get_or_init(build).as_ref().map_err(Failure::clone)
     }
@@ -81,7 +83,7 @@ impl Client {
         let mut body = Vec::new();
         while let Some(part) = response.chunk().await.map_err(failed)? {
             if body.len() + part.len() > MAX_ANSWER_BYTES {
-                let reason = format!("`{host}` answered more than {MAX_ANSWER_BYTES} bytes");
+                let reason = format!("the response of `{host}` exceeds {MAX_ANSWER_BYTES} bytes");
                 return Err(Failure::Refused(reason));
             }
             body.extend_from_slice(&part);
@@ -105,13 +107,12 @@ pub(super) fn address(text: &str) -> Result<Url, Failure> {
 /// stays within its access.
 pub(super) fn below<'a>(mut base: Url, segments: impl IntoIterator<Item = &'a str>) -> Result<Url, Failure> {
     {
-        let no_path = |()| Failure::Refused("the address can have no path".to_owned());
+        let no_path = |()| Failure::Refused("the address may not have a path".to_owned());
         let mut path = base.path_segments_mut().map_err(no_path)?;
         path.pop_if_empty();
         for segment in segments {
             if segment.is_empty() || segment == "." || segment == ".." {
-                let reason =
-                    "a key may have no empty part, no `.` and no `..` between its slashes".to_owned();
+                let reason = "a key may not contain empty, `.` or `..` segments".to_owned();
                 return Err(Failure::Refused(reason));
             }
             path.push(segment);
@@ -122,14 +123,14 @@ pub(super) fn below<'a>(mut base: Url, segments: impl IntoIterator<Item = &'a st
 
 /// An answer that is neither the secret nor known to mean anything special.
 pub(super) fn unexpected(what: &str, status: u16) -> Failure {
-    let reason = format!("{what} answered status {status}");
+    let reason = format!("{what} responded with status {status}");
     // Too many requests, and any error of the other side, pass with time.
     if status == 429 || status >= 500 { Failure::Unreachable(reason) } else { Failure::Refused(reason) }
 }
 
 fn failure(host: &str, error: reqwest::Error) -> Failure {
     if error.is_timeout() {
-        return Failure::Unreachable(format!("`{host}` did not answer in time"));
+        return Failure::Unreachable(format!("`{host}` did not respond in time"));
     }
     let refused = error.is_builder();
     // The address may hold a user and a password.

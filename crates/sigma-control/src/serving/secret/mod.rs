@@ -185,7 +185,12 @@ impl Secrets {
             None => {}
         });
         for Unresolved { pointer, reference, reason } in &unresolved {
-            tracing::warn!(pointer, reference, reason, "a secret is not known; what needs it is refused");
+            tracing::warn!(
+                pointer,
+                reference,
+                reason,
+                "cannot resolve a secret; the objects that use it are refused"
+            );
         }
         unresolved
     }
@@ -236,7 +241,7 @@ impl Shared {
                 self.secret(reference, provider, id, key, silent).await
             }
             None => Err(Failure::Refused(
-                "it is no reference: write `$secret://<vault|aws|gcp>/<id>/<key>` or `$env://<name>`"
+                "it is not a reference: write `$secret://<vault|aws|gcp>/<id>/<key>` or `$env://<name>`"
                     .to_owned(),
             )),
         }
@@ -245,7 +250,7 @@ impl Shared {
     /// The text of an environment variable, or of a member of the JSON object in it.
     fn variable(&self, name: &str, field: Option<&str>) -> Result<String, Failure> {
         let Some(text) = (self.environment)(name) else {
-            return Err(Failure::Refused(format!("there is no environment variable `{name}`")));
+            return Err(Failure::Refused(format!("the environment variable `{name}` is not set")));
         };
         match field {
             None => Ok(text),
@@ -266,7 +271,7 @@ impl Shared {
             let mut state = self.state();
             let Some(access) = state.accesses.get(access_id.as_str()).cloned() else {
                 return Err(Failure::Refused(format!(
-                    "there is no secret resource `{access_id}`, create it"
+                    "the secret resource `{access_id}` does not exist: create it"
                 )));
             };
             let now = Instant::now();
@@ -281,7 +286,7 @@ impl Shared {
         };
         let is_silent = silent.lock().unwrap_or_else(PoisonError::into_inner).contains(&access.id);
         let outcome = match is_silent {
-            true => Err(Failure::Unreachable(format!("`{access_id}` did not answer"))),
+            true => Err(Failure::Unreachable(format!("`{access_id}` did not respond"))),
             false => self.fetch(&access, manager, key).await.and_then(not_empty),
         };
         if let Err(Failure::Unreachable(_)) = &outcome {
@@ -322,7 +327,7 @@ impl Shared {
     /// A field of an access, which may itself stand in the environment.
     fn plain(&self, access: &Secret, name: &str, text: Option<&str>) -> Result<String, Failure> {
         let Some(text) = text else {
-            return Err(Failure::Refused(format!("secret resource `{}` has no `{name}`, set it", access.id)));
+            return Err(Failure::Refused(format!("secret resource `{}`: set `{name}`", access.id)));
         };
         match SecretRef::parse(text) {
             Some(SecretRef::Env { name, field }) => self.variable(name, field),
@@ -338,7 +343,7 @@ impl Shared {
 /// An empty secret is refused: a client with an empty field would have it.
 fn not_empty(secret: String) -> Result<String, Failure> {
     if secret.is_empty() {
-        return Err(Failure::Refused("it is empty, which is no secret".to_owned()));
+        return Err(Failure::Refused("the secret is empty".to_owned()));
     }
     Ok(secret)
 }
@@ -347,11 +352,7 @@ fn not_empty(secret: String) -> Result<String, Failure> {
 fn choose(reference: &str, failure: Failure, stale: Option<String>) -> Result<String, Failure> {
     match (failure, stale) {
         (Failure::Unreachable(reason), Some(secret)) => {
-            tracing::warn!(
-                reference,
-                reason,
-                "a secret cannot be looked up again, its last value stays in use"
-            );
+            tracing::warn!(reference, reason, "cannot read a secret again; its last value stays in use");
             Ok(secret)
         }
         (failure, _) => Err(failure),
@@ -368,9 +369,9 @@ enum NoMember {
 impl NoMember {
     fn of(self, what: &str) -> Failure {
         Failure::Refused(match self {
-            NoMember::NotJson => format!("{what} holds no JSON object"),
+            NoMember::NotJson => format!("{what} is not a JSON object"),
             NoMember::Absent(name) => format!("{what} has no member `{name}`"),
-            NoMember::NoText(name) => format!("member `{name}` of {what} is neither a text nor a number"),
+            NoMember::NoText(name) => format!("member `{name}` of {what} is not a string or a number"),
         })
     }
 }

@@ -79,10 +79,11 @@ impl Embedded {
             }
         };
         let writer = std::thread::Builder::new().name("sigma-store".into()).spawn(run).map_err(|error| {
-            StoreError::Unavailable(format!("the store's thread does not start: {error}"))
+            StoreError::Unavailable(format!("cannot start the thread of the store: {error}"))
         })?;
         // The thread ends without a word when reading a damaged file panics.
-        let shared = result.recv().unwrap_or_else(|_| Err(file::damaged(dir, "it breaks its own format")))?;
+        let shared =
+            result.recv().unwrap_or_else(|_| Err(file::damaged(dir, "its content violates its format")))?;
         Ok(Embedded { shared, orders: Some(orders), writer: Some(writer) })
     }
 
@@ -253,7 +254,7 @@ mod tests {
         drop(open);
         let file = dir.path().join("store.redb");
         let whole = std::fs::read(&file).unwrap();
-        std::fs::write(&file, "this is no database, but it is long enough to be taken for one").unwrap();
+        std::fs::write(&file, "this is not a database, but it is long enough to be taken for one").unwrap();
         check(dir.path(), &["store.redb is damaged", "move it away"]);
         std::fs::write(&file, &whole[..whole.len() / 2]).unwrap();
         check(dir.path(), &["store.redb is damaged", "move it away"]);

@@ -101,7 +101,7 @@ impl Client {
             let (name, password) = (**user).clone();
             let answer = self.send(AuthenticateRequest { name, password }, None).await?;
             let mut new = AsciiMetadataValue::from_str(&answer.token)
-                .map_err(|_| Status::internal("etcd's token cannot be sent"))?;
+                .map_err(|_| Status::internal("etcd's token is invalid"))?;
             new.set_sensitive(true);
             *token = Some(new);
         }
@@ -131,7 +131,7 @@ impl Client {
         // under way.
         let (requests, sent) = mpsc::channel(2);
         let first = requests.try_send(WatchOrder::Create(create).into());
-        first.map_err(|_| Status::internal("the watch ended before it began"))?;
+        first.map_err(|_| Status::internal("etcd refused the watch"))?;
         let mut grpc = self.ready().await?;
         let path = PathAndQuery::from_static(WATCH_PATH);
         let request = marked(ReceiverStream::new(sent), token);

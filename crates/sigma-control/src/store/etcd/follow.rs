@@ -116,7 +116,7 @@ impl Follower {
         if std::mem::replace(&mut self.lost, true) {
             return Ok(());
         }
-        tracing::warn!(%error, "etcd is lost; the last configuration stays in force");
+        tracing::warn!(%error, "etcd is unreachable; the last configuration stays in force");
         self.tell(Event::Lost(error.to_string())).await
     }
 
@@ -164,7 +164,7 @@ impl Follower {
         if !std::mem::replace(&mut self.lost, false) {
             return Ok(());
         }
-        tracing::warn!(revision, "etcd is back");
+        tracing::warn!(revision, "etcd is reachable again");
         self.tell(Event::Regained { revision }).await
     }
 
@@ -231,7 +231,7 @@ impl Follower {
                     known,
                     etcd,
                     revision = self.at,
-                    "the keys in etcd are not those that are known"
+                    "the keys in etcd differ from the known keys"
                 );
                 Err(Ended::Behind)
             }

@@ -97,7 +97,7 @@ impl Link {
                 Err(reason) => reasons.push(format!("{endpoint}: {reason}")),
             }
         }
-        let error = StoreError::Unavailable(format!("etcd cannot be used: {}", reasons.join("; ")));
+        let error = StoreError::Unavailable(format!("cannot use etcd: {}", reasons.join("; ")));
         active.failed = Some((Instant::now(), error.clone()));
         self.lost(&error);
         Err(error)
@@ -159,7 +159,7 @@ impl Link {
             Ok(client)
         };
         let outcome = tokio::time::timeout(limit, attempt).await;
-        outcome.unwrap_or_else(|_| Err(format!("no answer within {limit:?}")))
+        outcome.unwrap_or_else(|_| Err(format!("no response within {limit:?}")))
     }
 
     /// A read that needs a quorum and brings next to nothing.
@@ -252,7 +252,7 @@ pub(super) fn explain(refusal: &Refusal) -> String {
         return format!("{message}; write less at once, or raise etcd's --max-txn-ops");
     }
     if message.contains("Timeout expired") {
-        return "no answer in time".to_owned();
+        return "no response in time".to_owned();
     }
     match refusal.source().map(innermost) {
         Some(inner) if !message.contains(&inner) => format!("{message}: {inner}"),

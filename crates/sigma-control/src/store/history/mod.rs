@@ -240,7 +240,7 @@ impl History {
         let unavailable = || {
             let problem = self.shared.problem.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let reason = problem.unwrap_or_else(|| "it is busy; repeat the call".to_owned());
-            StoreError::Unavailable(format!("the history cannot be read: {reason}"))
+            StoreError::Unavailable(format!("cannot read the history: {reason}"))
         };
         if asked.is_err() {
             return Err(unavailable());
@@ -248,7 +248,7 @@ impl History {
         match tokio::time::timeout(ANSWER_TIMEOUT, answer).await {
             Ok(Ok(Ok(answer))) => Ok(answer),
             Ok(Ok(Err(error))) => {
-                Err(StoreError::Unavailable(format!("the history cannot be read: {error}; check the disk")))
+                Err(StoreError::Unavailable(format!("cannot read the history: {error}; check the disk")))
             }
             Ok(Err(_)) | Err(_) => Err(unavailable()),
         }
@@ -266,7 +266,7 @@ impl History {
         };
         if sent.is_err() {
             self.shared.queued.fetch_sub(bytes, Ordering::AcqRel);
-            self.shared.miss("the history cannot follow, some authors of changes are lost to it");
+            self.shared.miss("the history is too slow; it lacks the authors of some changes");
         }
     }
 }

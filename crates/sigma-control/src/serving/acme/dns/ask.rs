@@ -30,15 +30,16 @@ pub(super) async fn ask(
     let mut question = Message::query();
     question.metadata.recursion_desired = is_recursive;
     question.add_query(Query::query(name.clone(), kind));
-    let sent = question.to_vec().map_err(|error| format!("no question can be made for {name}: {error}"))?;
+    let sent = question.to_vec().map_err(|error| format!("cannot make a DNS query for {name}: {error}"))?;
     let answer = exchange(server, &sent).await?;
-    let answer = Message::from_vec(&answer).map_err(|error| format!("{server} answers nonsense: {error}"))?;
+    let answer =
+        Message::from_vec(&answer).map_err(|error| format!("{server} sent a malformed response: {error}"))?;
     if answer.queries != question.queries {
-        return Err(format!("{server} answers another question"));
+        return Err(format!("{server} responded to another query"));
     }
     match answer.metadata.response_code {
         ResponseCode::NoError | ResponseCode::NXDomain => Ok(answer),
-        other => Err(format!("{server} answers {other} when asked for {kind} of {name}")),
+        other => Err(format!("{server} responded {other} to the query for {kind} of {name}")),
     }
 }
 
@@ -53,8 +54,8 @@ pub(super) async fn exchange(server: SocketAddr, message: &[u8]) -> Result<Vec<u
         }
     }
     match tokio::time::timeout(PATIENCE, over_tcp(server, message)).await {
-        Ok(answer) => answer.map_err(|error| format!("the name server {server} cannot be asked: {error}")),
-        Err(_) => Err(format!("the name server {server} does not answer")),
+        Ok(answer) => answer.map_err(|error| format!("cannot query the name server {server}: {error}")),
+        Err(_) => Err(format!("the name server {server} does not respond")),
     }
 }
 
@@ -85,7 +86,7 @@ async fn over_tcp(server: SocketAddr, message: &[u8]) -> std::io::Result<Vec<u8>
     stream.read_exact(&mut answer).await?;
     match is_answer(&answer, message) {
         true => Ok(answer),
-        false => Err(std::io::Error::other("it answers something else")),
+        false => Err(std::io::Error::other("the response is for another query")),
     }
 }
 

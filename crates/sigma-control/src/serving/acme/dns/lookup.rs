@@ -41,7 +41,7 @@ impl RecordLookup {
             resolvers => resolvers.to_vec(),
         };
         if named.is_empty() && resolvers.is_empty() {
-            return Err("the system asks no name servers: write some as `acme.dns.servers`".to_owned());
+            return Err("the system has no name servers: set `acme.dns.servers`".to_owned());
         }
         Ok(RecordLookup { named, resolvers, port: PORT })
     }
@@ -63,7 +63,7 @@ impl RecordLookup {
                 None => return Ok(name),
             }
         }
-        Err(format!("the aliases of a record lead on and on, {name} among them"))
+        Err(format!("the CNAME chain is too long at {name}"))
     }
 
     /// Waits until all who are asked for it have a record.
@@ -71,7 +71,7 @@ impl RecordLookup {
     /// # Errors
     /// Returns an error, which is a sentence, if they do not have it in time.
     pub(super) async fn wait(&self, name: &Name, value: &str, patience: Duration) -> Result<(), String> {
-        let mut reason = "nobody has answered".to_owned();
+        let mut reason = "no name server responded".to_owned();
         let looking = async {
             let mut pause = PAUSE;
             loop {
@@ -86,18 +86,18 @@ impl RecordLookup {
         let in_time = tokio::time::timeout(patience, looking).await;
         in_time.map_err(|_| {
             let patience = patience.as_secs();
-            format!("the record {name} is not seen within {patience} s: {reason}; see `acme.dns`")
+            format!("the record {name} is not visible after {patience} s: {reason}; check `acme.dns`")
         })
     }
 
     /// Looks once: every server that answers has the record, and at least one answers.
     async fn look(&self, name: &Name, value: &str) -> Result<(), String> {
         let found = if self.named.is_empty() { self.servers_of(name).await? } else { self.named.clone() };
-        let (mut has_seen, mut silent) = (false, "no name server of its zone is known".to_owned());
+        let (mut has_seen, mut silent) = (false, "its zone has no known name server".to_owned());
         for server in found {
             match ask(server, name, RecordType::TXT, !self.named.is_empty()).await {
                 Ok(answer) if has_text(&answer, value) => has_seen = true,
-                Ok(_) => return Err(format!("{server} does not have it")),
+                Ok(_) => return Err(format!("{server} does not return it")),
                 Err(reason) => silent = reason,
             }
         }
@@ -108,7 +108,8 @@ impl RecordLookup {
     /// a while that there was no record.
     async fn servers_of(&self, name: &Name) -> Result<Vec<SocketAddr>, String> {
         let answer = self.resolve(name, RecordType::SOA).await?;
-        let zone = zone_in(&answer, name).ok_or_else(|| format!("no server knows the zone of {name}"))?;
+        let zone =
+            zone_in(&answer, name).ok_or_else(|| format!("no name server knows the zone of {name}"))?;
         let answer = self.resolve(&zone, RecordType::NS).await?;
         let names = answer.answers.iter().filter_map(|record| match &record.data {
             RData::NS(server) => Some(server.0.clone()),
@@ -131,7 +132,7 @@ impl RecordLookup {
 
     /// Returns the answer of the first server that answers.
     async fn resolve(&self, name: &Name, kind: RecordType) -> Result<Message, String> {
-        let mut reason = "there is no name server to ask".to_owned();
+        let mut reason = "no name server is known".to_owned();
         let asked = if self.named.is_empty() { &self.resolvers } else { &self.named };
         for server in asked {
             match ask(*server, name, kind, true).await {

@@ -201,9 +201,8 @@ impl Shared {
         let Some(record) = self.store.get(&key).await.map_err(unreached)? else { return Ok(None) };
         let sealed: Value = serde_json::from_slice(&record.value).unwrap_or_default();
         let text = sealed["account"].as_str().and_then(|sealed| self.keyring.decrypt(sealed));
-        let text = text.ok_or("no key of `data_encryption.keyring` opens the account in the store")?;
-        serde_json::from_str(&text)
-            .map_err(|error| format!("the account in the store cannot be read: {error}"))
+        let text = text.ok_or("no key of `data_encryption.keyring` decrypts the account in the store")?;
+        serde_json::from_str(&text).map_err(|error| format!("cannot read the account in the store: {error}"))
     }
 
     /// Keeps the account at a directory, if this gateway orders.
@@ -239,7 +238,8 @@ impl Shared {
             }
         };
         let in_time = tokio::time::timeout(self.lease * LEASES, all_give).await;
-        in_time.map_err(|_| format!("a gateway on this store does not give the proofs: {missing}"))
+        in_time
+            .map_err(|_| format!("a gateway of this store does not publish challenge responses: {missing}"))
     }
 
     /// A gateway that does not give the proofs of this revision yet.
@@ -285,7 +285,7 @@ impl Shared {
     fn seal(&self, text: &str) -> Result<String, String> {
         self.keyring
             .encrypt(text)
-            .ok_or_else(|| "`data_encryption.keyring` has no key to seal with".to_owned())
+            .ok_or_else(|| "`data_encryption.keyring` has no key for encryption".to_owned())
     }
 
     async fn put(&self, key: String, value: Value, ttl: Option<Duration>) -> Result<u64, String> {
@@ -296,7 +296,9 @@ impl Shared {
                 Ok(revision) => return Ok(revision),
                 Err(StoreError::Unavailable(_)) => tokio::time::sleep(LOOK).await,
                 Err(StoreError::Conflict) => {
-                    return Err("`store`: another gateway orders, or etcd cannot be reached".to_owned());
+                    return Err(
+                        "another gateway orders certificates, or `store` (etcd) is unreachable".to_owned()
+                    );
                 }
                 Err(error) => return Err(unreached(error)),
             }

@@ -76,7 +76,7 @@ impl Seen {
             tracing::error!(
                 ssl,
                 reason,
-                "this gateway cannot use what another one has ordered, and orders nothing"
+                "this gateway cannot use the certificates that another gateway ordered, and orders none"
             );
         }
         let opened = opened.ok();
@@ -136,12 +136,12 @@ fn opened(
 ) -> Result<Record, String> {
     let mut opened: Record = serde_json::from_slice(&record.value).map_err(|error| error.to_string())?;
     if opened.ssl != ssl || !opened.is_known() {
-        return Err("it has another layout; do all gateways have the same version?".to_owned());
+        return Err("its format is unknown; run the same version on all gateways".to_owned());
     }
     if !opened.key.reveal().is_empty() {
         let key = open(opened.key.reveal());
         let key = key
-            .ok_or("no key of `data_encryption.keyring` opens it: write the same keyring for all gateways")?;
+            .ok_or("no key of `data_encryption.keyring` decrypts it: set the same keyring on all gateways")?;
         opened.key = key.as_str().into();
     }
     Ok(opened)
