@@ -350,7 +350,7 @@ impl Acme {
         let challenge = ssl.acme.as_ref().and_then(|own| own.challenge).unwrap_or(self.challenge);
         if challenge == AcmeChallenge::Dns01 {
             return self.dns.is_none().then(|| {
-                "its names need the challenge `dns-01`, and `acme.dns` is not set: set it, and restart"
+                "its names need the challenge `dns-01`, but `acme.dns` is not set: set it and restart"
                     .to_owned()
             });
         }
@@ -359,7 +359,7 @@ impl Acme {
         }
         let wildcard = ssl.names().find(|name| name.starts_with("*."))?;
         Some(format!(
-            "no certificate can be ordered for `{wildcard}` by `{}`: write `acme: {{challenge: dns-01}}`",
+            "a certificate for `{wildcard}` cannot be ordered with the challenge `{}`: write `acme: {{challenge: dns-01}}`",
             challenge.as_str()
         ))
     }

@@ -95,8 +95,7 @@ impl Pass<'_> {
             let place = member(pointer, &key);
             let key = self.text(&key, &place).unwrap_or(key);
             if map.insert(key.clone(), value).is_some() {
-                let message =
-                    format!("with its variables replaced this key is `{key}`, which is given twice");
+                let message = format!("after its variables are replaced, the key `{key}` exists twice");
                 self.problems
                     .push(self.document.problem(&place, "duplicate_key", message).hint("remove one"));
             }

@@ -64,7 +64,7 @@ pub(crate) fn join(
     for Included { name, text } in included {
         bytes += text.len();
         if bytes > max_bytes {
-            let message = format!("the files have {bytes} bytes together, {max_bytes} are allowed");
+            let message = format!("the files have {bytes} bytes together; the maximum is {max_bytes}");
             problems.push(Problem::new("include", "too_large", message));
             break;
         }
@@ -114,7 +114,7 @@ fn add(document: &mut Document, other: Document, part: &mut Part) -> Vec<Problem
             (_, None, value) if key != "include" => drop(root.insert(key, value)),
             (_, None, _) => {}
             (_, Some(_), _) => {
-                let message = format!("`{key}` is in an earlier file already");
+                let message = format!("`{key}` is already set in an earlier file");
                 let problem = Problem::new(member("", &key), "duplicate_key", message).at(line);
                 problems.push(problem.hint("write it in one file"));
             }
