@@ -30,7 +30,7 @@ impl Budget {
     /// Returns an error if a value is not a number of bytes.
     pub fn of(build: &Build<'_>) -> Result<Budget, String> {
         let told = Option::<Budget>::deserialize(build.node.attribute(build.plugin));
-        let wrong = |_| format!("plugin_attr.{}.worker_bytes is no number of bytes", build.plugin);
+        let wrong = |_| format!("plugin_attr.{}.worker_bytes is not a number of bytes", build.plugin);
         Ok(told.map_err(wrong)?.unwrap_or_default())
     }
 

@@ -83,7 +83,7 @@ impl Bound {
     /// Returns an error if a value is not a number.
     pub fn of(build: &Build<'_>) -> Result<Bound, String> {
         let told = Option::<Bound>::deserialize(build.node.attribute(build.plugin));
-        let wrong = |_| format!("plugin_attr.{}.worker_decisions is no number", build.plugin);
+        let wrong = |_| format!("plugin_attr.{}.worker_decisions is not a number", build.plugin);
         Ok(told.map_err(wrong)?.unwrap_or_default())
     }
 }

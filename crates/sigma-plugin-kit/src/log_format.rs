@@ -161,7 +161,7 @@ impl Item {
         match value {
             Value::Object(_) if depth >= MAX_DEPTH => {
                 tracing::warn!(
-                    "log_format nests deeper than {MAX_DEPTH} objects; deeper objects are left out"
+                    "log_format is nested deeper than {MAX_DEPTH} objects; deeper objects are dropped"
                 );
                 Item::Literal(Value::Object(Map::new()))
             }

@@ -147,13 +147,13 @@ impl Encoding {
 
 const TOO_LONG: Fault = Fault::new(
     FaultKind::ResponseBodyTooLarge,
-    "the body is over max_resp_body_size, or out of proportion to its encoded form",
+    "the body exceeds max_resp_body_size, or its compression ratio is too high",
 );
 const WORKER_FULL: Fault =
-    Fault::new(FaultKind::MemoryLimit, "the bodies that response-rewrite holds are over their limit");
+    Fault::new(FaultKind::MemoryLimit, "the bodies that response-rewrite buffers exceed their limit");
 const UNREADABLE: Fault =
-    Fault::new(FaultKind::ResponseCoding, "the body is encoded in a way that filters cannot read");
-const BROKEN: Fault = Fault::new(FaultKind::ResponseCoding, "the body is not encoded as it says");
+    Fault::new(FaultKind::ResponseCoding, "filters cannot read the content coding of the body");
+const BROKEN: Fault = Fault::new(FaultKind::ResponseCoding, "the body does not match its Content-Encoding");
 
 /// A filter that holds a body back up to the limit, and replaces matches when it is complete.
 pub struct Filtering {
@@ -195,7 +195,7 @@ impl Filtering {
         if let Some(left_out) = COMPLAINT.due() {
             tracing::warn!(
                 left_out,
-                "response-rewrite: a body is over max_resp_body_size, its rest passes unfiltered"
+                "response-rewrite: a body exceeds max_resp_body_size; the rest is not filtered"
             );
         }
         self.passes = true;
@@ -238,7 +238,7 @@ impl Filtering {
 fn give_up(fault: Fault, out: &mut Pieces) {
     static COMPLAINT: LogThrottle = LogThrottle::new();
     if let Some(left_out) = COMPLAINT.due() {
-        tracing::error!(left_out, "response-rewrite: a response is cut off: {}", fault.reason);
+        tracing::error!(left_out, "response-rewrite: a response was cut off: {}", fault.reason);
     }
     out.fail(fault);
 }

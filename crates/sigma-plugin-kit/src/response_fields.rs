@@ -50,7 +50,7 @@ impl Fields {
     pub fn new(fields: impl Iterator<Item = (String, Template)>) -> Result<Fields, String> {
         let checked = fields.map(|(name, value)| match is_name(&name) {
             true => Ok((name, value)),
-            false => Err(format!("`{name}` is no name of a header field")),
+            false => Err(format!("`{name}` is not the name of a header field")),
         });
         let all: Vec<_> = checked.collect::<Result<_, _>>()?;
         Ok(Fields(all.into_iter().filter(|(name, _)| !frames(name)).collect()))

@@ -30,7 +30,7 @@ impl TryFrom<String> for Address {
     type Error = String;
 
     fn try_from(text: String) -> Result<Address, String> {
-        let url = reqwest::Url::parse(&text).map_err(|error| format!("`{text}` is no URL: {error}"))?;
+        let url = reqwest::Url::parse(&text).map_err(|error| format!("`{text}` is not a URL: {error}"))?;
         if !matches!(url.scheme(), "http" | "https") {
             return Err(format!("the scheme of `{text}` is neither http nor https"));
         }
@@ -123,7 +123,7 @@ impl WebSettings {
 
 impl Proxy {
     fn made(&self) -> Result<reqwest::Proxy, String> {
-        let failed = |error: &dyn fmt::Display| format!("the proxy {} cannot be used: {error}", self.address);
+        let failed = |error: &dyn fmt::Display| format!("the proxy {} is invalid: {error}", self.address);
         let url = self.address.0.clone();
         let proxy = if self.is_for_tls { reqwest::Proxy::https(url) } else { reqwest::Proxy::http(url) };
         let mut proxy = proxy.map_err(|error| failed(&causes(error)))?;
@@ -171,7 +171,7 @@ impl Web {
                 .tls_danger_accept_invalid_certs(!settings.verify);
             let proxies: Result<Vec<_>, _> = settings.proxies.iter().map(Proxy::made).collect();
             let builder = proxies?.into_iter().fold(builder, reqwest::ClientBuilder::proxy);
-            builder.build().map_err(|error| format!("the HTTP client cannot be made: {}", causes(error)))
+            builder.build().map_err(|error| format!("cannot create the HTTP client: {}", causes(error)))
         };
         self.client.get_or_try_init(make).await
     }
@@ -230,7 +230,7 @@ impl Web {
         while let Some(piece) = response.chunk().await.map_err(failed)? {
             let most = self.settings.answer_bytes;
             if body.len() + piece.len() > most {
-                return Err(format!("{address} answered more than {most} bytes"));
+                return Err(format!("the response of {address} exceeds {most} bytes"));
             }
             body.extend_from_slice(&piece);
         }
@@ -300,7 +300,7 @@ mod tests {
         check("https://login.example/keys?x=1", "");
         check("http://127.0.0.1:8080/", "");
         check("file:///etc/passwd", "neither http nor https");
-        check("login.example", "is no URL");
+        check("login.example", "is not a URL");
         check("https://user:secret@login.example/", "has a user");
     }
 }

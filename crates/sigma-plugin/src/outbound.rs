@@ -255,13 +255,13 @@ pub trait Outbound {
 
     /// Starts a call in another protocol than HTTP.
     fn call_bytes(&self, call: BytesCall) -> CallingBytes {
-        let reason = format!("{} cannot be called here", call.upstream);
+        let reason = format!("{} is not available here", call.upstream);
         Box::pin(std::future::ready(Err(BytesError { reason, missing: Missing::Answer })))
     }
 
     /// Opens a gRPC stream. It connects when it is first polled.
     fn open_stream(&self, call: StreamCall) -> Box<dyn MessageStream> {
-        let reason = format!("{} cannot be called here", call.upstream);
+        let reason = format!("{} is not available here", call.upstream);
         Box::new(NoStream(StreamError { reason, missing: Missing::Answer }))
     }
 }
@@ -272,7 +272,7 @@ pub struct Nowhere;
 
 impl Outbound for Nowhere {
     fn call(&self, call: Call) -> Calling {
-        let error = CallError(format!("{} cannot be called here", call.upstream));
+        let error = CallError(format!("{} is not available here", call.upstream));
         Box::pin(std::future::ready(Err(error)))
     }
 }
@@ -317,7 +317,7 @@ impl Service {
         let (authority, target) = rest.split_at(end);
         let is_text = |b: u8| b.is_ascii_graphic() && b != b'#';
         if authority.contains('@') || !target.bytes().all(is_text) {
-            return Err(format!("`{url}` has a user, a fragment or characters that are not encoded"));
+            return Err(format!("`{url}` has a user, a fragment or unencoded characters"));
         }
         let (node, written) = sigma_schema::node_address::split_address(authority)?;
         if node.is_empty() || authority.starts_with("unix:") {

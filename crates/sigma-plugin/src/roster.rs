@@ -287,7 +287,7 @@ impl Roster {
         }
         // The schema accepted any text as a reference. Its message could show the secret.
         let checked = self.check(name, PluginScope::Metadata, metadata);
-        checked.map_err(|_| format!("the schema of plugin {name} refuses its metadata"))
+        checked.map_err(|_| format!("the metadata does not match the schema of plugin {name}"))
     }
 
     /// Returns the metadata of a plugin with defaults filled in; `null` if missing.
@@ -320,7 +320,7 @@ impl Roster {
         }
         // Resolved references are checked now; other values were checked before, and a second check is cheap.
         if schema.compiled.check(&filled).is_err() {
-            return Some(Err(format!("the schema of plugin {name} refuses it")));
+            return Some(Err(format!("it does not match the schema of plugin {name}")));
         }
         if let Some(reason) = empty_secret(&schema.secret, &filled) {
             return Some(Err(reason));
@@ -466,8 +466,7 @@ impl PluginSchemas for Roster {
         };
         let identifies = known.kind.identifying_field().is_some();
         if scope == PluginScope::Consumer && known.kind.authenticates() && !identifies {
-            let reason = "the plugin has no credentials of its own; configure the consumer for the plugins \
-                that it calls";
+            let reason = "the plugin has no credentials; configure those of the plugins that it calls";
             return Err(PluginRefusal::Invalid(reason.to_owned()));
         }
         let mut filled = conf.clone();

@@ -216,7 +216,7 @@ impl Step {
                     std::future::poll_fn(|task| reader.poll(&read, true, task)).await(ctx, env)
                 }
                 Step::Ask { calls, then } => {
-                    let nobody = || Err(CallError("there is no client to ask for".to_owned()));
+                    let nobody = || Err(CallError("the request has no client to read from".to_owned()));
                     then(ctx, env, calls.iter().map(|_| nobody()).collect())
                 }
             };
@@ -248,7 +248,7 @@ impl StreamBody {
         if let BodyLength::Known(length) = self.length
             && length != bytes.len() as u64
         {
-            return Err(io::Error::other("the body is not as long as it was said to be"));
+            return Err(io::Error::other("the body does not have its declared length"));
         }
         reply.body = Some(bytes);
         Ok(reply)

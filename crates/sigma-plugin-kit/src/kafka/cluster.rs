@@ -136,7 +136,7 @@ impl Cluster {
             }
         };
         let brokers = &self.settings.brokers;
-        let mut last = Failure::from("there is no broker".to_owned());
+        let mut last = Failure::from("no broker is configured".to_owned());
         for at in (0..brokers.len()).map(|next| (first + next) % brokers.len()) {
             match self.ask_for_topic(&brokers[at], name).await {
                 Ok(topic) => {

@@ -150,7 +150,7 @@ pub fn fetch((topic, partition): (&str, i32), offset: i64, wish: FetchBounds) ->
 }
 
 /// The error for bytes that are not a message of the protocol.
-const GARBAGE: &str = "the broker's answer cannot be read";
+const GARBAGE: &str = "the broker's response is malformed";
 
 /// A response, from which values are read one after the other.
 pub struct Answer<'a>(&'a [u8]);
@@ -341,7 +341,7 @@ pub fn failure(code: i16) -> Result<(), String> {
         75 => "UNKNOWN_LEADER_EPOCH",
         76 => "UNSUPPORTED_COMPRESSION_TYPE",
         78 => "OFFSET_NOT_AVAILABLE",
-        _ => return Err(format!("the broker answered with error {code}")),
+        _ => return Err(format!("the broker returned error {code}")),
     };
     Err(name.to_owned())
 }

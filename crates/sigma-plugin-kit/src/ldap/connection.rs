@@ -41,8 +41,8 @@ impl Connection {
     /// Connects, and encrypts the connection if it has to be.
     pub(super) async fn open(directory: &Directory) -> Result<Connection, Failure> {
         let places = tokio::net::lookup_host((&*directory.host, directory.port)).await;
-        let mut places = places.map_err(|error| Failure::of("its name is not resolved", &error))?;
-        let mut last = Failure("its name has no address".to_owned());
+        let mut places = places.map_err(|error| Failure::of("its host name is not resolved", &error))?;
+        let mut last = Failure("its host name has no address".to_owned());
         let stream = loop {
             let Some(place) = places.next() else { return Err(last) };
             match Stream::dial_tcp(place).await {
@@ -73,7 +73,7 @@ impl Connection {
         // Bytes from before the handshake may come from an attacker, and must not count after it.
         match self.unread.is_empty() {
             true => Ok(()),
-            false => Err(Failure("it goes on in cleartext after it agreed on TLS".to_owned())),
+            false => Err(Failure("it sent cleartext after StartTLS".to_owned())),
         }
     }
 
@@ -149,5 +149,5 @@ impl Connection {
 }
 
 fn unexpected() -> Failure {
-    Failure("it answers something else than was asked".to_owned())
+    Failure("it sent an unexpected response".to_owned())
 }

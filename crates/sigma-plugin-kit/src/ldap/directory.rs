@@ -98,14 +98,15 @@ impl fmt::Display for Directory {
 /// Returns the warning about a directory without encryption on another machine; `field` encrypts the connection.
 pub fn cleartext(conf: &Value, field: &str) -> Option<Problem> {
     let message = "passwords are sent to the directory in cleartext";
-    let problem =
-        || Problem::new(field, "cleartext", message).hint("encrypt the connection where others may listen");
+    let problem = || {
+        Problem::new(field, "cleartext", message).hint("encrypt the connection unless the network is trusted")
+    };
     conf.get("ldap_uri").and_then(Value::as_str).is_some_and(is_exposed).then(problem)
 }
 
 /// Returns the warning about a directory whose certificate is not verified.
 pub fn unverified(field: &str) -> Problem {
-    let message = "another server can answer instead of the directory, and receives the passwords";
+    let message = "another server can impersonate the directory and receive the passwords";
     Problem::new(field, "unverified", message).hint("set it to true")
 }
 

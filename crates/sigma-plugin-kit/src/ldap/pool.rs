@@ -84,7 +84,7 @@ where
         Ok((question(&mut connection).await?, connection))
     };
     async move {
-        let late = || Err(Failure(format!("no answer within {} ms", timeout.as_millis())));
+        let late = || Err(Failure(format!("no response within {} ms", timeout.as_millis())));
         tokio::time::timeout(timeout, asking).await.unwrap_or_else(|_| late())
     }
 }

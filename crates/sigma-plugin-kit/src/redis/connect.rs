@@ -137,7 +137,7 @@ async fn behind(
         Role::Replica => replica_places(&mut sentinel, master).await?,
     };
     let mut last =
-        RedisError::from((ErrorKind::NoValidReplicasFoundBySentinel, "the sentinel knows no replica"));
+        RedisError::from((ErrorKind::NoValidReplicasFoundBySentinel, "the sentinel has no replica"));
     for place in places {
         match in_role(target, &place, role).await {
             Ok(connection) => return Ok(connection),
@@ -151,8 +151,9 @@ async fn master_place(sentinel: &mut MultiplexedConnection, master: &str) -> Red
     let mut command = redis::cmd("SENTINEL");
     command.arg("get-master-addr-by-name").arg(master);
     let found: Option<(String, u16)> = command.query_async(sentinel).await?;
-    let unknown =
-        || RedisError::from((ErrorKind::MasterNameNotFoundBySentinel, "the sentinel knows no such master"));
+    let unknown = || {
+        RedisError::from((ErrorKind::MasterNameNotFoundBySentinel, "the sentinel has no master of this name"))
+    };
     found.map(|(host, port)| Place { host, port }).ok_or_else(unknown)
 }
 
@@ -191,7 +192,7 @@ async fn in_role(target: &Target, place: &Place, role: Role) -> RedisResult<Conn
     if is.and_then(Result::ok).as_deref() != Some(wanted) {
         return Err(RedisError::from((
             ErrorKind::Client,
-            "the server is not in the role that the sentinel gives it",
+            "the server does not have the role that the sentinel reports",
         )));
     }
     choose_database(target, connection).await.map(Connection::Single)

@@ -114,7 +114,7 @@ impl SharedConnection {
     async fn give_up(&self, number: u64, error: &RedisError) {
         static COMPLAINT: LogThrottle = LogThrottle::new();
         if let Some(left_out) = COMPLAINT.due() {
-            tracing::warn!(target = %self.target, %error, left_out, "the connection to Redis is given up");
+            tracing::warn!(target = %self.target, %error, left_out, "the connection to Redis was closed");
         }
         self.with_open(|open| {
             open.take_if(|open| open.number == number);
@@ -171,7 +171,7 @@ impl SharedConnection {
             Err(error) => {
                 static COMPLAINT: LogThrottle = LogThrottle::new();
                 if let Some(left_out) = COMPLAINT.due() {
-                    tracing::error!(target = %self.target, %error, left_out, "Redis cannot be used");
+                    tracing::error!(target = %self.target, %error, left_out, "cannot use Redis");
                 }
                 attempts.fail(&error);
                 Err(error)

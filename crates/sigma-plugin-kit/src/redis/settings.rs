@@ -222,8 +222,8 @@ pub fn idle_settings(conf: &Value) -> Vec<Problem> {
     let text = |field: &str| conf.get(field).and_then(Value::as_str).unwrap_or_default();
     let on = |field: &str| conf.get(field) == Some(&Value::Bool(true));
     let nameless = |user: &str, password: &str| !text(user).is_empty() && text(password).is_empty();
-    const NO_PASSWORD: &str = "without a password there is no login, and the user name is not sent";
-    const CLEAR: &str = "the connection is not encrypted, so that there is no certificate";
+    const NO_PASSWORD: &str = "a user name has no effect without a password";
+    const CLEAR: &str = "certificates are not checked without TLS";
     let cases = [
         (
             "redis_keepalive_pool",
@@ -255,8 +255,7 @@ pub fn policies<More: JsonSchema, const SENTINELS: bool>(_: &mut SchemaGenerator
         "type": "string",
         "enum": names,
         "default": "local",
-        "description": "Place of the counters: in the memory of this gateway, or in Redis, where several \
-            gateways share them."
+        "description": "Where counters are stored: in the memory of this gateway, or in Redis, where several gateways share them."
     });
     let more = schema_of::<More>();
     let more = more.get("properties").and_then(Value::as_object);
