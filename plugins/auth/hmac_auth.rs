@@ -177,12 +177,8 @@ impl Configuration for Consumer {
     fn check(&self) -> Result<(), String> {
         match (&self.secret_key, &self.public_key, &self.algorithm) {
             (None, None, _) => Err("property \"secret_key\" is required".to_owned()),
-            (_, Some(_), None) => {
-                Err("property \"algorithm\" is required where there is a public_key".to_owned())
-            }
-            (_, None, Some(_)) => {
-                Err("algorithm: it applies to a public_key, and there is no public_key".to_owned())
-            }
+            (_, Some(_), None) => Err("property \"algorithm\" is required with a public_key".to_owned()),
+            (_, None, Some(_)) => Err("algorithm: it has no effect without a public_key".to_owned()),
             _ => Ok(()),
         }
     }
@@ -366,7 +362,7 @@ impl Config {
         // The signed lines end in line feeds. One inside the decoded path would let an attacker who saw a
         // signature write lines of another field there.
         if ctx.uri.contains(&b'\n') && signed.headers.iter().any(|name| name == REQUEST_TARGET) {
-            return Err(hidden("the path holds a line feed"));
+            return Err(hidden("the path contains a line feed"));
         }
         const NO_SECRET: Refusal = hidden("the consumer has no secret");
         let secret = identity.data::<Signatory>().and_then(|signatory| signatory.secret.as_ref());

@@ -172,9 +172,9 @@ impl Credentials {
         let (Some(user), Some(password)) = (parts.next(), parts.next()) else {
             return Err(invalid("Split authorization err: invalid decoded data"));
         };
-        let user = String::from_utf8(user).map_err(|_| invalid_user("the user's name is no text"))?;
+        let user = String::from_utf8(user).map_err(|_| invalid_user("the user name is not text"))?;
         match (user.is_empty(), password.is_empty()) {
-            (true, _) => Err(invalid_user("the user's name is empty")),
+            (true, _) => Err(invalid_user("the user name is empty")),
             // A directory takes it for an anonymous bind, and reports success (RFC 4513 §5.1.2).
             (_, true) => Err(invalid_user("the password is empty")),
             _ => Ok(Credentials { user, password }),
@@ -205,10 +205,12 @@ impl Shared {
                     },
                 )
             }
-            Ok((INVALID_CREDENTIALS, _)) => Err(invalid_user("the directory refuses name and password")),
+            Ok((INVALID_CREDENTIALS, _)) => {
+                Err(invalid_user("the directory refused the user name or password"))
+            }
             Ok((code, _)) => {
-                self.complain(&format!("a bind ended with {code}"), ctx);
-                Err(invalid_user("the directory has not bound the user"))
+                self.complain(&format!("the directory refused a bind with {code}"), ctx);
+                Err(invalid_user("the directory did not bind the user"))
             }
             Err(failure) => {
                 self.complain(&failure.0, ctx);

@@ -243,8 +243,7 @@ impl LdapAuthAdvanced {
         let config: Config = build.config()?;
         if config.ldap_password.as_ref().is_some_and(|password| password.reveal().is_empty()) {
             return Err(
-                "ldap_password: it is empty, and a directory takes an empty password for an anonymous login"
-                    .to_owned(),
+                "ldap_password: it is empty, which a directory treats as an anonymous login".to_owned()
             );
         }
         let (port, security) = match (config.use_ldaps, config.use_starttls) {
@@ -273,7 +272,9 @@ impl Shared {
         let secret = secret.map_or("", Confidential::reveal);
         match connection.bind(searcher, secret.as_bytes()).await? {
             SUCCESS => {}
-            code => return Ok(Verdict::Broken(format!("the search account is refused with {code}"))),
+            code => {
+                return Ok(Verdict::Broken(format!("the directory refused the search account with {code}")));
+            }
         }
         let search = Search {
             base: &config.base_dn,
@@ -286,11 +287,11 @@ impl Shared {
         let (code, mut found) = connection.search(&search).await?;
         let name = match (code, found.pop(), found.len()) {
             (SUCCESS, Some(entry), 0) => entry.name,
-            (SUCCESS, None, _) => return Ok(Verdict::Unknown("no entry has this name")),
+            (SUCCESS, None, _) => return Ok(Verdict::Unknown("no entry with this name")),
             (SUCCESS | SIZE_LIMIT_EXCEEDED, ..) => {
-                return Ok(Verdict::Unknown("several entries have this name"));
+                return Ok(Verdict::Unknown("several entries with this name"));
             }
-            (code, ..) => return Ok(Verdict::Broken(format!("a search ended with {code}"))),
+            (code, ..) => return Ok(Verdict::Broken(format!("a search failed with {code}"))),
         };
         if name.is_empty() {
             return Ok(Verdict::Broken("an entry without a name was found".to_owned()));
@@ -302,7 +303,7 @@ impl Shared {
         Ok(match connection.bind(&name, password).await? {
             SUCCESS => Verdict::Known { name, groups },
             INVALID_CREDENTIALS => Verdict::Unknown("the password is wrong"),
-            code => Verdict::Broken(format!("a bind ended with {code}")),
+            code => Verdict::Broken(format!("the directory refused a bind with {code}")),
         })
     }
 
@@ -325,7 +326,7 @@ impl Shared {
         let (code, found) = connection.search(&search).await?;
         match code {
             SUCCESS | NO_SUCH_OBJECT => {}
-            code => return Ok(Err(format!("a search for groups ended with {code}"))),
+            code => return Ok(Err(format!("a search for groups failed with {code}"))),
         }
         let names = found.into_iter().filter_map(|Entry { values, .. }| values.into_iter().next());
         let mut names: Vec<String> = names.filter_map(|name| String::from_utf8(name).ok()).collect();
@@ -362,7 +363,7 @@ impl Shared {
         match field_of(&groups) {
             Some(field) if field.is_empty() => {}
             Some(field) => ctx.request.headers.append(GROUPS, field.as_bytes()),
-            None => return self.fail("a user is in so many groups that no field holds their names"),
+            None => return self.fail("a user is in too many groups for a header field"),
         }
         Step::Next
     }
@@ -370,7 +371,7 @@ impl Shared {
     fn challenge(&self, reason: &'static str) -> Step {
         static REFUSED: LogThrottle = LogThrottle::new();
         if let Some(left_out) = REFUSED.due() {
-            tracing::info!(plugin = NAME, reason, left_out, "a request is not authenticated");
+            tracing::info!(plugin = NAME, reason, left_out, "the request is not authenticated");
         }
         let challenge = format!("{} realm=\"{}\"", self.config.header_type.word(), self.config.realm);
         let reply = Reply::new(401).header("WWW-Authenticate", challenge.as_bytes());
@@ -380,9 +381,9 @@ impl Shared {
     fn fail(&self, reason: &str) -> Step {
         static COMPLAINT: LogThrottle = LogThrottle::new();
         if let Some(left_out) = COMPLAINT.due() {
-            tracing::error!(directory = %self.directory, reason, left_out, "{NAME}: a directory fails");
+            tracing::error!(directory = %self.directory, reason, left_out, "{NAME}: the directory failed");
         }
-        Reply::new(500).because("the directory fails").into()
+        Reply::new(500).because("the directory failed").into()
     }
 
     /// The name and password of a request.

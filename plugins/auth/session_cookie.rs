@@ -58,7 +58,7 @@ impl SessionCookie {
     /// Returns values of `Set-Cookie` that begin a session of so many seconds, instead of the request's.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if it is too large, or the system has no random bytes.
+    /// Returns an error, which is a sentence, if it is too large, or cannot get random bytes.
     pub(super) fn begin<T: Serialize>(
         &self,
         value: T,
@@ -68,7 +68,7 @@ impl SessionCookie {
     ) -> Result<Vec<String>, String> {
         let until = env.unix_time().as_secs().saturating_add(lives_s);
         let text = serde_json::to_vec(&Kept { until, value }).map_err(|error| error.to_string())?;
-        let seal = self.seals.first().ok_or("there is no secret")?;
+        let seal = self.seals.first().ok_or("no secret is configured")?;
         let sealed = seal.seal(&self.name, &text, env.machine)?;
         let parts =
             split(&self.name, &sealed, &ctx.request.headers).ok_or("the session is too large for cookies")?;

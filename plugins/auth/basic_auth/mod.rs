@@ -309,7 +309,7 @@ impl Pending {
                 Step::wait(comparison.run_beside(), move |fits, ctx, env| {
                     let Some(fits) = fits else {
                         shared.hide(ctx);
-                        let refusal = Refusal::new(INVALID, "too many passwords wait for their comparison");
+                        let refusal = Refusal::new(INVALID, "too many password checks are pending");
                         return shared.config.policy.conclude(ctx, env, Err(refusal.with(Cause::Unjudged)));
                     };
                     let until_ms = env.now_ms.saturating_add(REMEMBERED_MS);

@@ -226,7 +226,7 @@ impl Party {
                 }
                 "the ticket was used before".to_owned()
             }
-            Ok(Answer { status, .. }) => format!("the server answered {status} and names no user"),
+            Ok(Answer { status, .. }) => format!("the server responded with {status} and without a user"),
             Err(error) => error.to_string(),
         };
         if let Some(left_out) = COMPLAINT.due() {

@@ -121,7 +121,7 @@ impl TryFrom<String> for CallbackUrl {
     fn try_from(url: String) -> Result<CallbackUrl, String> {
         let service = Service::parse(&url)?;
         if &*service.target == "/" {
-            return Err(format!("`{url}` has no path: browsers could not come back to it"));
+            return Err(format!("`{url}` has no path, which browsers need to return"));
         }
         Ok(CallbackUrl { url, path: service.target.into() })
     }
@@ -251,7 +251,7 @@ impl Party {
     /// Takes a browser in that comes back.
     fn call_back(self: Arc<Self>, session: Option<Session>, ctx: &mut Context, env: &Env<'_>) -> Step {
         let Some(Session::LoggingIn { state, back }) = session else {
-            return refuse("a browser came back that was not sent");
+            return refuse("a callback without a login of this browser");
         };
         let sent = |name: &str| only_argument(ctx, name).filter(|value| !value.is_empty());
         let (Some(code), Some(returned)) = (sent("code"), sent("state")) else {
@@ -266,7 +266,7 @@ impl Party {
             Ok(lives_s) if way_back::is_own(back.as_bytes()) => {
                 self.redirect(back, Session::LoggedIn, lives_s.min(LIVES_S), ctx, env)
             }
-            Ok(_) => unavailable("the way back leads elsewhere"),
+            Ok(_) => unavailable("the stored URL is on another host"),
             Err(NoToken::Refused(reason)) => refuse(reason),
             Err(NoToken::Failed(reason)) => unavailable(&reason),
         })
@@ -304,12 +304,12 @@ fn granted(answer: Result<Answer, CallError>) -> Result<u64, NoToken> {
         Err(error) => return Err(NoToken::Failed(error.to_string())),
     };
     let granted = answers::read::<Granted>(&body);
-    let granted = granted.ok_or_else(|| NoToken::Failed("Casdoor gives no token".to_owned()))?;
+    let granted = granted.ok_or_else(|| NoToken::Failed("Casdoor returned no token".to_owned()))?;
     match granted.expires_in {
         // So it answers to a code that it does not know.
-        0 => Err(NoToken::Refused("Casdoor does not know the code")),
+        0 => Err(NoToken::Refused("Casdoor does not accept the code")),
         _ if granted.access_token.is_empty() => {
-            Err(NoToken::Failed("Casdoor gives an empty token".to_owned()))
+            Err(NoToken::Failed("Casdoor returned an empty token".to_owned()))
         }
         lives_s => Ok(lives_s),
     }

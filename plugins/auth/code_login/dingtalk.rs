@@ -269,7 +269,9 @@ fn token_of(answer: Result<Answer, CallError>) -> Result<String, String> {
         Err(error) => return Err(format!("no token of the application: {error}")),
     };
     let granted = answers::read::<Granted>(&body).filter(|granted| !granted.token.is_empty());
-    granted.map(|granted| granted.token).ok_or_else(|| "no token of the application in the answer".to_owned())
+    granted
+        .map(|granted| granted.token)
+        .ok_or_else(|| "no token of the application in the response".to_owned())
 }
 
 impl Plugin for DingtalkAuth {

@@ -179,7 +179,7 @@ impl FeishuAuth {
 fn read<T: serde::de::DeserializeOwned>(answer: Result<Answer, CallError>, what: &str) -> Result<T, String> {
     match answer {
         Ok(Answer { status: 200, body, .. }) => {
-            answers::read(&body).ok_or_else(|| format!("no {what} in the answer"))
+            answers::read(&body).ok_or_else(|| format!("no {what} in the response"))
         }
         Ok(Answer { status, .. }) => Err(format!("no {what}: status {status}")),
         Err(error) => Err(format!("no {what}: {error}")),
@@ -203,7 +203,7 @@ impl Feishu {
             let sendable =
                 |token: &String| !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
             match token.and_then(|token| {
-                sendable(&token).then_some(token).ok_or_else(|| "no sound token".to_owned())
+                sendable(&token).then_some(token).ok_or_else(|| "no valid token".to_owned())
             }) {
                 Ok(token) => self.ask_user(&token, slot, ctx, env),
                 Err(reason) => self.refuse(&reason, ctx),

@@ -166,20 +166,18 @@ fn credentials(conf: &Value) -> Vec<Credential> {
 /// Checks what both configurations have.
 fn check(code_header: &str, redirect_uri: &str) -> Result<(), String> {
     if !is_name(code_header) {
-        return Err(format!("`{code_header}` is no name of a header field"));
+        return Err(format!("`{code_header}` is not the name of a header field"));
     }
     if !redirect_uri.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err("`redirect_uri` has characters that are not encoded".to_owned());
+        return Err("`redirect_uri` has unencoded characters".to_owned());
     }
     Ok(())
 }
 
 fn warnings(conf: &Value) -> Vec<Problem> {
-    let clear = |field: &str| cleartext(conf, field, "secrets and users are sent in cleartext");
+    let clear = |field: &str| cleartext(conf, field, "secrets and user data are sent in cleartext");
     let clear = [TOKEN_URL, USER_URL].into_iter().filter_map(clear);
-    clear
-        .chain(unverified(conf, "another server can answer instead of the provider, and name any user"))
-        .collect()
+    clear.chain(unverified(conf, "another server can impersonate the provider and name any user")).collect()
 }
 
 /// The cookie of a plugin with these secrets.

@@ -128,20 +128,20 @@ impl Answer {
         let qop = match find("qop").as_deref() {
             Some(b"auth") => Qop::Auth,
             Some(b"auth-int") => Qop::AuthInt,
-            _ => return Err("qop is neither auth nor auth-int"),
+            _ => return Err("qop is not auth or auth-int"),
         };
         let is_hashed = match find("userhash") {
             Some(flag) if flag.eq_ignore_ascii_case(b"true") => true,
             Some(flag) if !flag.eq_ignore_ascii_case(b"false") => {
-                return Err("userhash is neither true nor false");
+                return Err("userhash is not true or false");
             }
             _ => false,
         };
         let username = match (find("username"), find("username*")) {
             (Some(name), None) => name,
-            (None, Some(_)) if is_hashed => return Err("username* is no digest"),
+            (None, Some(_)) if is_hashed => return Err("username* is not a digest"),
             (None, Some(name)) => extended(&name).ok_or("username* is not in UTF-8")?,
-            _ => return Err("there is not one username"),
+            _ => return Err("username must occur once"),
         };
         let nc = need("nc")?;
         let is_count = nc.len() == 8 && nc.iter().all(u8::is_ascii_hexdigit);
@@ -160,7 +160,7 @@ impl Answer {
             // RFC 7616 §3.3: it is MD5 unless it is said.
             algorithm: find("algorithm").unwrap_or_else(|| b"MD5".to_vec()),
             cnonce: need("cnonce")?,
-            count: count.ok_or("nc is no number of eight digits")?,
+            count: count.ok_or("nc is not a number of eight digits")?,
             nc,
             qop,
             is_hashed,

@@ -121,7 +121,7 @@ fn warnings(conf: &Value) -> Vec<Problem> {
     match names.is_some_and(|names| names.iter().any(|name| name == "MD5" || name == "MD5-sess")) {
         true => {
             let message = "an attacker can find passwords from digests of MD5";
-            vec![Problem::new("algorithms", "weak", message).hint("leave MD5 out once no client needs it")]
+            vec![Problem::new("algorithms", "weak", message).hint("remove MD5 when no client needs it")]
         }
         false => Vec::new(),
     }
@@ -213,7 +213,7 @@ impl DigestAuth {
         let common = build.node.part(common);
         let key = match &config.nonce_secret {
             Some(secret) if secret.reveal().is_empty() => {
-                return Err("nonce_secret: it is empty, and everybody could make nonces".to_owned());
+                return Err("nonce_secret: it is empty, so that anyone could make nonces".to_owned());
             }
             Some(secret) => hmac::Key::new(hmac::HMAC_SHA256, secret.reveal().as_bytes()),
             None => common.key.clone(),
@@ -227,7 +227,7 @@ impl Verifier {
         hmac::sign(&self.key, &[b"digest-auth\n", self.config.policy.realm.as_bytes(), b"\n", said].concat())
     }
 
-    /// A nonce of this second. None if the system has no random bytes.
+    /// A nonce of this second. None if cannot get random bytes.
     fn nonce(&self, env: &Env<'_>) -> Option<String> {
         let mut nonce = [0; TIME_BYTES + RANDOM_BYTES + MAC_BYTES];
         nonce[..TIME_BYTES].copy_from_slice(&env.unix_time().as_secs().to_be_bytes());
@@ -259,7 +259,7 @@ impl Verifier {
         let value = authorization(ctx).ok_or(Refusal::absent("Missing authorization in request"))?;
         let answer = Answer::parse(value).map_err(invalid_header)?;
         if answer.realm != self.config.policy.realm.as_bytes() {
-            return Err(invalid_header("the realm is another one").into());
+            return Err(invalid_header("the realm does not match").into());
         }
         let allowed = self
             .config

@@ -37,14 +37,14 @@ fn invalid_answers_are_refused() {
     check("username=\"Mufasa\"", "username*=UTF-8''J%c3%a4s%C3%B8n", Ok(()));
     const UNREADABLE: Result<(), &str> = Err("the parameters cannot be parsed, or one appears twice");
     check("Digest ", "Basic ", Err("the scheme is not Digest"));
-    check("qop=auth,", "", Err("qop is neither auth nor auth-int"));
-    check("qop=auth", "qop=auth-conf", Err("qop is neither auth nor auth-int"));
+    check("qop=auth,", "", Err("qop is not auth or auth-int"));
+    check("qop=auth", "qop=auth-conf", Err("qop is not auth or auth-int"));
     check("qop=auth", "qop=auth-int", Ok(()));
     check("qop=auth", "qop=auth, userhash=true", Ok(()));
-    check("qop=auth", "qop=auth, userhash=maybe", Err("userhash is neither true nor false"));
-    check("username=\"Mufasa\"", "userhash=true, username*=UTF-8''J", Err("username* is no digest"));
-    check("username=", "user=", Err("there is not one username"));
-    check("username=\"Mufasa\"", "username=\"a\", username*=UTF-8''b", Err("there is not one username"));
+    check("qop=auth", "qop=auth, userhash=maybe", Err("userhash is not true or false"));
+    check("username=\"Mufasa\"", "userhash=true, username*=UTF-8''J", Err("username* is not a digest"));
+    check("username=", "user=", Err("username must occur once"));
+    check("username=\"Mufasa\"", "username=\"a\", username*=UTF-8''b", Err("username must occur once"));
     check("username=\"Mufasa\"", "username*=latin1''b", Err("username* is not in UTF-8"));
     check("qop=auth", "qop=auth, username=\"root\"", UNREADABLE);
     check("qop=auth", "qop=auth, QOP=auth", UNREADABLE);
@@ -55,7 +55,7 @@ fn invalid_answers_are_refused() {
     check("cnonce=", "nonsense=", Err("a parameter is missing"));
     check("response=", "nonsense=", Err("a parameter is missing"));
     for count in ["0", "00000000", "0000000g", "+0000001", "000000001", "\"\""] {
-        check("00000001", count, Err("nc is no number of eight digits"));
+        check("00000001", count, Err("nc is not a number of eight digits"));
     }
     check("7ypf", &"7".repeat(200), Err("the nonce is too long"));
 }

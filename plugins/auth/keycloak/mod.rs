@@ -118,9 +118,9 @@ fn credentials(ctx: &Context) -> Option<Vec<u8>> {
 fn unavailable(reason: &str) -> Step {
     static COMPLAINT: LogThrottle = LogThrottle::new();
     if let Some(left_out) = COMPLAINT.due() {
-        tracing::error!(left_out, reason, "authz-keycloak: Keycloak cannot be asked");
+        tracing::error!(left_out, reason, "authz-keycloak: cannot reach Keycloak");
     }
-    Reply::new(503).text(reason).because("Keycloak cannot be asked").into()
+    Reply::new(503).text(reason).because("cannot reach Keycloak").into()
 }
 
 impl Party {
@@ -190,9 +190,9 @@ impl Party {
             Err(error) => error.to_string(),
         };
         if let Some(left_out) = COMPLAINT.due() {
-            tracing::error!(left_out, fault, "authz-keycloak: Keycloak has not decided");
+            tracing::error!(left_out, fault, "authz-keycloak: Keycloak returned no decision");
         }
-        Reply::new(503).text("").because("Keycloak has not decided").into()
+        Reply::new(503).text("").because("Keycloak returned no decision").into()
     }
 
     fn deny(&self, body: Vec<u8>) -> Step {

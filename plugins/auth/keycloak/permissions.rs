@@ -100,12 +100,12 @@ impl Party {
             Err(error) => return failed(&error.0),
         };
         let Some(granted) = answers::read::<Granted>(&answer) else {
-            return failed("the answer cannot be read");
+            return failed("the response is malformed");
         };
         if granted.access_token.is_empty()
             || !granted.access_token.bytes().all(|byte| byte.is_ascii_graphic())
         {
-            return failed("it cannot be sent");
+            return failed("it contains characters that a header field cannot carry");
         }
         let config = &self.config;
         let lives_s = granted.expires_in.unwrap_or(config.access_token_expires_in);
@@ -149,14 +149,14 @@ fn read_resources(answer: Result<Answer, CallError>) -> Result<Vec<String>, Stri
     let body = match answer {
         Ok(Answer { status: 200, body, .. }) => body,
         Ok(Answer { status, .. }) => {
-            return Err(format!("the resources cannot be looked up: status {status}"));
+            return Err(format!("the lookup of resources failed: status {status}"));
         }
-        Err(error) => return Err(format!("the resources cannot be looked up: {error}")),
+        Err(error) => return Err(format!("the lookup of resources failed: {error}")),
     };
     let resources: Vec<String> =
-        serde_json::from_slice(&body).map_err(|_| "the list of resources cannot be read".to_owned())?;
+        serde_json::from_slice(&body).map_err(|_| "the list of resources is malformed".to_owned())?;
     match resources.len() {
         0..=MOST_RESOURCES => Ok(resources),
-        _ => Err("too many resources have a URI that fits".to_owned()),
+        _ => Err("too many resources have a matching URI".to_owned()),
     }
 }

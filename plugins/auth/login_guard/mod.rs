@@ -140,7 +140,7 @@ impl Configuration for Config {
     fn check(&self) -> Result<(), String> {
         match self.account.as_ref().and_then(Template::literal) {
             Some(text) => {
-                Err(format!("account: `{text}` has no variable, so that all users are one account"))
+                Err(format!("account: `{text}` has no variable, so that all users share one account"))
             }
             None => Ok(()),
         }

@@ -53,7 +53,7 @@ impl Logins {
         match self.style.user {
             UserCall::Query(member, argument) => {
                 let Some(id) = response.get(member).and_then(text_of) else {
-                    return self.refuse("the response with the token names no user", ctx);
+                    return self.refuse("the token response names no user", ctx);
                 };
                 let query = Form::default().with("access_token", &token).with(argument, id).text();
                 call.target = with_query(service, &query);
@@ -100,7 +100,7 @@ fn object(answer: Result<Answer, CallError>, what: &str) -> Result<Map<String, V
     match answer {
         Ok(Answer { status: 200, body, .. }) => answers::read(&body)
             .or_else(|| form::fields(&body))
-            .ok_or_else(|| format!("the response with the {what} cannot be read")),
+            .ok_or_else(|| format!("the {what} response is malformed")),
         Ok(Answer { status, .. }) => Err(format!("no {what}: status {status}")),
         Err(error) => Err(format!("no {what}: {error}")),
     }
@@ -151,11 +151,7 @@ mod tests {
         check(200, r#"{"errcode":40029}"#, Err("no token in the response 40029"));
         check(200, r#"{"access_token":"a b"}"#, Err("no token in the response "));
         check(200, r#"{"access_token":""}"#, Err("no token in the response "));
-        check(
-            200,
-            r#"{"access_token":"a","access_token":"b"}"#,
-            Err("the response with the token cannot be read"),
-        );
+        check(200, r#"{"access_token":"a","access_token":"b"}"#, Err("the token response is malformed"));
         check(500, r#"{"access_token":"t"}"#, Err("no token: status 500"));
     }
 }

@@ -89,7 +89,7 @@ impl Party {
     fn invalid(&self, reason: &str) -> Step {
         static REFUSED: LogThrottle = LogThrottle::new();
         if let Some(left_out) = REFUSED.due() {
-            tracing::info!(left_out, reason, "openid-connect: a token is refused");
+            tracing::info!(left_out, reason, "openid-connect: a token was refused");
         }
         challenge(&self.config, Some(reason))
     }
@@ -220,7 +220,7 @@ impl Party {
         self.with_metadata(false, ctx, env, move |party, metadata, ctx, env| {
             match metadata.and_then(|metadata| metadata.introspection_endpoint.clone()) {
                 Some(endpoint) => party.ask(IntrospectionCall { token, key, along }, endpoint, env),
-                None => party.unjudged("the provider cannot be asked about tokens", ctx),
+                None => party.unjudged("cannot introspect tokens: the provider is unreachable", ctx),
             }
         })
     }
@@ -251,9 +251,9 @@ impl Party {
             Some(Err(error)) => {
                 static UNDECIDED: LogThrottle = LogThrottle::new();
                 DecisionService { plugin: "openid-connect", url }.report(&error, ctx, &UNDECIDED);
-                party.unjudged("the provider does not answer", ctx)
+                party.unjudged("the provider does not respond", ctx)
             }
-            None => party.unjudged("the provider does not answer", ctx),
+            None => party.unjudged("the provider does not respond", ctx),
         })
     }
 
@@ -299,5 +299,5 @@ impl Party {
 
 /// Returns 400 for invalid credentials.
 pub(super) fn broken() -> Step {
-    Reply::new(400).because("Authorization holds no credentials").into()
+    Reply::new(400).because("Authorization has no credentials").into()
 }

@@ -76,7 +76,8 @@ impl Client {
             }
             (AuthMethod::ClientSecretPost, Some(secret), _) => form = form.with("client_secret", secret),
             (AuthMethod::PrivateKeyJwt | AuthMethod::ClientSecretJwt, _, assertion) => {
-                let assertion = assertion.as_ref().ok_or("the gateway has no key to say who it is")?;
+                let assertion =
+                    assertion.as_ref().ok_or("the gateway has no key for client authentication")?;
                 form = form
                     .with("client_assertion_type", ASSERTION)
                     .with("client_assertion", assertion.token(&self.id, endpoint)?);

@@ -250,7 +250,7 @@ impl Plugin for OpenidConnect {
         match &party.sessions {
             Some(_) => party.recognise(slot, ctx, env),
             // Logins are impossible: the check says that there are sessions unless only tokens are accepted.
-            None => Reply::new(500).because("there are no sessions").into(),
+            None => Reply::new(500).because("the plugin has no sessions (bearer_only)").into(),
         }
     }
 

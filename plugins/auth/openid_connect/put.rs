@@ -31,6 +31,6 @@ pub(super) async fn put_with_fields(
     address: &Address,
     question: WebRequest,
 ) -> Result<(Reply, HeaderMap), String> {
-    let _place = PLACES.try_acquire().map_err(|_| "too many questions to providers are under way")?;
+    let _place = PLACES.try_acquire().map_err(|_| "too many pending requests to providers")?;
     provider.web.put_with_fields(address, question).await
 }

@@ -53,12 +53,13 @@ impl Client {
             }
             None => put(provider, endpoint, self.question(endpoint, pairs)?).await?,
         };
-        let answer = object_of(&reply.body).ok_or_else(|| format!("{endpoint} answered no JSON object"))?;
+        let answer =
+            object_of(&reply.body).ok_or_else(|| format!("{endpoint} did not return a JSON object"))?;
         let text = |name: &str| answer.get(name).and_then(Value::as_str).map(str::to_owned);
         if reply.status != 200 {
             let error = text("error").unwrap_or_default();
             let status = reply.status;
-            let reason = format!("{endpoint} answered {status}: {}", error.escape_debug());
+            let reason = format!("{endpoint} responded with {status}: {}", error.escape_debug());
             return Err(NoTokens { is_of_client: error == "invalid_grant", reason });
         }
         let is_known = |kind: String| {
@@ -66,7 +67,7 @@ impl Client {
         };
         let access_token = text("access_token").filter(|_| text("token_type").is_none_or(is_known));
         Ok(Tokens {
-            access_token: access_token.ok_or_else(|| format!("{endpoint} gave no token that can be used"))?,
+            access_token: access_token.ok_or_else(|| format!("{endpoint} returned no valid token"))?,
             id_token: text("id_token"),
             refresh_token: text("refresh_token"),
             expires_in: answer.get("expires_in").and_then(seconds),
@@ -90,7 +91,7 @@ impl Client {
             (200 | 201, Some(uri)) => Ok(uri.to_owned()),
             (status, _) => {
                 let error = text("error").unwrap_or_default().escape_debug();
-                Err(format!("{endpoint} answered {status}: {error}"))
+                Err(format!("{endpoint} responded with {status}: {error}"))
             }
         }
     }
@@ -111,7 +112,7 @@ impl Client {
         question.fields.extend(fields);
         match put(provider, endpoint, question).await? {
             Reply { status: 200, body } => {
-                object_of(&body).ok_or_else(|| format!("{endpoint} answered no JSON object"))
+                object_of(&body).ok_or_else(|| format!("{endpoint} did not return a JSON object"))
             }
             Reply { status, .. } => Err(format!("{endpoint} answered {status}")),
         }
@@ -123,8 +124,8 @@ impl Client {
         let put = async { put(provider, endpoint, question?).await };
         match put.await {
             Ok(Reply { status: 200, .. }) => {}
-            Ok(Reply { status, .. }) => tracing::warn!(%endpoint, status, kind, "a token is not taken back"),
-            Err(error) => tracing::warn!(%error, kind, "a token is not taken back"),
+            Ok(Reply { status, .. }) => tracing::warn!(%endpoint, status, kind, "cannot revoke a token"),
+            Err(error) => tracing::warn!(%error, kind, "cannot revoke a token"),
         }
     }
 }
@@ -152,7 +153,7 @@ pub(super) async fn user_of(
     };
     match reply {
         Reply { status: 200, body } => {
-            object_of(&body).ok_or_else(|| format!("{endpoint} answered no JSON object"))
+            object_of(&body).ok_or_else(|| format!("{endpoint} did not return a JSON object"))
         }
         Reply { status, .. } => Err(format!("{endpoint} answered {status}")),
     }

@@ -127,8 +127,7 @@ impl SessionConfig {
                 Err("session: `redis` has no effect while `storage` is cookie; set it to redis".to_owned())
             }
             _ if self.cookie_same_site == SameSite::None && self.cookie_secure == Some(false) => {
-                Err("session: browsers take cookies with `cookie_same_site: None` over TLS alone; \
-                    set `cookie_secure` to true"
+                Err("session: browsers accept cookies with `cookie_same_site: None` over TLS only; set `cookie_secure` to true"
                     .to_owned())
             }
             _ => Ok(()),

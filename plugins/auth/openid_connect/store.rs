@@ -99,14 +99,13 @@ impl Store {
                 if let Some(left_out) = COMPLAINT.due() {
                     tracing::error!(
                         left_out,
-                        "openid-connect: a session is too large for cookies: leave something out \
-                        (`session_contents`), or keep sessions in Redis (`session.storage`)"
+                        "openid-connect: a session is too large for cookies: remove parts (`session_contents`), or store sessions in Redis (`session.storage`)"
                     );
                 }
                 return then(Err(()), ctx, env);
             }
             Err(error) => {
-                tracing::error!(%error, "openid-connect: a session is not kept");
+                tracing::error!(%error, "openid-connect: cannot store a session");
                 return then(Err(()), ctx, env);
             }
         };

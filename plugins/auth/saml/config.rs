@@ -99,15 +99,15 @@ impl Configuration for Config {
         ];
         for (at, (name, path)) in paths.iter().enumerate() {
             if let Some((other, _)) = paths[..at].iter().find(|(_, other)| other == path) {
-                return Err(format!("`{name}` is the path of `{other}`: give each a path of its own"));
+                return Err(format!("`{name}` and `{other}` have the same path: give each its own path"));
             }
         }
         if !self.logout_redirect_uri.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err("`logout_redirect_uri` has characters that are not encoded".to_owned());
+            return Err("`logout_redirect_uri` has unencoded characters".to_owned());
         }
         let names = [Some(&self.sp_issuer), self.idp_issuer.as_ref()];
         if names.into_iter().flatten().any(|name| name.chars().any(char::is_control)) {
-            return Err("`sp_issuer` and `idp_issuer` have no control characters".to_owned());
+            return Err("`sp_issuer` and `idp_issuer` may not contain control characters".to_owned());
         }
         self.keys().map(drop)
     }
@@ -193,7 +193,7 @@ pub(super) fn warnings(conf: &Value) -> Vec<Problem> {
     if text("auth_protocol_binding_method") != "HTTP-POST" {
         found.extend(cleartext(conf, CALLBACK, STOLEN_LOGIN));
     } else if text(CALLBACK).starts_with("http://") {
-        let message = "browsers send the cookie of a login over TLS only, so every login fails";
+        let message = "browsers send the login cookie over TLS only, so every login fails";
         found.push(Problem::new(CALLBACK, "cleartext", message).hint("use https"));
     }
     found

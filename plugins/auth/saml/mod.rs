@@ -121,7 +121,7 @@ fn refuse(refusal: Refusal) -> Step {
     static COMPLAINT: LogThrottle = LogThrottle::new();
     let Refusal { status, why } = refusal;
     if let Some(left_out) = COMPLAINT.due() {
-        tracing::warn!(left_out, status, why, "saml-auth: a message is refused");
+        tracing::warn!(left_out, status, why, "saml-auth: a message was refused");
     }
     Reply::new(status).text("").because(why).into()
 }
@@ -195,7 +195,7 @@ impl Party {
             },
             _ => {
                 let reply = Reply::new(405).header("Allow", "GET, POST").text("");
-                reply.because("a message comes by GET or POST").into()
+                reply.because("a message must arrive by GET or POST").into()
             }
         }
     }

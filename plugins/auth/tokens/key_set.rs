@@ -49,10 +49,10 @@ impl KeySet {
     /// # Errors
     /// Returns an error, which is a sentence, if the text is no set, or if it has too many keys.
     pub(crate) fn parse(text: Vec<u8>) -> Result<KeySet, String> {
-        let set = object_of(&text).ok_or("it is no JSON object")?;
+        let set = object_of(&text).ok_or("it is not a JSON object")?;
         let keys = set.get("keys").and_then(Value::as_array).ok_or("it has no list `keys`")?;
         if keys.len() > MOST_KEYS {
-            return Err(format!("it has {} keys, and {MOST_KEYS} is the most", keys.len()));
+            return Err(format!("it has {} keys; the maximum is {MOST_KEYS}", keys.len()));
         }
         let keys = keys.iter().filter_map(Value::as_object).flat_map(named_keys).collect();
         Ok(KeySet { keys, text })
@@ -81,7 +81,7 @@ impl KeySet {
         let id = match token.header.get("kid") {
             None => None,
             Some(Value::String(id)) => Some(id.as_str()),
-            Some(_) => return Err("'kid' is no text"),
+            Some(_) => return Err("'kid' is not a string"),
         };
         let keys_of = |known: &dyn Fn(&Named) -> bool| -> Vec<&Key> {
             self.keys.iter().filter(fits).filter(|named| known(named)).map(|named| &named.key).collect()
@@ -94,7 +94,7 @@ impl KeySet {
         match keys.len() {
             0 => Ok(Found::None),
             1..=MOST_NAMELESS => Ok(Found::Keys(keys)),
-            _ => Err("the token names none of several keys"),
+            _ => Err("the token has no 'kid', but the issuer has several keys"),
         }
     }
 }

@@ -90,7 +90,7 @@ impl Document for KeySet {
         let text = source.web.get(address).await?;
         let keys = KeySet::parse(text).map_err(|fault| format!("{address}: {fault}"))?;
         if keys.is_empty() {
-            tracing::warn!(%address, "the issuer has no key that can be used");
+            tracing::warn!(%address, "the issuer has no usable key");
         }
         Ok(keys)
     }
@@ -151,7 +151,7 @@ impl KeySource {
             Turn::Use => {}
             Turn::Wait(fetched) => return Lookup::Waits(fetched),
             Turn::Refuse if read.value.is_none() || known.is_some() => {
-                return Lookup::Unavailable("the keys of the issuer are not to be had");
+                return Lookup::Unavailable("the keys of the issuer are unavailable");
             }
             Turn::Refuse => return Lookup::Refused("the issuer has no such key"),
         }

@@ -130,7 +130,7 @@ impl TryFrom<String> for FieldName {
         match (is_name(&name), frames(&name) || HeaderId::of(name.as_bytes()) == HeaderId::Host) {
             (true, false) => Ok(FieldName(name)),
             (true, true) => Err(format!("the gateway itself sets `{name}`")),
-            (false, _) => Err(format!("`{name}` is no name of a header field")),
+            (false, _) => Err(format!("`{name}` is not the name of a header field")),
         }
     }
 }
@@ -227,13 +227,12 @@ fn warnings(conf: &Value) -> Vec<Problem> {
     let mut found = Vec::new();
     for way in ["client_credentials", "token_exchange"] {
         let field = |name: &str| conf.get(way).and_then(|way| way.get(name));
-        let message = "the client's secret and tokens are sent in cleartext";
+        let message = "the client secret and tokens are sent in cleartext";
         let clear = conf.get(way).and_then(|way| cleartext(way, "token_endpoint", message));
         found.extend(clear.map(|problem| problem.within(way)));
         if field("ssl_verify") == Some(&Value::Bool(false)) {
-            let message =
-                "another server can answer instead of the token server, and receives the client's secret";
-            found.push(Problem::new(format!("{way}.ssl_verify"), "unverified", message).hint("leave it out"));
+            let message = "another server can impersonate the token server and get the client's secret";
+            found.push(Problem::new(format!("{way}.ssl_verify"), "unverified", message).hint("remove it"));
         }
     }
     found
@@ -281,7 +280,9 @@ impl Shared {
         let authorization = || FieldName("Authorization".to_owned());
         let way = if let Some(Header { name, value }) = config.header {
             if !value.reveal().bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\t' | 0x80..)) {
-                return Err("header.value: it holds what no field can".to_owned());
+                return Err(
+                    "header.value: it contains a character that a header field cannot carry".to_owned()
+                );
             }
             CredentialMethod::Fixed(name, value)
         } else if let Some(Basic { username, password }) = config.basic {
@@ -311,7 +312,7 @@ impl Shared {
             CredentialMethod::Signed(Box::new(RequestSigner::new(signature)?))
         } else {
             // The check above has found one.
-            return Err("no way to show who asks".to_owned());
+            return Err("no credential is configured".to_owned());
         };
         Ok(Shared { way, status_on_error: config.status_on_error })
     }

@@ -157,7 +157,7 @@ impl TokenServer {
     fn read(&self, reply: &Reply) -> Result<Granted, Denied> {
         let address = &self.settings.token_endpoint;
         let wrong = |reason: &str| Err(Denied::Server(format!("{address}: {reason}")));
-        let Some(answer) = object_of(&reply.body) else { return wrong("the answer is no JSON object") };
+        let Some(answer) = object_of(&reply.body) else { return wrong("the response is not a JSON object") };
         if reply.status != 200 {
             // Only names of the RFC, so that no text of a server appears in a log.
             let known = [
@@ -168,7 +168,7 @@ impl TokenServer {
                 "invalid_scope",
             ];
             let code = answer.get("error").and_then(Value::as_str);
-            let code = known.into_iter().find(|known| code == Some(*known)).unwrap_or("no known error");
+            let code = known.into_iter().find(|known| code == Some(*known)).unwrap_or("an unknown error");
             return match (reply.status, code) {
                 // RFC 8693 §2.2.2 has the second for a subject token that is no good.
                 (400, "invalid_grant" | "invalid_request") => Err(Denied::Subject),
@@ -184,7 +184,7 @@ impl TokenServer {
     fn granted(&self, answer: &Map<String, Value>) -> Result<Granted, &'static str> {
         let token = answer.get("access_token").and_then(Value::as_str).unwrap_or_default();
         if !is_token(token.as_bytes()) {
-            return Err("the answer has no token that a field can hold");
+            return Err("the response has no token that fits into a header field");
         }
         let kind = answer.get("token_type").and_then(Value::as_str);
         if kind.is_some_and(|kind| !kind.eq_ignore_ascii_case("bearer")) {
@@ -193,11 +193,11 @@ impl TokenServer {
         let seconds = match answer.get("expires_in") {
             None | Some(Value::Null) => self.settings.fallback_lifetime as f64,
             // Some servers write it as a text.
-            Some(Value::String(text)) => text.parse().map_err(|_| "`expires_in` is no number")?,
-            Some(number) => number.as_f64().ok_or("`expires_in` is no number")?,
+            Some(Value::String(text)) => text.parse().map_err(|_| "`expires_in` is not a number")?,
+            Some(number) => number.as_f64().ok_or("`expires_in` is not a number")?,
         };
         if !seconds.is_finite() || seconds <= 0.0 {
-            return Err("the token has expired already");
+            return Err("the token has already expired");
         }
         Ok(Granted { token: token.into(), lifetime_ms: (seconds.min(LIFETIME_S) * 1000.0) as u64 })
     }
@@ -347,7 +347,7 @@ impl TokenSource {
 pub(super) fn complain(reason: &str) {
     static COMPLAINT: LogThrottle = LogThrottle::new();
     if let Some(left_out) = COMPLAINT.due() {
-        tracing::error!(reason, left_out, "upstream-auth: a server gives no token");
+        tracing::error!(reason, left_out, "upstream-auth: cannot get a token");
     }
 }
 
@@ -385,7 +385,8 @@ mod tests {
         check(200, r#"{"access_token":"a","token_type":"bearer","expires_in":"300"}"#, Ok(("a", 300_000)));
         check(200, r#"{"access_token":"a"}"#, Ok(("a", 60_000)));
         check(200, r#"{"access_token":"a","expires_in":1e99}"#, Ok(("a", 86_400_000)));
-        const NO_TOKEN: Result<(&str, u64), &str> = Err("the answer has no token that a field can hold");
+        const NO_TOKEN: Result<(&str, u64), &str> =
+            Err("the response has no token that fits into a header field");
         for body in [
             r#"{}"#,
             r#"{"access_token":""}"#,
@@ -400,15 +401,15 @@ mod tests {
         check(200, r#"{"access_token":"a","token_type":"mac"}"#, Err("`token_type` is not `Bearer`"));
         for expires in ["0", "-1", "\"-5\""] {
             let body = format!(r#"{{"access_token":"a","expires_in":{expires}}}"#);
-            check(200, &body, Err("the token has expired already"));
+            check(200, &body, Err("the token has already expired"));
         }
-        check(200, r#"{"access_token":"a","expires_in":"NaN"}"#, Err("the token has expired already"));
-        check(200, r#"{"access_token":"a","expires_in":true}"#, Err("`expires_in` is no number"));
-        check(200, r#"{"access_token":"a","access_token":"b"}"#, Err("the answer is no JSON object"));
-        check(200, "<html>", Err("the answer is no JSON object"));
-        check(302, r#"{"access_token":"a"}"#, Err("status 302, no known error"));
+        check(200, r#"{"access_token":"a","expires_in":"NaN"}"#, Err("the token has already expired"));
+        check(200, r#"{"access_token":"a","expires_in":true}"#, Err("`expires_in` is not a number"));
+        check(200, r#"{"access_token":"a","access_token":"b"}"#, Err("the response is not a JSON object"));
+        check(200, "<html>", Err("the response is not a JSON object"));
+        check(302, r#"{"access_token":"a"}"#, Err("status 302, an unknown error"));
         check(400, r#"{"error":"invalid_grant"}"#, Err("subject"));
         check(401, r#"{"error":"invalid_client"}"#, Err("status 401, invalid_client"));
-        check(400, r#"{"error":"secret\nline"}"#, Err("status 400, no known error"));
+        check(400, r#"{"error":"secret\nline"}"#, Err("status 400, an unknown error"));
     }
 }

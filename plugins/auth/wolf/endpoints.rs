@@ -147,7 +147,7 @@ fn ask<D: DeserializeOwned>(
             Err(error) => {
                 static COMPLAINT: LogThrottle = LogThrottle::new();
                 if let Some(left_out) = COMPLAINT.due() {
-                    tracing::error!(left_out, error, "wolf-rbac: wolf gave no answer to a client");
+                    tracing::error!(left_out, error, "wolf-rbac: wolf did not respond to a call");
                 }
                 return failed(500);
             }
@@ -160,7 +160,7 @@ fn ask<D: DeserializeOwned>(
 fn read<D: DeserializeOwned>(answer: Result<Answer, CallError>) -> Result<Option<Option<D>>, String> {
     match answer.map_err(|error| error.to_string())? {
         Answer { status: 200, body, .. } => {
-            let unread = || "its answer cannot be read".to_owned();
+            let unread = || "its response is malformed".to_owned();
             // In a refusal the data may have any form.
             let said: WolfResponse<IgnoredAny> = answers::read(&body).ok_or_else(unread)?;
             if !said.is_granted() {

@@ -18,11 +18,11 @@ fn configurations() {
         json!({"appid": "shop", "server": "https://wolf/base/", "header_prefix": "", "ssl_verify": true}),
         "",
     );
-    check(json!({"appid": "a#b"}), "no token can have the appid `a#b`: it is empty or holds `#`");
-    check(json!({"appid": ""}), "no token can have the appid ``");
+    check(json!({"appid": "a#b"}), "the appid `a#b` is invalid: it is empty or contains `#`");
+    check(json!({"appid": ""}), "the appid `` is invalid");
     check(json!({"server": "wolf"}), "`wolf` has no scheme");
     check(json!({"server": "http://wolf/?a=1"}), "`server` has a query: write the URL without it");
-    check(json!({"header_prefix": "a b"}), "no header field can begin with `a b`");
+    check(json!({"header_prefix": "a b"}), "`a b` is not a valid prefix of header fields");
     check(json!({"ssl_verify": "no"}), "wrong type: expected boolean, got string");
 }
 

@@ -155,7 +155,7 @@ fn a_login_by_redirects() {
     assert!(!admitted(&mut browser, "$.attrs.groups", "admins"));
     assert_eq!(browser.come_back(&request, &state), "401", "nobody is on the way");
     browser.cookies = before;
-    assert_eq!(browser.come_back(&request, &state), "401", "the answer has come before");
+    assert_eq!(browser.come_back(&request, &state), "401", "the response was already used");
 }
 
 #[test]
