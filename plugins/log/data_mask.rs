@@ -299,7 +299,7 @@ impl DataMask {
         if masked.is_none() && !body.is_empty() {
             static COMPLAINT: LogThrottle = LogThrottle::new();
             if let Some(left_out) = COMPLAINT.due() {
-                tracing::warn!(left_out, "data-mask: a request body cannot be masked and is not logged");
+                tracing::warn!(left_out, "data-mask: cannot mask a request body; it is not logged");
             }
         }
         ctx.request_copy = None;

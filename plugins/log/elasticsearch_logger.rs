@@ -366,7 +366,7 @@ mod tests {
         check(&"$arg_long".repeat(30), &"a".repeat(INDEX_BYTES));
         assert_eq!(
             Index::try_from("{%Q}".to_owned()).unwrap_err(),
-            "field.index: `%Q` is no conversion of strftime"
+            "field.index: `%Q` is not a conversion of strftime"
         );
     }
 

@@ -52,7 +52,7 @@ impl TryFrom<String> for Address {
     type Error = String;
 
     fn try_from(text: String) -> Result<Address, String> {
-        let url = Url::parse(&text).map_err(|error| format!("`{text}` is no URL: {error}"))?;
+        let url = Url::parse(&text).map_err(|error| format!("`{text}` is not a URL: {error}"))?;
         if !matches!(url.scheme(), "http" | "https") {
             return Err(format!("the scheme of `{text}` is neither http nor https"));
         }
@@ -70,7 +70,7 @@ impl Address {
     /// Returns an error, which is a sentence, if both together are no URL.
     pub(super) fn with_path(&self, path: &str) -> Result<Address, String> {
         if self.0.query().is_some() {
-            return Err(format!("`{}` has a query, behind which no path can stand: remove it", self.0));
+            return Err(format!("`{}` has a query, but the plugin appends a path: remove the query", self.0));
         }
         let base = self.0.as_str();
         let base = base.strip_suffix('/').unwrap_or(base);
@@ -224,7 +224,7 @@ impl Fields {
         for (name, value) in &own.0 {
             let place = format!("headers.{name}");
             let name = HeaderName::from_bytes(name.as_bytes())
-                .map_err(|_| format!("headers: `{name}` is no name of a header field"))?;
+                .map_err(|_| format!("headers: `{name}` is not the name of a header field"))?;
             let mut field = field_value(value.reveal(), &place)?;
             field.set_sensitive(true);
             self.map.insert(name, field);
@@ -242,7 +242,8 @@ impl Fields {
 }
 
 fn field_value(value: &str, place: &str) -> Result<HeaderValue, String> {
-    HeaderValue::from_str(value).map_err(|_| format!("{place}: it holds what no field can"))
+    HeaderValue::from_str(value)
+        .map_err(|_| format!("{place}: it contains a character that a header field cannot carry"))
 }
 
 /// How servers are reached.
@@ -298,7 +299,7 @@ impl HttpSender {
     ) -> HttpSender {
         for Address(url) in addresses {
             if is_exposed(url.as_str()) {
-                tracing::warn!("{plugin}: entries are sent to {} in the clear", place(url));
+                tracing::warn!("{plugin}: entries are sent to {} in cleartext", place(url));
             } else if url.scheme() == "https" && !transport.verify {
                 tracing::warn!("{plugin}: the certificate of {} is not checked (ssl_verify)", place(url));
             }
@@ -522,7 +523,7 @@ fn causes(error: &reqwest::Error) -> String {
     let texts: Vec<String> = all.map(ToString::to_string).collect();
     match texts.is_empty() {
         true if error.is_timeout() => "timeout".to_owned(),
-        true => "the request cannot be made".to_owned(),
+        true => "cannot create the request".to_owned(),
         false => texts.join(": "),
     }
 }
@@ -539,7 +540,7 @@ mod tests {
     fn addresses_have_a_scheme_and_no_credentials() {
         let check = |text: &str, expected: &str| assert_eq!(address(text).unwrap_err(), expected);
         check("ftp://h/", "the scheme of `ftp://h/` is neither http nor https");
-        check("h", "`h` is no URL: relative URL without a base");
+        check("h", "`h` is not a URL: relative URL without a base");
         check("http://joe:word@h/in", "the URL for `http://h:80` has a user or a password: remove it");
     }
 
@@ -588,8 +589,11 @@ mod tests {
             let mut fields = Fields::default();
             fields.set_own(&own).map(|()| fields.map)
         };
-        assert_eq!(own("a b", "x").unwrap_err(), "headers: `a b` is no name of a header field");
-        assert_eq!(own("a", "x\r\ny: z").unwrap_err(), "headers.a: it holds what no field can");
+        assert_eq!(own("a b", "x").unwrap_err(), "headers: `a b` is not the name of a header field");
+        assert_eq!(
+            own("a", "x\r\ny: z").unwrap_err(),
+            "headers.a: it contains a character that a header field cannot carry"
+        );
         assert!(own("x-a", "v").unwrap()["x-a"].is_sensitive());
     }
 }

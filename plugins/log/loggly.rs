@@ -126,7 +126,7 @@ impl<'de> Deserialize<'de> for Severity {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Severity, D::Error> {
         let name = String::deserialize(deserializer)?;
         let at = SEVERITIES.iter().position(|known| *known == name.to_ascii_uppercase());
-        let at = at.ok_or_else(|| serde::de::Error::custom(format!("there is no severity `{name}`")))?;
+        let at = at.ok_or_else(|| serde::de::Error::custom(format!("unknown severity `{name}`")))?;
         Ok(Severity(at as u8))
     }
 }
@@ -212,8 +212,7 @@ impl Default for Metadata {
 }
 
 fn warnings(_: PluginScope, conf: &Value) -> Vec<Problem> {
-    let message =
-        "over https another server can answer instead of the service, and receives the entries and the token";
+    let message = "over https another server can impersonate the service and get the entries and the token";
     service::unverified(conf, message).into_iter().collect()
 }
 

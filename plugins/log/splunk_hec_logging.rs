@@ -242,7 +242,7 @@ mod tests {
         check(json!({"endpoint": {"uri": "h", "token": "t"}}), r#"failed to match pattern"#);
         check(
             json!({"endpoint": {"uri": ENDPOINT, "token": "t\n"}}),
-            "endpoint.token: it holds what no field can",
+            "endpoint.token: it contains a character that a header field cannot carry",
         );
         check(json!({"endpoint": {"uri": ENDPOINT, "token": "t", "channel": "\n"}}), "endpoint.channel: ");
         check(

@@ -145,8 +145,10 @@ struct Config {
 impl Configuration for Config {
     fn check(&self) -> Result<(), String> {
         if self.cache.is_some() && self.request_method == CallMethod::Post {
-            let hint = "use request_method GET, or leave cache out";
-            return Err(format!("cache: with POST the service decides by the body of each request; {hint}"));
+            let hint = "use request_method GET, or remove cache";
+            return Err(format!(
+                "cache: with POST, the service must decide about the body of each request; {hint}"
+            ));
         }
         Ok(())
     }
@@ -169,7 +171,7 @@ impl TryFrom<String> for FieldName {
 
     fn try_from(name: String) -> Result<FieldName, String> {
         if !is_name(&name) {
-            return Err(format!("`{name}` is no name of a header field"));
+            return Err(format!("`{name}` is not the name of a header field"));
         }
         if is_reserved(&name) {
             return Err(format!("the gateway itself sets `{name}`: remove it"));
@@ -510,7 +512,7 @@ mod tests {
         check(json!({"uri": "http://a", "timeout": 0}), "expected 0 to be at least 1");
         check(json!({"uri": "http://a", "upstream_headers": ["Content-Length"]}), "the gateway itself sets");
         check(json!({"uri": "http://a", "extra_headers": {"host": "x"}}), "the gateway itself sets");
-        check(json!({"uri": "http://a", "request_headers": ["a b"]}), "is no name of a header field");
+        check(json!({"uri": "http://a", "request_headers": ["a b"]}), "is not the name of a header field");
         check(json!({"uri": "http://a", "extra_headers": {"X": "$nonsense"}}), "nonsense");
         check(json!({"uri": "http://a", "cache": {"ttl": 10}}), "");
         check(json!({"uri": "http://a", "cache": {"ttl": 0}}), "expected 0 to be at least 1");
@@ -521,7 +523,7 @@ mod tests {
         );
         check(json!({"uri": "http://a", "cache": {"ttl": 1, "size": 1}}), "additional properties forbidden");
         let post = json!({"uri": "http://a", "request_method": "POST", "cache": {"ttl": 1}});
-        check(post, "use request_method GET, or leave cache out");
+        check(post, "use request_method GET, or remove cache");
     }
 
     #[test]

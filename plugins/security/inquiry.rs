@@ -151,7 +151,7 @@ impl Memory {
     /// Returns an error if `plugin_attr` tells the plugin what cannot be, or the machine has no random numbers.
     pub(super) fn new(build: &Build<'_>, cache: Cache) -> Result<Memory, String> {
         let mut number = [0; 16];
-        rand::fill(&mut number).map_err(|_| "this machine has no random numbers")?;
+        rand::fill(&mut number).map_err(|_| "cannot get random numbers")?;
         Ok(Memory { cache, number, bound: Bound::of(build)? })
     }
 

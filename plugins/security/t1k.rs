@@ -80,7 +80,7 @@ impl<'m> Frames<'m> {
             return Ok(None);
         }
         if (tag & FIRST != 0) != self.is_first {
-            return Err("its frames are in no order");
+            return Err("its frames are out of order");
         }
         let length = u32::from_le_bytes(*length) as usize;
         let Some((data, rest)) = rest.split_at_checked(length) else { return Ok(None) };
@@ -119,7 +119,7 @@ pub(crate) fn verdict(answer: &[u8]) -> Result<Verdict, &'static str> {
     let (mut action, mut status, mut event_id, mut fields) = (None, None, String::new(), Vec::new());
     while let Some((kind, data)) = frames.next()? {
         match kind {
-            tag::HEAD if action.is_some() => return Err("it decides twice"),
+            tag::HEAD if action.is_some() => return Err("it contains two decisions"),
             tag::HEAD => action = Some(data),
             tag::BODY => status = Some(data),
             tag::HEADERS => read_fields(data, &mut fields)?,
@@ -129,12 +129,12 @@ pub(crate) fn verdict(answer: &[u8]) -> Result<Verdict, &'static str> {
         }
     }
     if !frames.is_over || !frames.rest.is_empty() {
-        return Err("it is not one message");
+        return Err("it is not exactly one message");
     }
     let refused = match action {
         Some(b".") => None,
         Some(b"?") => Some(status.and_then(status_of).unwrap_or(403)),
-        Some(_) => return Err("it neither lets pass nor refuses"),
+        Some(_) => return Err("its decision is unknown"),
         None => return Err("it has no decision"),
     };
     Ok(Verdict { refused, event_id, fields })
@@ -256,20 +256,20 @@ mod tests {
     #[test]
     fn answers_that_decide_nothing() {
         let check = |frames: &[(u8, &[u8])], reason| assert_eq!(verdict(&message(frames)), Err(reason));
-        check(&[], "it is not one message");
-        check(&[(0x41, b".")], "it is not one message");
-        check(&[(0xc1, b"."), (0xc1, b".")], "it is not one message");
+        check(&[], "it is not exactly one message");
+        check(&[(0x41, b".")], "it is not exactly one message");
+        check(&[(0xc1, b"."), (0xc1, b".")], "it is not exactly one message");
         check(&[(0xc2, b"403")], "it has no decision");
-        check(&[(0xc1, b"")], "it neither lets pass nor refuses");
-        check(&[(0xc1, b"..")], "it neither lets pass nor refuses");
-        check(&[(0x41, b"."), (0x81, b"?")], "it decides twice");
-        check(&[(0x81, b".")], "its frames are in no order");
-        check(&[(0x41, b"."), (0xc2, b"403")], "its frames are in no order");
+        check(&[(0xc1, b"")], "its decision is unknown");
+        check(&[(0xc1, b"..")], "its decision is unknown");
+        check(&[(0x41, b"."), (0x81, b"?")], "it contains two decisions");
+        check(&[(0x81, b".")], "its frames are out of order");
+        check(&[(0x41, b"."), (0xc2, b"403")], "its frames are out of order");
         check(&[(0x41, b"?"), (0xa3, b"a field")], "it has a field without a name");
         check(&[(0x41, b"?"), (0xa3, b"\xff:a")], "it has a field whose name is not UTF-8");
         check(&[(0x41, b"?"), (0xa3, &b"a:b\n".repeat(FIELDS_MAX + 1))], "it has too many fields");
         assert_eq!(end(b"\x01"), Ok(None));
-        assert_eq!(end(b"\x01\0\0\0\0"), Err("its frames are in no order"));
+        assert_eq!(end(b"\x01\0\0\0\0"), Err("its frames are out of order"));
         assert_eq!(
             end(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
             Ok(None),

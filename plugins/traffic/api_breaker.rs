@@ -311,7 +311,7 @@ mod tests {
         check(json!({"break_response_code": 200}), "");
         check(
             json!({"break_response_code": 200, "break_response_headers": [{"key": "a b", "value": "c"}]}),
-            "`a b` is no name of a header field",
+            "`a b` is not the name of a header field",
         );
         check(json!({}), "property \"break_response_code\" is required");
         check(

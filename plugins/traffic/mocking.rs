@@ -342,7 +342,7 @@ mod tests {
         check(json!({"response_schema": {}}), "");
         check(
             json!({"response_schema": {}, "response_headers": {"A\r\nB": "c"}}),
-            "`A\r\nB` is no name of a header field",
+            "`A\r\nB` is not the name of a header field",
         );
         check(
             json!({"response_schema": {}, "response_status": 101}),

@@ -388,7 +388,7 @@ mod tests {
         let unknown = json!({"count": 1, "time_window": 9, "key": "remote_adr"});
         check(
             action("limit-count", unknown),
-            &format!("{COUNT}there is no variable `remote_adr`; did you mean `remote_addr`? (at key)"),
+            &format!("{COUNT}unknown variable `remote_adr`; did you mean `remote_addr`? (at key)"),
         );
         // Every action is checked, not only the one that runs.
         let second = json!({"actions": [["return", {"code": 403}], ["limit-conn", {}]]});

@@ -155,7 +155,7 @@ impl Config {
     }
 }
 
-/// The arguments of these names, several of one as a list; None if one is no text.
+/// The arguments of these names, several of one as a list; None if one is not text.
 fn arguments(names: &[String], query: &[u8]) -> Option<Map<String, Value>> {
     let mut found = Map::new();
     for (name, value) in pairs(query) {

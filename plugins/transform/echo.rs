@@ -87,8 +87,10 @@ impl TryFrom<Map<String, Value>> for Fields {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             match (is_name(&name), is_plain(&value)) {
                 (true, true) => Ok((name, value)),
-                (false, _) => Err(format!("`{name}` is no name of a header field")),
-                (_, false) => Err(format!("headers.{name}: the value holds what no header field can hold")),
+                (false, _) => Err(format!("`{name}` is not the name of a header field")),
+                (_, false) => Err(format!(
+                    "headers.{name}: the value contains characters that a header field cannot carry"
+                )),
             }
         });
         let all: Vec<_> = checked.collect::<Result<_, _>>()?;
@@ -283,7 +285,7 @@ mod tests {
             json!({"body": "a", "headers": {"a": true}}),
             "value should match only one schema, but matches none",
         );
-        check(json!({"body": "a", "headers": {"a b": "c"}}), "`a b` is no name of a header field");
+        check(json!({"body": "a", "headers": {"a b": "c"}}), "`a b` is not the name of a header field");
         check(json!({"body": "a", "headers": {"a": "b\nc"}}), "headers.a: the value holds");
     }
 }

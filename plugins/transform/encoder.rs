@@ -78,7 +78,7 @@ impl<C: Compressor + 'static> Encoder<C> {
 
     /// Does one step of the current work, and returns the output.
     fn step(&mut self) -> Result<Chunk, Fault> {
-        const FAILED: Fault = Fault::new(FaultKind::ResponseCoding, "the compressor cannot go on");
+        const FAILED: Fault = Fault::new(FaultKind::ResponseCoding, "the compressor failed");
         let (data, ask) = match &self.work {
             Work::Piece(piece) if self.flushes => (&piece[..], Ask::Flush),
             Work::Piece(piece) => (&piece[..], Ask::Take),

@@ -226,10 +226,10 @@ impl RequestBody {
     fn passed(&mut self, data: Chunk) -> Result<Chunk, &'static str> {
         self.is_empty = false;
         let left = self.left.checked_sub(data.len() as u64);
-        self.left = left.ok_or("the body is over max_req_body_size")?;
+        self.left = left.ok_or("the body exceeds max_req_body_size")?;
         match self.call.is_text {
             true => {
-                self.decoded(&data).map(|data| Chunk::copy_of(&data)).map_err(|_| "the body is no base64")
+                self.decoded(&data).map(|data| Chunk::copy_of(&data)).map_err(|_| "the body is not base64")
             }
             false => Ok(data),
         }
@@ -257,8 +257,8 @@ impl BodyFilter for RequestBody {
                     Ok(data) if data.is_empty() => continue,
                     data => data.map(Frame::Data),
                 },
-                _ if self.is_empty => Err("a call has a message"),
-                _ if !self.held.is_empty() => Err("the body is no base64"),
+                _ if self.is_empty => Err("a call needs a message"),
+                _ if !self.held.is_empty() => Err("the body is not base64"),
                 end => Ok(end),
             };
             return Poll::Ready(frame.map_err(|reason| self.refuse(ctx, reason)));
@@ -429,15 +429,15 @@ mod tests {
             [0, 0, 0, 0, 0, 1, 0]
         );
         for wrong in [&[&b"AAAAAAA"[..]][..], &[b"AAA*"], &[b"A=AA"], &[b"AB=="], &[b"AA\r\nAA=="]] {
-            assert_eq!(sent(plain(), TEXT, wrong), Err("the body is no base64"), "{wrong:?}");
+            assert_eq!(sent(plain(), TEXT, wrong), Err("the body is not base64"), "{wrong:?}");
         }
         for media_type in [BINARY, TEXT] {
-            assert_eq!(sent(plain(), media_type, &[]), Err("a call has a message"));
+            assert_eq!(sent(plain(), media_type, &[]), Err("a call needs a message"));
             let small = || json!({"max_req_body_size": 8});
             assert!(sent(small(), media_type, &[b"AAAA", b"AAA="]).is_ok());
             assert_eq!(
                 sent(small(), media_type, &[b"AAAA", b"AAAAA"]),
-                Err("the body is over max_req_body_size")
+                Err("the body exceeds max_req_body_size")
             );
         }
     }

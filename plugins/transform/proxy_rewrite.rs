@@ -321,7 +321,7 @@ impl ProxyRewrite {
             let host = ctx.request.headers.get(HeaderId::Host);
             // A variable of the client's may have made it.
             if host.is_some_and(|host| !is_authority(host)) {
-                return Step::json(400, &json!({"error_msg": "the rewritten host is no name of a host"}));
+                return Step::json(400, &json!({"error_msg": "the rewritten host is not a valid host name"}));
             }
             ctx.host = host.map(<[u8]>::to_vec);
         }
@@ -340,7 +340,7 @@ impl Plugin for ProxyRewrite {
     fn foresee(&self, ctx: &mut Context) -> Option<Value> {
         let before = fields_of(ctx);
         let Step::Next = self.apply(ctx) else {
-            return Some(json!({"problem": "the rewritten path or host is refused with 400"}));
+            return Some(json!({"problem": "a rewritten path or host is invalid; the client gets 400"}));
         };
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let after = fields_of(ctx);
@@ -483,7 +483,7 @@ mod tests {
             assert_eq!(summary(reply.as_ref()), expected, "{target}");
             assert_eq!(case.ctx.host.as_deref(), host.map(str::as_bytes), "{target}");
         };
-        let refused = "400 {\"error_msg\":\"the rewritten host is no name of a host\"}";
+        let refused = "400 {\"error_msg\":\"the rewritten host is not a valid host name\"}";
         check("/?h=n.test:81", "passed", Some("n.test:81"));
         check("/", "passed", None);
         check("/?h=a/b", refused, None);

@@ -92,7 +92,7 @@ impl Configuration for RequestId {
         let name = &self.header_name;
         match is_name(name) && !frames(name) && !name.eq_ignore_ascii_case("host") {
             true => Ok(()),
-            false => Err(format!("`header_name` `{name}` is no name of a field that may be made up")),
+            false => Err(format!("`header_name`: `{name}` cannot carry a request id")),
         }
     }
 }
@@ -345,7 +345,7 @@ mod tests {
         for name in ["a b", "", "Content-Length", "transfer-encoding", "Host"] {
             check(
                 json!({"header_name": name}),
-                &format!("`header_name` `{name}` is no name of a field that may be made up"),
+                &format!("`header_name`: `{name}` cannot carry a request id"),
             );
         }
     }

@@ -272,7 +272,7 @@ impl Plugin for ResponseRewrite {
 fn complain_of_encoding() {
     static COMPLAINT: LogThrottle = LogThrottle::new();
     if let Some(left_out) = COMPLAINT.due() {
-        tracing::error!(left_out, "response-rewrite: filters cannot read the encoding of a body");
+        tracing::error!(left_out, "response-rewrite: filters cannot decode the Content-Encoding of a body");
     }
 }
 

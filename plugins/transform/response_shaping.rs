@@ -110,7 +110,7 @@ impl TryFrom<String> for FieldPath {
 
     fn try_from(text: String) -> Result<FieldPath, String> {
         match text.split('.').any(str::is_empty) {
-            true => Err(format!("`{text}` has a name without a letter; write fields as `a.b`")),
+            true => Err(format!("`{text}` has an empty name; write fields as `a.b`")),
             false => Ok(FieldPath(text.split('.').map(Box::from).collect())),
         }
     }
@@ -285,7 +285,7 @@ struct Bodies(Rc<Held>);
 
 impl Remake for Arc<Shaper> {
     const FULL: Fault =
-        Fault::new(FaultKind::MemoryLimit, "the bodies that response-shaping holds are over their limit");
+        Fault::new(FaultKind::MemoryLimit, "the bodies that response-shaping buffers exceed their limit");
 
     fn remade(&self, _: &Context, body: &[u8]) -> Option<Vec<u8>> {
         if body.is_empty() {
@@ -298,7 +298,7 @@ impl Remake for Arc<Shaper> {
                 if let Some(left_out) = COMPLAINT.due() {
                     tracing::error!(
                         left_out,
-                        "response-shaping: an answer is no JSON, or has too many values"
+                        "response-shaping: a response is not JSON, or has too many values"
                     );
                 }
                 None
@@ -385,7 +385,7 @@ mod tests {
             json!({"allow": []}),
             "property \"allow\" validation failed: expect array to have at least 1 items",
         );
-        check(json!({"deny": ["a..b"]}), "`a..b` has a name without a letter; write fields as `a.b`");
+        check(json!({"deny": ["a..b"]}), "`a..b` has an empty name; write fields as `a.b`");
         check(json!({"target": ""}), "property \"target\" validation failed: string too short");
         check(json!({"max_resp_body_size": 0}), "expected 0 to be at least 1");
     }

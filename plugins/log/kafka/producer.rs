@@ -43,7 +43,7 @@ impl Producer {
         if settings.security == Security::Cleartext {
             let remote = settings.brokers.iter().filter(|broker| is_remote(&broker.host.to_string()));
             for Broker { host, port, .. } in remote {
-                tracing::warn!("{}: entries are sent to {host}:{port} in the clear", settings.plugin);
+                tracing::warn!("{}: entries are sent to {host}:{port} in cleartext", settings.plugin);
             }
         }
         let Settings { plugin, brokers, security, topic, key, acks, timeout, refresh } = settings;

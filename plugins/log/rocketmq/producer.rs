@@ -85,7 +85,7 @@ impl Producer {
         // The brokers are known later; with a local name server they are local too.
         let is_exposed = settings.nameservers.iter().any(|server| is_remote(&server.host.to_string()));
         if settings.security == Security::Cleartext && is_exposed {
-            tracing::warn!("{NAME}: entries are sent to the brokers of `{}` in the clear", settings.topic);
+            tracing::warn!("{NAME}: entries are sent to the brokers of `{}` in cleartext", settings.topic);
         }
         Producer { settings, servers: Mutex::default(), known: Mutex::default() }
     }
@@ -140,7 +140,7 @@ impl Producer {
             }
         };
         let servers = &self.settings.nameservers;
-        let mut last = Failure::from("there is no name server".to_owned());
+        let mut last = Failure::from("no name server is configured".to_owned());
         for at in (0..servers.len()).map(|next| (first + next) % servers.len()) {
             match self.ask_for_route(&servers[at]).await {
                 Ok(route) => {

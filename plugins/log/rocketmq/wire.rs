@@ -140,7 +140,7 @@ pub(super) fn send(
 }
 
 /// The error for an answer that is not a command of the protocol.
-const GARBAGE: &str = "the server's answer cannot be read";
+const GARBAGE: &str = "the response of the server is malformed";
 
 /// An answer.
 #[derive(Debug)]
@@ -282,7 +282,7 @@ impl Route {
         };
         let shares: Vec<Share> = data.queue_datas.iter().filter_map(share).collect();
         match shares.is_empty() {
-            true => Err("no broker takes messages of the topic".to_owned()),
+            true => Err("no broker accepts messages of the topic".to_owned()),
             false => Ok(Route(shares)),
         }
     }
@@ -414,7 +414,7 @@ mod tests {
         assert_eq!(turns, [(a, 0), (b, 0), (a, 1), (b, 0), (a, 0)]);
         route.queue(u32::MAX);
         for (body, expected) in [
-            (&b"{}"[..], "no broker takes messages of the topic"),
+            (&b"{}"[..], "no broker accepts messages of the topic"),
             (b"", GARBAGE),
             (b"{\"queueDatas\":[{\"brokerName\":\"a\",\"perm\":6,\"writeQueueNums\":-1}]}", GARBAGE),
         ] {

@@ -111,7 +111,7 @@ enum SockType {
 impl Shipping {
     fn check(&self) -> Result<(), String> {
         match self.tls && self.sock_type == SockType::Udp {
-            true => Err("tls: not possible over udp; write `sock_type: tcp`".to_owned()),
+            true => Err("tls: UDP has no TLS; write `sock_type: tcp`".to_owned()),
             false => Ok(()),
         }
     }
@@ -183,10 +183,10 @@ impl Configuration for SessionConfig {
 fn warnings(_: PluginScope, conf: &Value) -> Vec<Problem> {
     let mut found = Vec::new();
     if conf.get("flush_limit").is_some() {
-        let message = "it has no effect: a batch is sent as soon as it is due";
+        let message = "it has no effect: the plugin sends a batch as soon as it is due";
         found.push(
             Problem::new("flush_limit", "without_effect", message)
-                .hint("leave it out; `batch_max_size` says how large a batch becomes"),
+                .hint("remove it; `batch_max_size` sets the size of batches"),
         );
     }
     found.extend(server::warnings(conf, &["ssl_verify"]));

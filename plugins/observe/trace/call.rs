@@ -55,7 +55,7 @@ impl Callee {
     {
         let channel = self.channel.get_or_try_init(|| async { self.connected() }).await?.clone();
         let late =
-            |_| Refused { reason: format!("{} did not answer in time", self.endpoint), is_passing: true };
+            |_| Refused { reason: format!("{} did not respond in time", self.endpoint), is_passing: true };
         let answer = unary(channel, self.headers.clone(), method, message);
         let answer = tokio::time::timeout(self.timeout, answer).await.map_err(late)?;
         answer.map_err(|status| refused(&self.endpoint, &status))
@@ -64,7 +64,7 @@ impl Callee {
     /// A channel that connects when it is used, and again when the connection ends.
     fn connected(&self) -> Result<Channel, Refused> {
         let wrong = |error: tonic::transport::Error| Refused {
-            reason: format!("{} cannot be asked by gRPC: {error}", self.endpoint),
+            reason: format!("cannot call {} by gRPC: {error}", self.endpoint),
             is_passing: false,
         };
         let place = Endpoint::from_shared(self.endpoint.clone()).map_err(wrong)?;
@@ -107,7 +107,7 @@ fn refused(endpoint: &str, status: &Status) -> Refused {
             | Code::Unavailable
             | Code::DataLoss
     );
-    Refused { reason: format!("{endpoint} answered with {code:?}: {text}"), is_passing }
+    Refused { reason: format!("{endpoint} responded with {code:?}: {text}"), is_passing }
 }
 
 fn causes(error: &dyn std::error::Error) -> String {

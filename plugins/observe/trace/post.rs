@@ -43,7 +43,7 @@ impl Answer {
     pub(crate) fn reason(&self, url: &reqwest::Url) -> String {
         let shown = &self.body[..self.body.len().min(SHOWN_BYTES)];
         let body = String::from_utf8_lossy(shown).escape_debug().to_string();
-        format!("{url} answered with status code[{}] body[{body}]", self.status)
+        format!("{url} responded with status code[{}] body[{body}]", self.status)
     }
 }
 
@@ -88,7 +88,7 @@ impl Collector {
                 .redirect(reqwest::redirect::Policy::none())
                 .no_proxy()
                 .build()
-                .map_err(|error| format!("the HTTP client cannot be made: {}", causes(&error)))
+                .map_err(|error| format!("cannot create the HTTP client: {}", causes(&error)))
         };
         self.client.get_or_try_init(make).await
     }
@@ -102,7 +102,7 @@ pub(crate) fn fields(place: &str, set: Option<&Map<String, Value>>) -> Result<He
     let mut fields = HeaderMap::new();
     for (name, value) in set.into_iter().flatten() {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let wrong = || format!("{place}: `{name}` is no field that can be sent");
+        let wrong = || format!("{place}: `{name}` is not a valid header field");
         let field = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong())?;
         let mut value = HeaderValue::from_str(&text).map_err(|_| wrong())?;
         value.set_sensitive(true);

@@ -199,7 +199,7 @@ impl Waf {
         let verdict = match t1k::verdict(&bytes) {
             Ok(verdict) => verdict,
             Err(reason) => {
-                let reason = format!("the answer of a detector is no verdict: {reason}");
+                let reason = format!("the response of a detector is malformed: {reason}");
                 return self.without_verdict(slot, ctx, "waf-err", reason, Some(took));
             }
         };
@@ -219,7 +219,7 @@ impl Waf {
                     "{{\"code\": {status}, \"success\":false, \"message\": \"blocked by Chaitin SafeLine Web \
                      Application Firewall\", \"event_id\": \"{event_id}\"}}\n"
                 );
-                Reply::new(status).text(body).because("the WAF takes it for an attack").into()
+                Reply::new(status).text(body).because("the WAF reports an attack").into()
             }
             Some(_) => {
                 static REJECTED: LogThrottle = LogThrottle::new();
@@ -250,7 +250,7 @@ impl Waf {
     ) -> Step {
         static COMPLAINT: LogThrottle = LogThrottle::new();
         if let Some(left_out) = COMPLAINT.due() {
-            tracing::warn!(left_out, error, "chaitin-waf: there is no verdict");
+            tracing::warn!(left_out, error, "chaitin-waf: no detector responded");
         }
         ctx.keep(slot, WafReport { outcome, error: Some(error), took, ..WafReport::default() });
         if self.blocks() { Step::status(500) } else { Step::Next }
@@ -259,10 +259,7 @@ impl Waf {
     fn without_metadata(&self, slot: Slot, ctx: &mut Context) -> Step {
         static COMPLAINT: LogThrottle = LogThrottle::new();
         if let Some(left_out) = COMPLAINT.due() {
-            tracing::error!(
-                left_out,
-                "chaitin-waf: its plugin metadata, which name the detectors, are missing"
-            );
+            tracing::error!(left_out, "chaitin-waf: the plugin metadata with the detectors are missing");
         }
         let error = Some("missing metadata".to_owned());
         ctx.keep(slot, WafReport { outcome: "err", error, ..WafReport::default() });

@@ -173,15 +173,17 @@ struct BodyRules {
 impl Configuration for Config {
     fn check(&self) -> Result<(), String> {
         if &*self.uri.target != "/" {
-            return Err(format!("uri: the method has its own path: leave `{}` out", self.uri.target));
+            return Err(format!("uri: the gRPC method sets the path: remove `{}`", self.uri.target));
         }
         if self.cache.is_some() && self.with_request_body.is_some() {
-            let hint = "leave with_request_body or cache out";
-            return Err(format!("cache: with the body the authoriser decides about each request; {hint}"));
+            let hint = "remove with_request_body or cache";
+            return Err(format!(
+                "cache: with the body, the authorizer must decide about each request; {hint}"
+            ));
         }
         let mut names = self.upstream_headers.iter();
         match names.find(|name| !sigma_plugin_kit::fields::is_name(name) || verdict::is_reserved(name)) {
-            Some(name) => Err(format!("upstream_headers: `{name}` is no field that an authoriser may set")),
+            Some(name) => Err(format!("upstream_headers: an authorizer may not set `{name}`")),
             None => Ok(()),
         }
     }

@@ -103,20 +103,19 @@ pub(super) fn of(answer: &Answer) -> Result<Verdict, String> {
         (200, Some(b"0")) => {}
         (200, Some(code)) => {
             let code = std::str::from_utf8(code).ok().and_then(|code| code.parse::<u16>().ok());
-            return Err(format!("the authoriser answers with the gRPC status {}", code.unwrap_or(2)));
+            return Err(format!("the authorizer responded with the gRPC status {}", code.unwrap_or(2)));
         }
-        (200, None) => return Err("the authoriser's answer has no gRPC status".to_owned()),
-        (status, _) => return Err(format!("the authoriser answers with the HTTP status {status}")),
+        (200, None) => return Err("the authorizer's response has no gRPC status".to_owned()),
+        (status, _) => return Err(format!("the authorizer responded with the HTTP status {status}")),
     }
     let response = message(&answer.body).and_then(|bytes| CheckResponse::decode(bytes).ok());
-    let response =
-        response.ok_or_else(|| "the authoriser's answer is not one message of its protocol".to_owned())?;
+    let response = response.ok_or_else(|| "the authorizer's response is malformed".to_owned())?;
     // Without a status there is no decision, with any other content.
-    let status = response.status.ok_or_else(|| "the authoriser's answer has no decision".to_owned())?;
+    let status = response.status.ok_or_else(|| "the authorizer's response has no decision".to_owned())?;
     let variables = response.dynamic_metadata.as_ref().map(variables).unwrap_or_default();
     match (status.code, response.ok_response, response.denied_response) {
         (0, ok, None) => Ok(Verdict::Pass(Box::new(changes(ok.unwrap_or_default(), variables)?))),
-        (0, ..) => Err("the authoriser lets pass and refuses at once".to_owned()),
+        (0, ..) => Err("the authorizer allows and denies the request at once".to_owned()),
         (_, _, denied) => Ok(Verdict::Refuse(Box::new(refusal(denied.unwrap_or_default())?))),
     }
 }
@@ -151,9 +150,9 @@ fn refusal(denied: DeniedHttpResponse) -> Result<Reply, String> {
         code => u16::try_from(code)
             .ok()
             .filter(|code| (200..=599).contains(code))
-            .ok_or("the authoriser denies with an invalid status")?,
+            .ok_or("the authorizer denies with an invalid status")?,
     };
-    let mut reply = Reply::new(status).because("the authoriser refuses it");
+    let mut reply = Reply::new(status).because("the authorizer denies the request");
     for field in fields(denied.headers)? {
         if field.action == Action::Set {
             reply.headers.retain(|(name, _)| !name.eq_ignore_ascii_case(&field.name));
@@ -178,7 +177,7 @@ fn fields(options: Vec<HeaderOption>) -> Result<Vec<Field>, String> {
         let value = if header.raw_value.is_empty() { header.value.into_bytes() } else { header.raw_value };
         let is_torn = value.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0));
         if !is_name(&header.key) || is_reserved(&header.key) || is_torn {
-            return Err("the authoriser names a field that cannot be set".to_owned());
+            return Err("the authorizer sets a field that it may not set".to_owned());
         }
         let action = match (option.append, option.append_action) {
             (Some(append), _) if append.value => Action::Append,
@@ -186,7 +185,7 @@ fn fields(options: Vec<HeaderOption>) -> Result<Vec<Field>, String> {
             (Some(_), _) | (None, 0 | 2) => Action::Set,
             (None, 1) => Action::AddIfAbsent,
             (None, 3) => Action::OverwriteIfPresent,
-            (None, _) => return Err("the authoriser wants something unknown of a field".to_owned()),
+            (None, _) => return Err("the authorizer requests an unknown change of a field".to_owned()),
         };
         Ok(Field { name: header.key, value, action })
     };

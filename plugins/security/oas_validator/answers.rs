@@ -63,7 +63,7 @@ pub(crate) struct Unfit {
 
 impl Event for Unfit {
     const METRIC: &'static str = "oas_validator_answer_problems_total";
-    const HELP: &'static str = "Problems that oas-validator found in responses of nodes";
+    const HELP: &'static str = "Errors that oas-validator found in responses of nodes";
     const LABELS: &'static [&'static [(&'static str, &'static str)]] = &[
         &[("problem", "status"), ("answer", "reported")],
         &[("problem", "status"), ("answer", "refused")],
@@ -132,7 +132,7 @@ impl Answers {
         for (name, part) in part.members() {
             let statuses = Statuses::of(name);
             let statuses =
-                statuses.ok_or_else(|| part.wrong("is of no status such as 404, 4XX or default"))?;
+                statuses.ok_or_else(|| part.wrong("is not a status such as 404, 4XX or default"))?;
             all.push((statuses, Answer::read(source, &document.resolved(part)?)?));
         }
         all.sort_by_key(|(statuses, _)| *statuses);
@@ -203,7 +203,7 @@ impl Parameter {
         let name = self.name();
         let lines = head.headers.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name.as_bytes()));
         let lines =
-            lines.map(|(_, value)| std::str::from_utf8(value).map_err(|_| "it is no UTF-8".to_owned()));
+            lines.map(|(_, value)| std::str::from_utf8(value).map_err(|_| "it is not UTF-8".to_owned()));
         let outcome = lines.collect::<Result<Vec<&str>, String>>().and_then(|lines| {
             // The one field whose lines are not one list (RFC 9110 §5.3).
             if name.eq_ignore_ascii_case("set-cookie") && lines.len() > 1 {
@@ -213,7 +213,7 @@ impl Parameter {
         });
         outcome.map_err(|details| Wrong {
             kind: Kind::Header,
-            told: format!("header '{name}' does not fit"),
+            told: format!("header '{name}' does not match"),
             details,
         })
     }

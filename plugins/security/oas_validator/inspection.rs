@@ -42,7 +42,7 @@ pub(super) struct Asked {
 struct Bodies(Rc<Held>);
 
 /// Never reported where a reply replaces the answer.
-const REFUSED: Fault = Fault::new(FaultKind::BadResponse, "the answer does not match the document");
+const REFUSED: Fault = Fault::new(FaultKind::BadResponse, "the response does not match the document");
 
 impl Validator {
     /// Remembers the operation of a request that goes on, if its answer is to be looked at.
@@ -127,7 +127,7 @@ impl Validator {
         let message = format!("failed to validate response. {details}");
         Reply::new(502)
             .json(&json!({ "message": message }))
-            .because("the node's answer does not match the document")
+            .because("the node's response does not match the document")
     }
 }
 
@@ -160,15 +160,15 @@ impl Inspection {
             Encoding::Identity => None,
             encoding => Some(encoding.decoded(&self.held, limit).map_err(|reason| {
                 unread(match reason {
-                    Undecoded::TooLong => "the decoded body is over max_resp_body_size",
-                    Undecoded::Broken => "the body is not encoded as its Content-Encoding says",
+                    Undecoded::TooLong => "the decoded body exceeds max_resp_body_size",
+                    Undecoded::Broken => "the body does not match its Content-Encoding",
                     Undecoded::Unknown => "the body has a Content-Encoding other than gzip and br",
                 })
             })?),
         };
         let body = decoded.as_deref().unwrap_or(&self.held);
         let outcome = self.specification.answer(self.schema, body, self.validator.limits());
-        let told = || "body does not fit".to_owned();
+        let told = || "body does not match".to_owned();
         outcome.map_err(|details| Wrong { kind: Kind::Body, told: told(), details })
     }
 
@@ -203,9 +203,9 @@ impl Transform for Inspection {
     fn data(&mut self, ctx: &mut Context, data: Chunk, out: &mut Pieces) {
         if !self.is_over {
             if data.len() > self.validator.config.max_resp_body_size - self.held.len() {
-                self.end_with(&unread("the body is over max_resp_body_size"), ctx, out);
+                self.end_with(&unread("the body exceeds max_resp_body_size"), ctx, out);
             } else if data.len() > self.share.room() {
-                let told = "the bodies that oas-validator holds are over their limit";
+                let told = "the bodies that oas-validator buffers exceed their limit";
                 self.end_with(&unread(told), ctx, out);
             } else {
                 self.share.grow(data.len());

@@ -116,7 +116,7 @@ $ curl -s http://127.0.0.1:9080/pets -H 'Content-Type: application/json' -d '{"n
 $ curl -s -X DELETE http://127.0.0.1:9080/pets/7
 {"message":"failed to validate request. no matching operation found for DELETE /pets/7"}
 $ curl -s http://127.0.0.1:9080/pets/sold
-{"message":"failed to validate response. body does not fit"}
+{"message":"failed to validate response. body does not match"}
 ```
 "##;
 
@@ -222,14 +222,14 @@ fn warnings(conf: &Value) -> Vec<Problem> {
         found.extend(idle(&["max_resp_body_size"], "without `validate_responses`"));
     }
     if conf.get("reject_if_not_match") == Some(&Value::Bool(false)) {
-        found.extend(idle(&["rejection_status_code"], "where no request is refused"));
+        found.extend(idle(&["rejection_status_code"], "unless requests are refused"));
         if answers != Some("refuse") {
-            found.extend(idle(&["verbose_errors"], "where nothing is refused"));
+            found.extend(idle(&["verbose_errors"], "unless something is refused"));
         }
     }
     let is_tls = url.is_some_and(|url| url.starts_with("https://"));
     if is_tls && conf.get("ssl_verify") != Some(&Value::Bool(true)) {
-        let message = "an attacker between gateway and server can replace the document";
+        let message = "an attacker on the network path can replace the document";
         found.push(Problem::new("ssl_verify", "unverified", message).hint("write `ssl_verify: true`"));
     }
     found.extend(sigma_plugin_kit::service::cleartext(
@@ -312,7 +312,7 @@ impl Validator {
                 };
                 Source::Fetched(Remote::of(settings, build.node))
             }
-            (None, None) => return Err("there is neither spec nor spec_url".to_owned()),
+            (None, None) => return Err("set spec or spec_url".to_owned()),
         };
         let problems = counted(build.node, build.resource);
         Ok(Validator {
@@ -365,7 +365,7 @@ impl Validator {
         let then = move |ctx: &mut Context, _: &Env<'_>, read: BodyRead| match read {
             BodyRead::Whole => self.end(&specification, ctx, problems),
             // The status that APISIX has for a body over the limit too; other plugins have 413.
-            _ => broken("error reading the request body. err: the body is over max_req_body_size"),
+            _ => broken("error reading the request body. err: the body exceeds max_req_body_size"),
         };
         Step::ReadBody { limit, then: Box::new(then) }
     }

@@ -93,10 +93,10 @@ impl Document for Specification {
         };
         // A large one takes a while, and the control thread has more to do.
         let read = tokio::task::spawn_blocking(move || {
-            let text = String::from_utf8(body).map_err(|_| "it is no UTF-8".to_owned())?;
+            let text = String::from_utf8(body).map_err(|_| "it is not UTF-8".to_owned())?;
             Specification::read(&text, scope)
         });
-        let read = read.await.map_err(|_| "reading it has failed".to_owned())?;
+        let read = read.await.map_err(|_| "cannot read it".to_owned())?;
         read.map_err(|error| format!("{address}: {error}"))
     }
 }

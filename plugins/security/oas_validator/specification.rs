@@ -230,7 +230,7 @@ impl Match<'_> {
 fn header(parameter: &Parameter, ctx: &Context, texts: &Texts<'_>, limits: Limits) -> Result<(), String> {
     let name = parameter.name().as_bytes();
     let fields = ctx.request.headers.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name));
-    let lines = fields.map(|(_, value)| std::str::from_utf8(value).map_err(|_| "it is no UTF-8".to_owned()));
+    let lines = fields.map(|(_, value)| std::str::from_utf8(value).map_err(|_| "it is not UTF-8".to_owned()));
     parameter.check_lines(&lines.collect::<Result<Vec<&str>, String>>()?, texts, limits)
 }
 
@@ -243,5 +243,5 @@ pub(super) fn check_coding(headers: &Headers) -> Result<(), String> {
     let is_plain = fields.all(|(name, coding)| {
         !name.eq_ignore_ascii_case(b"content-encoding") || coding.eq_ignore_ascii_case(b"identity")
     });
-    if is_plain { Ok(()) } else { Err("it has a Content-Encoding, send it without".to_owned()) }
+    if is_plain { Ok(()) } else { Err("it has a Content-Encoding; send the body unencoded".to_owned()) }
 }

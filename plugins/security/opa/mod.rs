@@ -149,11 +149,11 @@ impl Configuration for Config {
         if self.policy.is_empty()
             || !self.policy.bytes().all(|b| b.is_ascii_graphic() && !b"?#%".contains(&b))
         {
-            return Err("policy: it is a path such as `example/rules`".to_owned());
+            return Err("policy: write a path such as `example/rules`".to_owned());
         }
         if self.cache.is_some() && self.with_body {
-            let hint = "leave with_body or cache out";
-            return Err(format!("cache: with the body the agent decides about each request; {hint}"));
+            let hint = "remove with_body or cache";
+            return Err(format!("cache: with the body, OPA must decide about each request; {hint}"));
         }
         let mut names = self.send_headers_upstream.iter().flatten();
         match names.find(|name| !is_name(name) || frames(name)) {
@@ -387,7 +387,8 @@ impl Inquiry for Agent {
                 return Verdict::None(503, error.to_owned());
             }
             Some(_) => {
-                let error = "`result` of its response is no object: name the package, not a rule in it";
+                let error =
+                    "`result` of its response is not an object: set `policy` to the package, not to a rule";
                 return Verdict::None(500, error.to_owned());
             }
         };
@@ -439,7 +440,7 @@ fn refusal(result: &Map<String, Value>) -> Reply {
     let status = result.get("status_code").and_then(Value::as_u64);
     let status =
         status.and_then(|status| u16::try_from(status).ok()).filter(|status| (200..=999).contains(status));
-    let mut reply = Reply::new(status.unwrap_or(403)).because("the policy refuses it");
+    let mut reply = Reply::new(status.unwrap_or(403)).because("the policy denies the request");
     for (name, value) in result.get("headers").and_then(Value::as_object).into_iter().flatten() {
         if is_name(name) && !frames(name) {
             for value in values(value) {

@@ -175,7 +175,7 @@ fn configurations() {
     check(json!({"host": "http://opa:8181"}), "property \"policy\" is required");
     check(json!({"policy": "example"}), "property \"host\" is required");
     check(json!({"host": "http://opa?x", "policy": "a"}), "host: it has a query");
-    check(json!({"host": "http://opa", "policy": "a?b"}), "policy: it is a path such as `example/rules`");
+    check(json!({"host": "http://opa", "policy": "a?b"}), "policy: write a path such as `example/rules`");
     check(
         json!({"host": "http://opa", "policy": "a", "send_headers_upstream": ["Content-Length"]}),
         "send_headers_upstream: `Content-Length` cannot be set",
@@ -191,7 +191,7 @@ fn configurations() {
     );
     check(
         json!({"host": "http://opa", "policy": "a", "with_body": true, "cache": {"ttl": 10}}),
-        "cache: with the body the agent decides about each request; leave with_body or cache out",
+        "cache: with the body, OPA must decide about each request; remove with_body or cache",
     );
     let scope = sigma_schema::plugins::PluginScope::Http;
     let conf = json!({"host": "http://opa", "policy": "a", "ssl_verify": false});

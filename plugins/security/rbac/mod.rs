@@ -239,7 +239,7 @@ impl Rbac {
             enforced: config.rules.map(Guard::new).transpose()?,
             shadow: config.shadow_rules.map(Guard::new).transpose()?,
             refusal: config.refusal,
-            reply: Reply::new(config.rejected_code).json(&message).because("no policy lets it pass"),
+            reply: Reply::new(config.rejected_code).json(&message).because("no policy allows the request"),
             counted: counted(build.node, build.resource),
             resource: build.resource.into(),
         })
@@ -257,7 +257,7 @@ impl Plugin for Rbac {
                 && let Some(left_out) = COMPLAINT.due()
             {
                 let resource = &self.resource;
-                tracing::warn!(%resource, policy, left_out, "rbac: the shadow rules would have refused a request");
+                tracing::warn!(%resource, policy, left_out, "rbac: the shadow rules would have denied a request");
             }
         }
         let Some(enforced) = &self.enforced else { return Step::Next };

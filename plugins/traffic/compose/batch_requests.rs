@@ -147,7 +147,7 @@ fn refused(status: u16, reason: &str) -> Step {
 /// `POST /apisix/batch-requests`.
 fn read(ctx: &mut Context, env: &Env<'_>) -> Step {
     if ctx.within > 0 {
-        return refused(400, "a batch cannot be asked for by a request of the gateway to itself");
+        return refused(400, "a request of the gateway to itself cannot send a batch");
     }
     // The node's part takes a lock; each worker asks for it once.
     let limits = env.local.part(|| Shared::of(env.node)).get();
@@ -270,7 +270,7 @@ impl Batch {
         let lost = |error: &str| json!({ "status": 504, "reason": "upstream timeout", "error": error });
         self.answers.push(lost(reason));
         let left = std::mem::take(&mut self.calls);
-        self.answers.extend(left.map(|_| lost("a request before it had no answer")));
+        self.answers.extend(left.map(|_| lost("an earlier request of the batch got no response")));
     }
 }
 
@@ -331,7 +331,7 @@ fn texts(name: &str, value: &Value) -> Result<Vec<String>, String> {
     let text = |value: &Value| match value {
         Value::String(text) => Ok(text.clone()),
         Value::Number(_) | Value::Bool(_) => Ok(value.to_string()),
-        _ => Err(format!("the value of `{name}` is neither a text, a number nor a list of them")),
+        _ => Err(format!("the value of `{name}` must be a string, a number, or a list of them")),
     };
     match value {
         Value::Array(values) => values.iter().map(text).collect(),
@@ -346,7 +346,7 @@ fn set_field(headers: &mut Headers, host: &mut String, name: &str, value: &Value
     }
     let values = texts(name, value)?;
     if values.iter().any(|value| value.bytes().any(|byte| byte < b' ' && byte != b'\t' || byte == 0x7f)) {
-        return Err(format!("the value of the field `{name}` cannot be sent"));
+        return Err(format!("the value of the field `{name}` contains invalid characters"));
     }
     if !may_be_set(name) {
         return Ok(());
@@ -363,7 +363,7 @@ fn set_field(headers: &mut Headers, host: &mut String, name: &str, value: &Value
 /// Path and query as they are sent: what cannot stand there is encoded.
 fn target<'q>(path: &str, query: impl Iterator<Item = (&'q String, &'q Value)>) -> Result<Vec<u8>, String> {
     if !path.starts_with('/') || path.contains('#') {
-        return Err(format!("the path `{path}` does not begin with a slash, or has a fragment"));
+        return Err(format!("the path `{path}` must begin with a slash and not have a fragment"));
     }
     let mut target = Vec::with_capacity(path.len());
     for byte in path.bytes() {

@@ -210,7 +210,7 @@ impl RunningComposition {
             });
         if let Some((planned, status)) = misses_required {
             let status = if (400..500).contains(&status) { status } else { 502 };
-            return refused(status, &format!("the call {} has failed", planned.name));
+            return refused(status, &format!("the call {} failed", planned.name));
         }
         if calls.is_empty() {
             return self.answer(ctx);
@@ -240,7 +240,7 @@ impl RunningComposition {
 
     fn answer(&self, ctx: &mut Context) -> Step {
         if self.results.is_empty() {
-            return refused(502, "all calls have failed");
+            return refused(502, "all calls failed");
         }
         let composition = &self.composition;
         let body = match &composition.template {
@@ -249,8 +249,8 @@ impl RunningComposition {
                 match known.text(template, self.common.limit) {
                     Ok(body) => body,
                     Err(reason) => {
-                        tracing::warn!(reason, "the template of a composition makes no answer");
-                        return refused(500, "the template of the composition makes no answer");
+                        tracing::warn!(reason, "the template of a composition returns no response");
+                        return refused(500, "the template of the composition returns no response");
                     }
                 }
             }
@@ -284,11 +284,11 @@ impl Composition {
 /// Returns the JSON value of a call's answer.
 fn read(answer: Answer) -> Result<Value, String> {
     if !(200..300).contains(&answer.status) {
-        return Err(format!("it was answered with {}", answer.status));
+        return Err(format!("the response has the status {}", answer.status));
     }
     json_body::read(&answer.body, MOST_VALUES).map_err(|unread| match unread {
         Unread::TooMany => format!("it has more than {MOST_VALUES} values"),
-        Unread::Invalid(reason) => format!("it is no JSON: {reason}"),
+        Unread::Invalid(reason) => format!("it is not JSON: {reason}"),
     })
 }
 

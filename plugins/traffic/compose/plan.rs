@@ -170,9 +170,7 @@ impl Known<'_> {
         let mut path = Vec::new();
         let (with_value, all) = (template.render(&segments, &mut path), template.variables().count());
         match segments.wrong.get() || with_value < all {
-            true => {
-                Err("a variable of its path has no value, or one that is no segment of a path".to_owned())
-            }
+            true => Err("a variable of its path has no value, or one that is not a path segment".to_owned()),
             false => Ok(path),
         }
     }
@@ -248,7 +246,7 @@ pub(super) fn planned(calls: &[CallConf]) -> Result<Vec<Planned>, String> {
             let place = |name: &String| plan.iter().position(|planned| planned.name == *name);
             let needs = call.needs()?;
             if let Some(name) = needs.iter().find(|name| !names.contains(name)) {
-                return Err(format!("call `{}` needs `{name}`, which is no call", call.name));
+                return Err(format!("call `{}` needs `{name}`, which is not a call", call.name));
             }
             match needs.iter().map(place).collect::<Option<Vec<usize>>>() {
                 Some(after) => plan.push(call.planned(after)?),
@@ -298,7 +296,7 @@ impl CallConf {
         let CallConf { name, path, .. } = self;
         if !path.starts_with('/') || path.contains(['?', '#']) {
             return Err(format!(
-                "the path of call `{name}` must begin with a slash, and has no query: see `query`"
+                "the path of call `{name}` must begin with a slash and not have a query: use `query`"
             ));
         }
         let wrong = |field: &&String| !is_token(field.as_bytes()) || !may_be_set(field) || *field == "host";
@@ -356,10 +354,10 @@ mod tests {
             Err("the calls a, b wait for each other"),
         );
         check(json!([call("a", "/${calls.a.x}")]), Err("the calls a wait for each other"));
-        check(json!([call("a", "/${calls.b.x}")]), Err("call `a` needs `b`, which is no call"));
+        check(json!([call("a", "/${calls.b.x}")]), Err("call `a` needs `b`, which is not a call"));
         check(json!([call("a", "/"), call("a", "/")]), Err("two calls have the name `a`"));
         for path in ["a", "/a?b=1", "/a#b"] {
-            let wrong = "the path of call `a` must begin with a slash, and has no query: see `query`";
+            let wrong = "the path of call `a` must begin with a slash and not have a query: use `query`";
             check(json!([call("a", path)]), Err(wrong));
         }
         for field in ["X-Forwarded-For", "Content-Length", "host", "a b"] {

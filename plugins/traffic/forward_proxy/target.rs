@@ -104,8 +104,7 @@ impl Hosts {
     /// Returns an error if one is invalid.
     pub(super) fn new(texts: &[String]) -> Result<Hosts, String> {
         let pattern = |text: &String| {
-            let invalid =
-                || format!("hosts: `{text}` is neither a name, nor `*.NAME`, nor an IP address, nor `*`");
+            let invalid = || format!("hosts: `{text}` is not a host name, `*.NAME`, an IP address or `*`");
             match text.strip_prefix("*.") {
                 _ if text == "*" => Ok(Pattern::Any),
                 Some(name) => {

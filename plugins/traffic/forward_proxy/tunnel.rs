@@ -29,7 +29,8 @@ pub(super) enum Tunnels {
 
 impl Event for Tunnels {
     const METRIC: &'static str = "forward_proxy_tunnels_total";
-    const HELP: &'static str = "Tunnels that clients asked for; open ones are opened and not closed.";
+    const HELP: &'static str =
+        "Tunnels that clients requested; opened minus closed is the number of open tunnels.";
     const LABELS: &'static [&'static [(&'static str, &'static str)]] = &[
         &[("result", "opened")],
         &[("result", "closed")],

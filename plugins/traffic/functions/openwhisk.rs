@@ -163,7 +163,7 @@ impl Action {
 fn reply(answer: Answer) -> Reply {
     let wrong = |reason| Reply::new(503).because(reason);
     let Ok(said) = json_body::read(&answer.body, MOST_VALUES) else {
-        return wrong("the action's answer is no JSON");
+        return wrong("the action's response is not JSON");
     };
     let status = match said.get("statusCode") {
         None | Some(Value::Null) => Some(answer.status),
@@ -201,7 +201,7 @@ impl Plugin for OpenWhisk {
         let action = Arc::clone(&self.0);
         let then = move |ctx: &mut Context, env: &Env<'_>, read: BodyRead| match read {
             BodyRead::Whole => action.ask(ctx, env),
-            BodyRead::TooLarge => Reply::new(413).because("the body is over max_req_body_size").into(),
+            BodyRead::TooLarge => Reply::new(413).because("the body exceeds max_req_body_size").into(),
         };
         Step::ReadBody { limit: self.0.config.sizes.max_req_body_size, then: Box::new(then) }
     }

@@ -127,7 +127,7 @@ impl<C: Credentials> Called<C> {
         let called = Arc::clone(self);
         let then = move |ctx: &mut Context, env: &Env<'_>, read: BodyRead| match read {
             BodyRead::Whole => called.ask(ctx, env),
-            BodyRead::TooLarge => Reply::new(400).because("the body is over max_req_body_size").into(),
+            BodyRead::TooLarge => Reply::new(400).because("the body exceeds max_req_body_size").into(),
         };
         Step::ReadBody { limit: self.function.sizes.max_req_body_size, then: Box::new(then) }
     }
@@ -135,7 +135,7 @@ impl<C: Credentials> Called<C> {
     fn ask(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         let method = ctx.request.method;
         if matches!(method, Method::Other | Method::Connect) {
-            return Reply::new(501).because("functions are not called with this method").into();
+            return Reply::new(501).because("functions do not support this method").into();
         }
         let function = &self.function;
         let has_body = matches!(method, Method::Post | Method::Put | Method::Patch);
@@ -165,7 +165,7 @@ pub(super) fn unreachable_function(error: &CallError) -> Step {
     if let Some(left_out) = COMPLAINT.due() {
         tracing::error!(left_out, "failed to process a function: {error}");
     }
-    Reply::new(503).because("the function gives no answer").into()
+    Reply::new(503).because("the function did not respond").into()
 }
 
 /// The answer of a function as the client gets it.

@@ -152,7 +152,7 @@ impl Consumer {
         let answer = self.ask((topic, partition), &question, LONGEST_FETCH, code_of_fetch).await?;
         // Decompressing takes its time, and the control thread has others to serve.
         let read = tokio::task::spawn_blocking(move || messages(&answer, offset)).await;
-        read.map_err(|_| "the broker's answer cannot be read".to_owned())?
+        read.map_err(|_| "the broker's response is malformed".to_owned())?
     }
 
     /// Asks the leader of a partition, again where that may help. `code` finds the error code in an answer.

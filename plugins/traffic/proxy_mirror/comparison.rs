@@ -25,7 +25,8 @@ pub(crate) enum Comparison {
 
 impl Event for Comparison {
     const METRIC: &'static str = "mirror_comparisons_total";
-    const HELP: &'static str = "Responses to copies of requests, compared with the responses to the requests";
+    const HELP: &'static str =
+        "Responses to mirrored requests, compared with the responses to the original requests";
     const LABELS: &'static [&'static [(&'static str, &'static str)]] = &[
         &[("outcome", "same")],
         &[("outcome", "status")],

@@ -43,7 +43,7 @@ pub(crate) static PROXY_MIRROR: Descriptor = Descriptor {
         Phase::Log,
     ]),
     warnings: Some(|_, conf| {
-        cleartext(conf, "host", "copies of requests leave in cleartext").into_iter().collect()
+        cleartext(conf, "host", "mirrored requests are sent in cleartext").into_iter().collect()
     }),
     variables: &[VariableField::shown("headers.*", VariableForm::Template)],
     attributes: Some(schema_of::<Attributes>),
@@ -98,7 +98,7 @@ pub(crate) enum Fate {
 
 impl Event for Fate {
     const METRIC: &'static str = "mirror_copies_total";
-    const HELP: &'static str = "Copies of requests by outcome";
+    const HELP: &'static str = "Mirrored requests by outcome";
     const LABELS: &'static [&'static [(&'static str, &'static str)]] = &[
         &[("outcome", "answered")],
         &[("outcome", "failed")],
@@ -385,7 +385,7 @@ impl RunningCopy {
                 static COMPLAINT: LogThrottle = LogThrottle::new();
                 self.fates.count(Fate::Failed);
                 if let Some(left_out) = COMPLAINT.due() {
-                    tracing::error!(left_out, mirror = self.host(), %error, "proxy-mirror: a copy has no answer");
+                    tracing::error!(left_out, mirror = self.host(), %error, "proxy-mirror: a mirrored request got no response");
                 }
                 return;
             }
@@ -408,7 +408,7 @@ impl RunningCopy {
         if comparison != Comparison::Same
             && let Some(left_out) = REPORT.due()
         {
-            tracing::warn!(left_out, differences, "proxy-mirror: a mirror answers otherwise");
+            tracing::warn!(left_out, differences, "proxy-mirror: a mirror sent another response");
         }
     }
 

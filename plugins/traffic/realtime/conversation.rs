@@ -95,7 +95,7 @@ impl Conversation {
                 if let Some(left_out) = COMPLAINT.due() {
                     let said =
                         other.map_or_else(|error| error.0, |answer| format!("status {}", answer.status));
-                    tracing::error!(left_out, "realtime: a message is not taken by the service: {said}");
+                    tracing::error!(left_out, "realtime: the service refused a message: {said}");
                 }
                 self.end(BROKEN, "");
             }
@@ -188,7 +188,7 @@ impl Drop for Conversation {
             if let Some(left_out) = COMPLAINT.due() {
                 tracing::error!(
                     left_out,
-                    "realtime: too many connections end at once; the service misses one event"
+                    "realtime: too many connections end at once; the service does not get an event"
                 );
             }
             return;

@@ -123,7 +123,7 @@ impl TryFrom<String> for Origin {
         let is_whole = host.is_some_and(|(_, host)| !host.is_empty() && !host.contains(['/', '?', '#', '@']));
         if text != "*" && !is_whole {
             return Err(format!(
-                "allowed_origins: `{text}` is no origin such as https://shop.example, nor `*`"
+                "allowed_origins: `{text}` is not an origin such as https://shop.example, or `*`"
             ));
         }
         Ok(Origin(text.into()))
@@ -172,7 +172,7 @@ fn warnings(_: PluginScope, conf: &Value) -> Vec<Problem> {
     if origins.is_some_and(|origins| origins.iter().any(|origin| origin == "*")) {
         let message = "any page may open WebSockets in the name of its visitors";
         found.push(
-            Problem::new("allowed_origins", "any_origin", message).hint("name the origins of your pages"),
+            Problem::new("allowed_origins", "any_origin", message).hint("list the origins of your pages"),
         );
     }
     found
@@ -286,7 +286,7 @@ fn passed_on(answer: Result<Answer, CallError>) -> Step {
         Ok(answer) if answer.status >= 200 => {
             with_fields(Reply::new(answer.status), &answer.headers).text(answer.body).into()
         }
-        Ok(_) => unanswered("the service gave an interim answer"),
+        Ok(_) => unanswered("the service sent an interim response"),
         Err(error) => unanswered(&error.0),
     }
 }
@@ -294,9 +294,9 @@ fn passed_on(answer: Result<Answer, CallError>) -> Step {
 fn unanswered(reason: &str) -> Step {
     static COMPLAINT: LogThrottle = LogThrottle::new();
     if let Some(left_out) = COMPLAINT.due() {
-        tracing::error!(left_out, "realtime: the service has not answered: {reason}");
+        tracing::error!(left_out, "realtime: the service did not respond: {reason}");
     }
-    Reply::new(502).because("the service has not answered").into()
+    Reply::new(502).because("the service did not respond").into()
 }
 
 /// A reply with the fields of an answer that are for the client.
@@ -361,7 +361,7 @@ mod tests {
         check(json!({}), "property \"uri\" is required");
         for origin in ["shop.example", "https://", "https://a/b", "ftp://a", "https://u@a", ""] {
             let told =
-                format!("allowed_origins: `{origin}` is no origin such as https://shop.example, nor `*`");
+                format!("allowed_origins: `{origin}` is not an origin such as https://shop.example, or `*`");
             check(json!({"uri": "http://a", "allowed_origins": [origin]}), &told);
         }
         check(json!({"uri": "http://a", "allowed_origins": ["https://a:1", "*"]}), "");

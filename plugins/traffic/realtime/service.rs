@@ -181,7 +181,7 @@ impl Caller {
         }
         for name in names(&answer.headers, CHANNEL) {
             if !seat.subscribe(&name) {
-                warn("a channel beyond max_channels");
+                warn("a channel above max_channels");
             }
         }
         for (name, value) in answer.headers.iter() {
@@ -195,7 +195,7 @@ impl Caller {
         self.meta.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
         let bytes: usize = self.meta.iter().map(|(name, value)| name.len() + value.len()).sum();
         if self.meta.len() >= META_FIELDS || bytes + name.len() + value.len() > META_BYTES {
-            warn("a Set-Meta field beyond 16 of 4096 bytes");
+            warn("a Set-Meta field above the limit of 16 fields of 4096 bytes");
             return;
         }
         self.meta.push((name.into(), value.to_vec()));
@@ -227,7 +227,7 @@ fn names(headers: &Headers, field: &[u8]) -> Vec<String> {
         match std::str::from_utf8(name.trim_ascii()) {
             Ok("") => {}
             Ok(name) if is_channel(name) => found.push(name.to_owned()),
-            _ => warn("a name that no channel has"),
+            _ => warn("an invalid channel name"),
         }
     }
     found
@@ -237,7 +237,7 @@ fn names(headers: &Headers, field: &[u8]) -> Vec<String> {
 fn warn(what: &str) {
     static COMPLAINT: LogThrottle = LogThrottle::new();
     if let Some(left_out) = COMPLAINT.due() {
-        tracing::warn!(left_out, "realtime: {what} is ignored in an answer of the service");
+        tracing::warn!(left_out, "realtime: ignored {what} in a response of the service");
     }
 }
 

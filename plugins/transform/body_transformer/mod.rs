@@ -135,7 +135,7 @@ impl Side {
         let is_text = matches!(self.input_format, Some(Format::Encoded | Format::Args));
         let decoded = || String::from_utf8(STANDARD.decode(self.template.trim()).ok()?).ok();
         let decoded = match self.template_is_base64 {
-            Some(true) => Some(decoded().ok_or("it is no Base64 of a text")?),
+            Some(true) => Some(decoded().ok_or("it is not the Base64 of a text")?),
             _ if is_text => None,
             _ => decoded(),
         };
@@ -231,7 +231,11 @@ impl Transformer {
             Step::json(status, &json!({ "message": format!("request {what}: {reason}") }))
         };
         if Encoding::of(&ctx.request.headers) != Encoding::Identity {
-            return refused(400, "body decode", "it has a Content-Encoding, send it without".to_owned());
+            return refused(
+                400,
+                "body decode",
+                "it has a Content-Encoding; send the body unencoded".to_owned(),
+            );
         }
         let is_get = ctx.request.method == Method::Get;
         let format = if is_get { Some(Format::Args) } else { transformation.format };
@@ -294,7 +298,7 @@ struct Bodies(Rc<Held>);
 
 impl Remake for Arc<Transformer> {
     const FULL: Fault =
-        Fault::new(FaultKind::MemoryLimit, "the bodies that body-transformer holds are over their limit");
+        Fault::new(FaultKind::MemoryLimit, "the bodies that body-transformer buffers exceed their limit");
 
     fn remade(&self, ctx: &Context, body: &[u8]) -> Option<Vec<u8>> {
         let response = self.response.as_ref()?;

@@ -107,7 +107,7 @@ impl StatusPage {
             1 if self.use_page_status && !has_route => Some("`use_page_status` needs a `uri` or `named`"),
             1 => None,
             _ => Some(
-                "a page needs texts (`html`, `json`, `text`), a `uri`, `named` or a `location`, and only one of them",
+                "a page needs exactly one of texts (`html`, `json`, `text`), `uri`, `named` and `location`",
             ),
         }
     }

@@ -368,7 +368,7 @@ impl Plugin for StaticFiles {
         Step::wait(opening, move |opened, ctx, _env| match opened {
             Ok((found, conf)) => respond(found, &conf, ctx),
             Err(error) => {
-                tracing::error!(%error, "a file could not be looked for");
+                tracing::error!(%error, "cannot look up a file");
                 Step::status(500)
             }
         })
@@ -427,7 +427,7 @@ fn respond(found: io::Result<Target>, conf: &Conf, ctx: &mut Context) -> Step {
         Err(error) if folder::is_absent(&error) => nothing(conf, ctx),
         Err(error) if Errno::from_io_error(&error) == Some(Errno::ACCESS) => Step::status(403),
         Err(error) => {
-            tracing::error!(%error, root = %conf.root, "a file cannot be opened");
+            tracing::error!(%error, root = %conf.root, "cannot open a file");
             Step::status(500)
         }
     }

@@ -71,12 +71,12 @@ pub(super) fn warnings(conf: &Value) -> Vec<Problem> {
         .iter()
         .filter(|field| conf.get("cost_header").is_none() && conf.get(**field).is_some());
     let idle = idle.map(|field| {
-        Problem::new(*field, "no_effect", "no effect without `cost_header`").hint("set `cost_header`")
+        Problem::new(*field, "no_effect", "it has no effect without `cost_header`").hint("set `cost_header`")
     });
     let is_local = conf.get("policy").is_none_or(|policy| policy == "local");
     let interval = conf.get("sync_interval").filter(|interval| is_local && interval.as_f64() != Some(-1.0));
     let unsent = interval.map(|_| {
-        let message = "`sync_interval` has no effect: with `policy: local` no messages are sent";
+        let message = "`sync_interval` has no effect with `policy: local`";
         Problem::new("sync_interval", "no_effect", message).hint("remove it")
     });
     let idle = idle.chain(unsent).collect();
@@ -175,8 +175,8 @@ impl Rule {
             false => Some(self.space.by_value_or_address(&self.key, ctx)),
         };
         let Some(key) = key else { return Ok(None) };
-        let limit = self.count.of(ctx, "`count` makes no whole number from 1 on")?;
-        let window_s = self.window.of(ctx, "`time_window` makes no whole number from 1 on")?;
+        let limit = self.count.of(ctx, "`count` must be a whole number of 1 or more")?;
+        let window_s = self.window.of(ctx, "`time_window` must be a whole number of 1 or more")?;
         Ok(Some((key, Quota { limit, window_s })))
     }
 }

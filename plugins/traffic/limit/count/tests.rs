@@ -63,8 +63,7 @@ fn configurations() {
     }
     let worded = |field: &str, value: &str| {
         format!(
-            "property \"{field}\" validation failed: {value} is no whole number from 1 to 9007199254740991, \
-            and has no variable that could make one"
+            "property \"{field}\" validation failed: {value} is not a whole number from 1 to 9007199254740991 or a variable"
         )
     };
     check(with(json!({"time_window": "1m"})), &worded("time_window", "\"1m\""));

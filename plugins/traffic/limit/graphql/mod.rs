@@ -200,14 +200,14 @@ impl Configuration for Config {
         self.limit.check()?;
         if self.limit.learns() {
             return Err(
-                "cost_header: a query costs what its document says; limit-count has this field".to_owned()
+                "cost_header: the cost comes from the query; only limit-count has this field".to_owned()
             );
         }
         let is_name =
             |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_graphic() && b != b':');
         let fields = self.introspection_headers.iter().flat_map(|fields| fields.0.keys());
         match fields.into_iter().find(|name| !is_name(name)) {
-            Some(name) => Err(format!("introspection_headers: `{name}` is no name of a field")),
+            Some(name) => Err(format!("introspection_headers: `{name}` is not the name of a field")),
             None => Ok(()),
         }
     }
@@ -322,7 +322,11 @@ impl Inner {
                 Err(reason) => {
                     static COMPLAINT: LogThrottle = LogThrottle::new();
                     if let Some(left_out) = COMPLAINT.due() {
-                        tracing::error!(left_out, reason, "graphql-limit-count: the server gives no schema");
+                        tracing::error!(
+                            left_out,
+                            reason,
+                            "graphql-limit-count: the server returns no schema"
+                        );
                     }
                     (None, Some(NO_SCHEMA_MS))
                 }
@@ -432,9 +436,9 @@ fn upstream(of: &RouteResources) -> Option<(String, Option<&resources::Upstream>
 fn read_schema(answer: Result<Answer, CallError>) -> Result<Schema, String> {
     match answer {
         Ok(Answer { status: 200, body, .. }) => {
-            Schema::read(&body).ok_or_else(|| "the answer to the introspection is no schema".to_owned())
+            Schema::read(&body).ok_or_else(|| "the introspection response is not a schema".to_owned())
         }
-        Ok(Answer { status, .. }) => Err(format!("the introspection is answered with status {status}")),
+        Ok(Answer { status, .. }) => Err(format!("the introspection response has the status {status}")),
         Err(error) => Err(error.to_string()),
     }
 }
@@ -459,7 +463,7 @@ fn no_cost(reason: NoCost) -> Step {
 /// The store has a decoration that cannot be read: the query may cost anything.
 fn no_costs() -> Step {
     let reply = Reply::new(503).json(&json!({"message": "the cost of the graphql query is unknown"}));
-    reply.because("a cost decoration of the service cannot be read").into()
+    reply.because("a cost decoration of the service is malformed").into()
 }
 
 fn no_schema() -> Step {

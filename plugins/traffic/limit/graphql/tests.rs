@@ -190,7 +190,7 @@ fn bad_configurations_are_refused() {
     );
     check(
         json!({"introspection_headers": {"a:b": "c"}}),
-        "introspection_headers: `a:b` is no name of a field",
+        "introspection_headers: `a:b` is not the name of a field",
     );
     check(
         json!({"rules": [{"count": 1, "time_window": 1, "key": "$uri"}]}),
