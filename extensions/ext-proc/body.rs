@@ -147,7 +147,7 @@ impl Lockstep {
             drop(session);
             return Err(refuse(
                 ctx,
-                Reply::new(status).because("a body is over max_body_bytes").text(Vec::new()),
+                Reply::new(status).because("a body exceeds max_body_bytes").text(Vec::new()),
             ));
         }
         let room = limit - self.buffered.len();
@@ -177,7 +177,7 @@ impl Lockstep {
         match mutated(common.body_mutation, original) {
             Ok(body) => self.release(&body, is_last),
             Err(original) => {
-                let reason = "the processor streams a body that is not in full duplex";
+                let reason = "the processor streams a body that is not FULL_DUPLEX_STREAMED";
                 self.session.borrow_mut().fail(Failure::Broken, reason);
                 return self.leave_again(original, is_last, ctx);
             }
@@ -435,7 +435,7 @@ pub(crate) fn end_with(
 /// A response in pieces comes too late: the other message is on its way.
 pub(crate) fn refuse_streamed(session: &Rc<RefCell<Session>>, ctx: &mut Context) -> Fault {
     let mut session = session.borrow_mut();
-    session.break_streamed("the processor streams a response after the exchange has begun to send");
+    session.break_streamed("the processor streams a response after the gateway began to send one");
     refuse(ctx, failed(&session.config, Failure::Broken))
 }
 

@@ -151,7 +151,7 @@ impl Configuration for Config {
         match (&self.grpc_service, &self.http_service) {
             (Some(grpc), None) if &*grpc.uri.target != "/" => {
                 let path = &grpc.uri.target;
-                return Err(format!("grpc_service.uri: the method has its own path: leave `{path}` out"));
+                return Err(format!("grpc_service.uri: the gRPC method sets the path: remove `{path}`"));
             }
             (Some(grpc), None) => check_metadata(&grpc.initial_metadata)?,
             (None, Some(_)) => self.check_http()?,
@@ -165,7 +165,7 @@ impl Configuration for Config {
         for (number, mode) in self.allowed_override_modes.iter().enumerate() {
             if mode.has_duplex() {
                 let place = format!("allowed_override_modes[{number}]");
-                return Err(format!("{place}: FULL_DUPLEX_STREAMED cannot be chosen during an exchange"));
+                return Err(format!("{place}: FULL_DUPLEX_STREAMED cannot be selected during an exchange"));
             }
         }
         if !self.allowed_override_modes.is_empty() && !self.allow_mode_override {
@@ -203,10 +203,14 @@ impl Config {
         let mode = &self.processing_mode;
         let can_be_watched = |mode| matches!(mode, BodyMode::None | BodyMode::Streamed);
         if !can_be_watched(mode.request_body_mode) || !can_be_watched(mode.response_body_mode) {
-            return Err("processing_mode: with observability_mode bodies are NONE or STREAMED".to_owned());
+            return Err(
+                "processing_mode: with observability_mode, bodies must be NONE or STREAMED".to_owned()
+            );
         }
         if self.allow_mode_override {
-            return Err("allow_mode_override: answers are ignored with observability_mode".to_owned());
+            return Err(
+                "allow_mode_override: observability_mode ignores responses of the processor".to_owned()
+            );
         }
         Ok(())
     }

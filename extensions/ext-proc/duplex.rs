@@ -118,7 +118,8 @@ impl Duplex {
                         Ok(())
                     }
                     _ => {
-                        let reason = "the processor answers a body in full duplex without streamed_response";
+                        let reason =
+                            "the processor responds to a FULL_DUPLEX_STREAMED body without streamed_response";
                         self.session.borrow_mut().fail(Failure::Broken, reason);
                         Err(self.cut(ctx))
                     }

@@ -130,13 +130,12 @@ fn follow(
         Err(error) => Err((failure_of(&error), error.0)),
         Ok(answer) if answer.status != 200 => {
             let status = answer.status;
-            Err((Failure::Broken, format!("the processor answers with the HTTP status {status}")))
+            Err((Failure::Broken, format!("the processor responded with the HTTP status {status}")))
         }
         Ok(answer) => {
             let json = serde_json::from_slice(&answer.body).ok();
-            json.and_then(|json| parse(&json, part)).ok_or_else(|| {
-                (Failure::Broken, "the processor's answer is not one of its protocol".to_owned())
-            })
+            json.and_then(|json| parse(&json, part))
+                .ok_or_else(|| (Failure::Broken, "the processor's response is malformed".to_owned()))
         }
     };
     let mut session = session.borrow_mut();
@@ -154,7 +153,7 @@ fn follow(
 
 /// A call without an answer in its time says so.
 fn failure_of(error: &CallError) -> Failure {
-    if error.0.starts_with("no answer within") { Failure::Late } else { Failure::Broken }
+    if error.0.starts_with("no response within") { Failure::Late } else { Failure::Broken }
 }
 
 /// Returns a member by its name in the protocol, or by the same name as JSON of Protocol Buffers writes it.

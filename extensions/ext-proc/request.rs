@@ -171,7 +171,7 @@ fn send_start(session: &Shared, bytes: Vec<u8>) -> Step {
 
 /// The processor streams a body that is not in full duplex.
 fn streams(session: &Shared) -> Step {
-    let reason = "the processor streams a body that is not in full duplex";
+    let reason = "the processor streams a body that is not FULL_DUPLEX_STREAMED";
     session.borrow_mut().fail(Failure::Broken, reason);
     wait(session, |session, got, _| leave(session, got))
 }

@@ -256,7 +256,7 @@ impl Session {
             && self.fate.is_none()
             && timer.as_mut().poll(task).is_ready()
         {
-            self.fail(Failure::Late, "the processor does not answer in time");
+            self.fail(Failure::Late, "the processor did not respond in time");
         }
         match (self.reply(), &self.fate) {
             (Some(reply), _) => Poll::Ready(Got::Reply(reply)),
@@ -315,7 +315,9 @@ impl Session {
             match stream.poll_message(task) {
                 Poll::Pending => break,
                 Poll::Ready(Ok(Some(message))) => self.receive(&message),
-                Poll::Ready(_) if is_streamed => self.break_streamed("the processor broke its response off"),
+                Poll::Ready(_) if is_streamed => {
+                    self.break_streamed("the processor ended its response early")
+                }
                 Poll::Ready(Ok(None)) => self.end(Fate::Gone),
                 Poll::Ready(Err(error)) => self.fail_with(error.missing, &error.reason),
             }
@@ -335,13 +337,13 @@ impl Session {
     /// Accepts a message of the processor.
     fn receive(&mut self, bytes: &[u8]) {
         let Ok(message) = ProcessingResponse::decode(bytes) else {
-            return self.fail(Failure::Broken, "the processor's message is not one of its protocol");
+            return self.fail(Failure::Broken, "the processor's message is malformed");
         };
         let is_streamed = matches!(self.fate, Some(Fate::Stream(_)));
         let (direction, kind, answered) = match message.response {
             Some(PartResponse::StreamedImmediate(part)) => return self.receive_streamed(part),
             _ if is_streamed => {
-                return self.break_streamed("the processor's response in pieces is out of order");
+                return self.break_streamed("the processor's streamed response is out of order");
             }
             None if message.override_message_timeout.is_some() => {
                 return self.extend(message.override_message_timeout.unwrap_or_default());
@@ -374,7 +376,7 @@ impl Session {
         let is_due = side.due == Some(kind);
         let is_free = side.is_duplex && kind != Kind::Headers && side.due.is_none();
         if !is_due && !is_free {
-            return self.fail(Failure::Broken, "the processor answers a message that it did not get");
+            return self.fail(Failure::Broken, "the processor responded to a message that it did not get");
         }
         (side.due, side.timer) = (None, None);
         if side.is_duplex && side.owes {
@@ -412,7 +414,7 @@ impl Session {
         let ms = u64::try_from(ms).unwrap_or_default();
         self.extensions += 1;
         if self.extensions > EXTENSIONS_MAX {
-            return self.fail(Failure::Broken, "the processor asks for more time without end");
+            return self.fail(Failure::Broken, "the processor requested more time too often");
         }
         let waits = |side: &&mut Side| side.timer.is_some() && !side.is_duplex && !side.is_extended;
         if ms >= 1

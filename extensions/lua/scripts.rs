@@ -326,7 +326,7 @@ impl Before {
         engine.loaded::<BeforeFunction>(&self.token, || {
             let chunk = engine.compile(&self.text)?;
             let LuaValue::Function(function) = engine.define(&chunk)? else {
-                return Err("the text returns no function".to_owned());
+                return Err("the script does not return a function".to_owned());
             };
             let conf = core::to_lua(engine.lua(), &self.conf).map_err(|error| message_of(&error))?;
             Ok(BeforeFunction { function, conf, place: engine.place(&self.place) })

@@ -58,7 +58,7 @@ impl Caller {
     pub(crate) fn failed(&self, failure: &Failure) -> Option<Reply> {
         self.log(&failure.0);
         self.runner.state.failed(failure.kind());
-        let refused = || Reply::new(503).because("the runner of external plugins has failed");
+        let refused = || Reply::new(503).because("the runner of external plugins failed");
         (!self.allow_degradation).then(refused)
     }
 

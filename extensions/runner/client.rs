@@ -137,7 +137,7 @@ impl Client {
         uptime: Duration,
     ) -> Result<Call, Failure> {
         if self.calls.get() >= CALLS_MAX {
-            return Err(Failure(format!("{CALLS_MAX} calls of this worker wait for the runner")));
+            return Err(Failure(format!("{CALLS_MAX} calls of this worker already wait for the runner")));
         }
         self.calls.set(self.calls.get() + 1);
         runner.state.called();
@@ -158,7 +158,9 @@ impl Client {
             }
         }
         let Some(path) = runner.socket() else {
-            return Err(Failure("there is no runner: set `ext-plugin.cmd` or `ext-plugin.path`".to_owned()));
+            return Err(Failure(
+                "no runner is configured: set `ext-plugin.cmd` or `ext-plugin.path`".to_owned(),
+            ));
         };
         let failed = |reason| {
             Failure(format!("failed to connect to the unix socket unix:{}: {reason}", path.display()))
@@ -209,7 +211,7 @@ async fn receive(connection: &mut Connection, expected: u8) -> Result<Option<Fra
     let may_ask = matches!(expected, kind::HTTP_REQ_CALL | kind::HTTP_RESP_CALL);
     let is_expected = |kind| kind == expected || kind == kind::ERROR || (kind == kind::EXTRA_INFO && may_ask);
     let received = connection.receive(is_expected).await.map_err(|reason| receiving(expected, reason))?;
-    let invalid = |_| receiving(expected, "the message is no valid FlatBuffers table");
+    let invalid = |_| receiving(expected, "the message is not a valid FlatBuffers table");
     match received.kind {
         kind::EXTRA_INFO => {
             info_request(&received.payload).map(|asked| Some(Frame::InfoRequest(asked))).map_err(invalid)
@@ -252,7 +254,7 @@ impl Call {
     async fn answer_with(mut self, mut answer: Message) -> Outcome {
         self.questions += 1;
         if self.questions > QUESTIONS_MAX {
-            let reason = format!("the runner asks more than {QUESTIONS_MAX} questions");
+            let reason = format!("the runner sent more than {QUESTIONS_MAX} queries");
             return Err(receiving(self.message.kind, reason));
         }
         if let Some((mut connection, token)) = self.connection.take() {
@@ -314,7 +316,7 @@ impl Call {
         let Some(Frame::Expected(received)) = receive(&mut connection, kind::PREPARE_CONF).await? else {
             return Err(receiving(kind::PREPARE_CONF, Reported::TokenNotFound));
         };
-        let invalid = |_| receiving(kind::PREPARE_CONF, "the message is no valid FlatBuffers table");
+        let invalid = |_| receiving(kind::PREPARE_CONF, "the message is not a valid FlatBuffers table");
         let number = token(&received.payload).map_err(invalid)?;
         self.place.0.keep(connection, epoch);
         Ok(local.put(all, &self.conf.key, number, epoch, self.uptime))

@@ -168,7 +168,7 @@ impl RequestFilter {
             },
             Ok(Event::Reply(received)) => match request_reply(&received.payload) {
                 Ok(reply) => self.decide(slot, reply, ctx),
-                Err(_) => self.failed(&invalid("it is no valid FlatBuffers table")),
+                Err(_) => self.failed(&invalid("it is not a valid FlatBuffers table")),
             },
         }
     }
@@ -210,7 +210,7 @@ impl RequestFilter {
                 503
             }
         };
-        let mut reply = Reply::new(status).because("an external plugin has responded");
+        let mut reply = Reply::new(status).because("an external plugin responded");
         for entry in headers {
             match checked(std::slice::from_ref(entry)) {
                 Ok(fields) => {
@@ -218,7 +218,7 @@ impl RequestFilter {
                         reply = reply.header(name, value.unwrap_or_default());
                     }
                 }
-                Err(reason) => self.0.log(&format!("a field of the runner's response is left out: {reason}")),
+                Err(reason) => self.0.log(&format!("ignored a field of the runner's response: {reason}")),
             }
         }
         if body.is_empty() { reply } else { reply.text(body) }
@@ -230,7 +230,7 @@ fn invalid(reason: &str) -> Failure {
 }
 
 fn too_large(purpose: &str) -> Failure {
-    Failure(format!("the request body is over {BODY_MAX} bytes and cannot {purpose}"))
+    Failure(format!("the request body exceeds {BODY_MAX} bytes and cannot {purpose}"))
 }
 
 /// Encodes a request for the runner.
@@ -264,7 +264,7 @@ fn changes(rewrite: &Rewrite<'_>, ctx: &Context) -> Result<Changes, String> {
     let is_host = |field: &Field| HeaderId::of(field.name.as_bytes()) == HeaderId::Host;
     let host = headers.iter().rfind(|field| is_host(field)).and_then(|field| field.value.clone());
     if let Some(host) = host.as_deref().filter(|host| !is_authority(host)) {
-        return Err(format!("`{}` is no host", host.escape_ascii()));
+        return Err(format!("`{}` is not a host", host.escape_ascii()));
     }
     headers.retain(|field| !is_host(field));
     let is_foreign = |field: &&Field| field.value.is_some() && ctx.is_reserved(field.name.as_bytes());

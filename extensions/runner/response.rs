@@ -170,7 +170,7 @@ fn message(ctx: &Context, id: u32) -> Message {
 fn changes(payload: &[u8]) -> Result<Changes, Failure> {
     let invalid = |reason: String| Failure(format!("the runner's reply is invalid: {reason}"));
     let reply = response_reply(payload);
-    let reply = reply.map_err(|_| invalid("it is no valid FlatBuffers table".to_owned()))?;
+    let reply = reply.map_err(|_| invalid("it is not a valid FlatBuffers table".to_owned()))?;
     let ResponseReply { status, headers, body } = reply;
     if status != 0 && !(200..=599).contains(&status) {
         return Err(invalid(format!("the status {status} is not between 200 and 599")));
@@ -270,7 +270,7 @@ impl Exchange {
     fn take(&mut self, data: &[u8]) -> Result<(), Failure> {
         if data.len() > BODY_MAX - self.body.len() {
             return Err(Failure(format!(
-                "the response body is over {BODY_MAX} bytes and cannot be sent to the runner"
+                "the response body exceeds {BODY_MAX} bytes and cannot be sent to the runner"
             )));
         }
         // Twice: the message for the runner has a copy.

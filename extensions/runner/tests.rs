@@ -332,7 +332,7 @@ fn failures_have_names_and_end_the_connection() {
     check(|| Act::Send(made::error(9)), &format!("{call}: unknown err 9"));
     check(|| Act::Send(made::unchanged()), &format!("{call}: unexpected type 2"));
     check(|| Act::Send(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()), &format!("{call}: unexpected type 72"));
-    let table = "the message is no valid FlatBuffers table";
+    let table = "the message is not a valid FlatBuffers table";
     check(|| Act::Send(vec![0, 0, 0, 4, 9, 9, 9, 9]), &format!("{call}: {table}"));
     check(|| Act::Send(vec![3, 0, 0, 0]), &format!("{call}: {table}"));
     let failure = block_on(Caller::new(nowhere()).call()).map(drop).unwrap_err();
@@ -386,7 +386,7 @@ fn waiting_calls_are_bounded() {
     let caller = Caller::new(&scripted.socket());
     let waiting: Vec<_> = (0..1_024).map(|_| caller.call()).collect();
     let failure = block_on(caller.call()).map(drop).unwrap_err();
-    assert_eq!(failure.0, "1024 calls of this worker wait for the runner");
+    assert_eq!(failure.0, "1024 calls of this worker already wait for the runner");
     drop(waiting);
     assert!(
         caller.client.clone().call(&caller.runner, &caller.conf, Caller::message(), Duration::ZERO).is_ok()

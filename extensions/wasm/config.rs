@@ -191,7 +191,7 @@ fn check_upstreams(upstreams: &BTreeMap<String, Target>) -> Result<(), String> {
     }
     match upstreams.iter().find(|(_, target)| &*target.uri.target != "/") {
         Some((name, target)) => {
-            Err(format!("upstreams.{name}.uri: the module names the path: leave `{}` out", target.uri.target))
+            Err(format!("upstreams.{name}.uri: the module sets the path: remove `{}`", target.uri.target))
         }
         None => Ok(()),
     }

@@ -53,8 +53,10 @@ impl Runtime {
     fn new(node: &Node) -> Result<Arc<Runtime>, String> {
         let settings = Settings::of(node)?;
         let config = config(&settings)?;
-        let engine = Engine::new(&config).map_err(|error| format!("WebAssembly cannot start: {error:#}"))?;
-        start_clock(&engine).map_err(|error| format!("WebAssembly cannot start its clock: {error}"))?;
+        let engine = Engine::new(&config)
+            .map_err(|error| format!("cannot start the WebAssembly engine: {error:#}"))?;
+        start_clock(&engine)
+            .map_err(|error| format!("cannot start the clock of the WebAssembly engine: {error}"))?;
         Ok(Arc::new(Runtime { engine, settings: Arc::new(settings) }))
     }
 }

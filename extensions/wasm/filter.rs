@@ -137,7 +137,7 @@ impl Filter {
         if is_held && body.len() + data.len() > limit {
             self.stream.instance.count(Event::TooLarge);
             let status = if self.direction == Direction::Request { 413 } else { 500 };
-            return Err(self.refuse(Reply::new(status).because("the module holds too large a body"), ctx));
+            return Err(self.refuse(Reply::new(status).because("the module buffers too large a body"), ctx));
         }
         if data.len() > held::body_room() {
             return Err(self.refuse(Reply::new(503).because("the memory for bodies is full"), ctx));

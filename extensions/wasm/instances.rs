@@ -108,7 +108,7 @@ impl Instances {
             let entry = match begin(&vm).await {
                 Ok(begun) => Entry::Ready(worker.adopt(&vm, begun)),
                 Err(reason) => {
-                    tracing::error!("wasm {}: the module does not start: {reason}", vm.name);
+                    tracing::error!("wasm {}: the module failed to start: {reason}", vm.name);
                     worker.tally.count(Event::NotStarted);
                     Entry::Failed(Instant::now() + RETRY)
                 }
@@ -148,5 +148,5 @@ async fn begin(vm: &Arc<Vm>) -> Result<Started, String> {
     let compiled = vm.code.compiled().await.map_err(|reason| reason.to_string())?;
     let vm = Arc::clone(vm);
     let started = tokio::task::spawn_blocking(move || start(&vm, &compiled)).await;
-    started.unwrap_or_else(|_| Err("the start has failed".to_owned()))
+    started.unwrap_or_else(|_| Err("the start failed".to_owned()))
 }

@@ -83,7 +83,7 @@ pub(crate) fn build(build: &Build<'_>) -> Result<Arc<dyn FlowPlugin>, String> {
 impl FlowPlugin for TcpPlugin {
     fn preread(&self, session: &mut Session, env: &Env<'_>) -> FlowStep {
         if session.transport == Transport::Udp {
-            tracing::error!("wasm {}: a module filters sessions over TCP only", self.shared.vm_use.vm.name);
+            tracing::error!("wasm {}: modules can filter TCP sessions only", self.shared.vm_use.vm.name);
             return FlowStep::Close(FAILED);
         }
         let place = Rc::default();

@@ -33,7 +33,7 @@ impl Shared {
 
     /// Returns the response after a failure.
     pub(crate) fn failure(&self) -> Reply {
-        Reply::new(503).because("the WebAssembly module has failed").text(Vec::new())
+        Reply::new(503).because("the WebAssembly module failed").text(Vec::new())
     }
 
     /// Ends the hook of a request without an instance.

@@ -262,7 +262,7 @@ impl Engine {
             let begun = self.budget.begin(&self.lua, self.settings.run_time);
             let reset = begun.and_then(|()| self.reset.call::<()>(()));
             if let Err(error) = reset {
-                tracing::error!("the Lua state cannot be reset: {}", message_of(&error));
+                tracing::error!("cannot reset the Lua state: {}", message_of(&error));
             }
             self.budget.end();
         }

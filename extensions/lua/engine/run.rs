@@ -263,7 +263,7 @@ impl Run {
     pub(super) fn lacks_body(&mut self) {
         for task in &mut self.tasks {
             if matches!(task.state, State::Body { .. }) {
-                let lacking = "the request body cannot be read after the response has begun".to_owned();
+                let lacking = "cannot read the request body after the response has begun".to_owned();
                 task.state = State::Runnable(results(&self.engine, Err(lacking)));
             }
         }
@@ -312,7 +312,10 @@ impl Run {
             Progress::Waits | Progress::NeedsBody { .. }
                 if self.used > most && self.stage != Stage::Timer =>
             {
-                self.failed(&format!("the script ran longer than {} ms with all its waits", most.as_millis()))
+                self.failed(&format!(
+                    "the script ran longer than {} ms, including its waits",
+                    most.as_millis()
+                ))
             }
             progress => progress,
         }
@@ -321,7 +324,7 @@ impl Run {
     fn progress(&mut self) -> Progress {
         if self.ticket.is_evicted() {
             return self.failed(
-                "the script was ended while it waited: the scripts of this worker have no memory left",
+                "the script was ended while it waited: the scripts of this worker have used up their memory",
             );
         }
         // Ends that were taken are no longer needed; the main coroutine keeps its place.

@@ -209,7 +209,7 @@ fn fields_of(table: &Value) -> Result<Vec<Field>, String> {
         let (name, value) = pair.map_err(|error| error.to_string())?;
         let name = name.to_string().map_err(|error| message_of(&error))?;
         if !is_name(&name) {
-            return Err(format!("a function returned the field `{name}`, which is no name of a field"));
+            return Err(format!("a function returned the field `{name}`, which is not the name of a field"));
         }
         // The gateway frames the body itself.
         if frames(&name) || HeaderId::of(name.as_bytes()) == HeaderId::Server {

@@ -111,7 +111,7 @@ fn find(path: &str) -> Result<Vec<Found>, Problem> {
     for template in path.split(';').map(str::trim).filter(|template| !template.is_empty()) {
         let wrong = |reason: &str| Problem::new(PLACE, "search_path", format!("`{template}`: {reason}"));
         let Some((folder, rest)) = template.split_once('?') else {
-            return Err(wrong("a name of files has one `?`, such as /etc/sigma/lua/?.lua"));
+            return Err(wrong("a path needs one `?`, such as /etc/sigma/lua/?.lua"));
         };
         if rest.contains('?') || !rest.ends_with(".lua") || !(folder.is_empty() || folder.ends_with('/')) {
             return Err(wrong("write it like /etc/sigma/lua/?.lua or /etc/sigma/lua/?/init.lua"));

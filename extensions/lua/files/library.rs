@@ -146,7 +146,7 @@ fn call_if_present(engine: &Engine, place: &Rc<Place>, module: &Table, name: &st
 impl Shared {
     /// `require` of a script.
     fn require(&self, host: &Host, name: &str) -> Results {
-        let Some(engine) = host.engine().upgrade() else { return Err("the worker has ended".to_owned()) };
+        let Some(engine) = host.engine().upgrade() else { return Err("the worker ended".to_owned()) };
         let known = self.loaded.borrow().get(name).cloned();
         let module = match known {
             Some(Some(module)) => module,

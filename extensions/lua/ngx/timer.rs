@@ -212,7 +212,7 @@ impl Timer {
         arguments.push_front(Value::Boolean(is_premature));
         async move {
             if is_full {
-                tracing::error!("{place}: the timer is dropped: {most} of this worker run already");
+                tracing::error!("{place}: the timer was dropped: {most} timers of this worker already run");
                 return;
             }
             match Run::alone(&engine, &place, function, arguments) {

@@ -118,7 +118,7 @@ impl Filter {
         let limit = self.exchange.plugin.vm_use.vm.settings.body_bytes;
         if self.body.len() + data.len() > limit {
             self.exchange.count(Event::TooLarge);
-            return Err(refuse(Reply::new(500).because("the module holds too large a body"), ctx));
+            return Err(refuse(Reply::new(500).because("the module buffers too large a body"), ctx));
         }
         if data.len() > held::body_room() {
             return Err(refuse(Reply::new(503).because("the memory for bodies is full"), ctx));

@@ -97,7 +97,7 @@ impl<'c> Guest<'c> {
         let size = u32::try_from(bytes).ok().filter(|_| bytes <= VALUE_BYTES).ok_or(Status::BadArgument)?;
         let allocate = self.0.data().allocate.clone();
         let allocate = allocate.ok_or_else(|| {
-            Failure::Trap(wasmtime::Error::msg("it exports neither proxy_on_memory_allocate nor malloc"))
+            Failure::Trap(wasmtime::Error::msg("it exports no proxy_on_memory_allocate and no malloc"))
         })?;
         self.0.data_mut().is_allocating = true;
         let at = allocate.call(self.0.as_context_mut(), size);

@@ -83,7 +83,7 @@ pub(super) fn group(lua: &Lua, host: &Rc<Host>, settings: &Settings) -> mlua::Re
         connect(host, &arguments, 1, socket, Value::Table(object))
     })?;
     host.function(lua, &group, "udp", |_, arguments| {
-        failed(arguments.lua(), "this gateway has no datagrams for scripts")
+        failed(arguments.lua(), "scripts cannot use datagrams")
     })?;
     Ok(group)
 }
