@@ -60,7 +60,7 @@ impl Import {
         *route = closed;
         let place = self.places.get(at).copied().unwrap_or_default();
         let text = format!(
-            "Sigma refuses the result ({}: {}); the route is closed: write it by hand",
+            "Sigma does not accept the result ({}: {}); the route is closed: write it by hand",
             problem.pointer, problem.message
         );
         self.report.add_guard(place, "", Verdict::NotPossible, text);

@@ -18,13 +18,12 @@ const FORMATS: [Foreign; 4] = [
     Foreign {
         is: |root| ["apisix", "deployment", "nginx_config"].iter().any(|key| root.contains_key(*key)),
         message: "this is the config.yaml of APISIX, the settings of its process",
-        hint: "write the few that are needed in Sigma's words, see docs/from-apisix.md; routes of an apisix.yaml are \
-            read as they stand, and an etcd is shared with `store: { kind: etcd }`",
+        hint: "convert it with `sigma import apisix`, see docs/from-apisix.md; Sigma reads an apisix.yaml unchanged, and shares an etcd with `store: { kind: etcd }`",
     },
     Foreign {
         is: |root| root.contains_key("entryPoints") || root.contains_key("providers"),
         message: "this is the static configuration of Traefik",
-        hint: "write entry points as `listeners`; docs/configuration.md has all settings",
+        hint: "convert it with `sigma import traefik`; docs/configuration.md lists all settings",
     },
     Foreign {
         is: |root| {
@@ -35,12 +34,12 @@ const FORMATS: [Foreign; 4] = [
             ["http", "tcp", "udp"].into_iter().any(part)
         },
         message: "this is the dynamic configuration of Traefik",
-        hint: "write routers as `routes`, their services as `upstreams`, middlewares as `plugins`; the README shows one",
+        hint: "convert it with `sigma import traefik`",
     },
     Foreign {
         is: |root| root.contains_key("_format_version"),
         message: "this is the declarative configuration of Kong",
-        hint: "write services and routes as `services` and `routes`; the README shows some",
+        hint: "convert it with `sigma import kong`",
     },
 ];
 

@@ -108,12 +108,7 @@ pub(super) fn go_to_background(document: &mut Value) {
 /// workers, unless the command line has one, and the resolver's servers and times become `dns`.
 pub(super) fn options(root: &SourceValue<'_>, target: &mut Map<String, Value>, report: &mut Report<'_>) {
     let Some(members) = root.value.as_object() else {
-        report.error(
-            "",
-            "type",
-            "the document of -options is not an object",
-            "write {} or leave -options out",
-        );
+        report.error("", "type", "the document of -options is not an object", "write {} or remove -options");
         return;
     };
     if let Some(loops) = report.number(root, "eventLoopPoolSize", 1..=u64::from(u16::MAX)) {
@@ -127,7 +122,7 @@ pub(super) fn options(root: &SourceValue<'_>, target: &mut Map<String, Value>, r
         .partition(|key| OPTIONS.contains(key));
     if !known.is_empty() {
         let message = format!("-options: accepted, without effect: {}", known.join(", "));
-        report.warn("", "without_effect", message, "-options may be left out");
+        report.warn("", "without_effect", message, "-options may be omitted");
     }
     for key in unknown {
         let message = format!("-options: unknown field `{key}`, without effect");
@@ -175,8 +170,7 @@ fn proxy_client(root: &SourceValue<'_>, report: &mut Report<'_>) -> Client {
     let scheme = if report.flag(&client, "ssl", false) { "https" } else { "http" };
     let pool_size = report.number(&client, "max-pool-size-per-server", 1..=u64::from(u32::MAX));
     if pool_size.is_some() {
-        let message = "`max-pool-size-per-server` limits the connections to a node that are in use; idle ones that \
-            each worker keeps come on top";
+        let message = "`max-pool-size-per-server` limits the used connections to a node; each worker keeps idle connections in addition";
         let hint = "lower `keepalive_pool.size` of the upstream if a node limits them all";
         report.warn(&client.pointer_of("max-pool-size-per-server"), "approximate", message, hint);
     }
@@ -265,7 +259,7 @@ fn routers(root: &SourceValue<'_>, listeners: &[Listener], report: &mut Report<'
         let is_known = all || listeners.iter().any(|listener| listener.id.as_ref() == Some(&server_id));
         if enabled && !is_known {
             let message = format!(
-                "the router serves `{server_id}`, but no enabled listener has this id: the router is left out"
+                "the router serves `{server_id}`, but no enabled listener has this id: the router is ignored"
             );
             let hint = "give `proxy-server-id` the id of `proxy-server.http`, or disable the router";
             report.warn(&router.pointer_of("proxy-server-id"), "reference", message, hint);
@@ -345,13 +339,8 @@ fn trusts_forwarding(routers: &[(String, &'static str)], report: &mut Report<'_>
     let trusts = |word: &str| matches!(word, "X_FORWARD" | "ALL");
     for (pointer, word) in routers {
         if *word == "FORWARD" {
-            let message = "forwarding headers are trusted all or not at all: with FORWARD, none is trusted";
-            report.warn(
-                pointer,
-                "approximate",
-                message,
-                "write ALL to believe `Forwarded` and X-Forwarded-*",
-            );
+            let message = "Sigma trusts either all forwarding headers or none: with FORWARD, none";
+            report.warn(pointer, "approximate", message, "write ALL to trust `Forwarded` and X-Forwarded-*");
         }
     }
     let trusting: Vec<&String> =
@@ -452,8 +441,8 @@ fn write_routes(
                 Some(Some(pass)) => Some(pass),
                 Some(None) => continue,
                 None => {
-                    let message = format!("there is no proxy pass `{id}`");
-                    report.error(pointer, "reference", message, "name an `id` of the list `proxy-pass`");
+                    let message = format!("unknown proxy pass `{id}`");
+                    report.error(pointer, "reference", message, "use an `id` of the list `proxy-pass`");
                     continue;
                 }
             },
@@ -463,7 +452,7 @@ fn write_routes(
             vertx::Placing::Under(uri, regex) => (vec![uri], Some(regex)),
             vertx::Placing::Unreachable(by) => {
                 let message = format!(
-                    "the route never matches: {} before it matches all its requests; it is left out",
+                    "the route never matches: {} before it matches all its requests; it is ignored",
                     routes[by].pointer
                 );
                 report.warn(&route.pointer, "shadowed", message, "move it before the other, or remove it");

@@ -163,7 +163,7 @@ impl Runner<'_> {
             }
             None => {
                 if query.contains("{path}") || query.contains("{uri}") {
-                    self.remarks.differs(place, "Slashes of a path in the query are sent as they are.");
+                    self.remarks.differs(place, "Slashes of a path in the query are not encoded.");
                 }
                 branch.query = Query::Text(self.text(place, query));
             }
@@ -182,7 +182,7 @@ impl Runner<'_> {
                 self.changed(item, branch, pattern, String::new())
             }
             ["replace", find, replacement, ..] => {
-                let text = "Up to four matches in the path are replaced, and none in the query.";
+                let text = "Sigma replaces up to four matches in the path, and none in the query.";
                 self.remarks.differs(item.place(), text);
                 let replacement = self.text(item.place(), replacement).replace('$', "$$");
                 let pairs = repeated(&regex::escape(find), &replacement);
@@ -197,7 +197,7 @@ impl Runner<'_> {
                     vec![branch]
                 }
                 Ok(pattern) => {
-                    let text = "The first match in the path is replaced.";
+                    let text = "Sigma replaces only the first match in the path.";
                     self.remarks.differs(item.place(), text);
                     self.changed(item, branch, pattern, (*replacement).to_owned())
                 }
@@ -321,7 +321,7 @@ impl Runner<'_> {
                         false => types = json!(listed),
                     }
                 }
-                _ => self.remarks.no_effect(line.place(), "The level of compression is Sigma's."),
+                _ => self.remarks.no_effect(line.place(), "Sigma's own compression level applies."),
             }
         }
         if codings.is_empty() {
@@ -339,7 +339,7 @@ impl Runner<'_> {
     pub(super) fn map(&mut self, item: &Item) {
         let place = item.place();
         if item.line.name() == "vars" {
-            self.remarks.gap(place, "Variables of lines are not converted: use `variables` or `set`.");
+            self.remarks.gap(place, "Log variables are not converted: use `variables` or `set`.");
             return;
         }
         let args = item.line.args();

@@ -165,7 +165,7 @@ impl Lexer {
                 char => text.push(char),
             }
         }
-        Err(problem(line, "a quoted text does not end"))
+        Err(problem(line, "a quoted string is not closed"))
     }
 
     fn heredoc(&mut self, marker: &str, line: u32) -> Result<String, Problem> {
@@ -181,7 +181,7 @@ impl Lexer {
                 }
             }
             if self.bump().is_none() {
-                return Err(problem(line, format!("the heredoc <<{marker} does not end")));
+                return Err(problem(line, format!("the heredoc <<{marker} is not closed")));
             }
             lines.push(text.trim_end_matches('\r').to_owned());
         }

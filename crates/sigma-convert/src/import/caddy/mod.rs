@@ -33,7 +33,7 @@ pub(super) fn translate(input: &Input<'_>) -> Result<Translated, Vec<Problem>> {
     let mut parsed = Caddyfile::default();
     for file in input.files {
         if file.text.trim_start().starts_with('{') && file.name.ends_with(".json") {
-            let text = "this is Caddy's JSON: import the Caddyfile that it was made of";
+            let text = "this is Caddy's JSON: import the Caddyfile from which it was made";
             return Err(vec![Problem::new(&file.name, "unsupported", text)]);
         }
         parsed

@@ -230,7 +230,7 @@ fn found(access: &dyn Files, target: &Token, from: &str) -> Result<Vec<(String, 
         match access.read(&path) {
             Ok(text) => files.push((path, text)),
             Err(reason) => {
-                let message = format!("`{}` is neither a snippet nor a file: {reason}", target.text);
+                let message = format!("`{}` is not a snippet or a file: {reason}", target.text);
                 return Err(problem(target.place.line, message));
             }
         }

@@ -59,7 +59,7 @@ pub(super) fn known(runner: &mut Runner<'_>, site: Site, options: &Options) -> O
     for token in &site.addresses {
         match address(&token.text, options) {
             Some(address) => addresses.push(address),
-            None => runner.remarks.gap(token.place, format!("`{}` is no address of a site.", token.text)),
+            None => runner.remarks.gap(token.place, format!("`{}` is not an address of a site.", token.text)),
         }
     }
     let place = site.addresses.first()?.place;
@@ -241,7 +241,9 @@ fn client(runner: &Runner<'_>, option: &Line) -> Result<Value, String> {
     match (mode, authorities.is_empty()) {
         ("require_and_verify", false) => Ok(json!({"ca": authorities})),
         (_, true) => Err("The authorities of client certificates are unknown.".to_owned()),
-        (mode, _) => Err(format!("Sigma demands client certificates or not, which `{mode}` does not.")),
+        (mode, _) => {
+            Err(format!("Sigma either requires client certificates or ignores them; `{mode}` is neither."))
+        }
     }
 }
 
@@ -459,7 +461,7 @@ fn page(
             pages.push(json!({"status": statuses, "uri": format!("{path}{uri}")}));
             internal.push(decision);
         }
-        _ => runner.remarks.gap(line.place(), "This error page responds nothing: use `error-page`."),
+        _ => runner.remarks.gap(line.place(), "This error page sends no response: use `error-page`."),
     }
 }
 

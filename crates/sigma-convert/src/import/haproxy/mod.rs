@@ -200,7 +200,7 @@ impl<'t, 's> Translation<'t, 's> {
 
     /// The page of statistics: Sigma has its own, at an address of its own.
     fn stats(&mut self, proxy: &Proxy, line: &Line, ports: &[u16]) {
-        let text = "Sigma's own state is at `status`, at an address of its own; this path answers 404.";
+        let text = "Sigma's own state is at the address of `status`; this path returns 404.";
         self.tell(line, Outcome::Differs, text);
         let path = proxy.last(&["stats", "uri"]).map_or("/haproxy?stats", |line| line.word(2));
         let path = path.split(['?', ';']).next().unwrap_or("/").to_owned();
@@ -240,7 +240,7 @@ impl<'t, 's> Translation<'t, 's> {
                 }
                 Err(reason) => {
                     let text = format!(
-                        "{} cannot be read: {reason}. Clients get the gateway's own page.",
+                        "Cannot read {}: {reason}. Clients get the gateway's own page.",
                         line.word(2)
                     );
                     self.tell(line, Outcome::Differs, text);

@@ -97,7 +97,7 @@ fn section_line(line: Line, sections: &mut Vec<Section>, reader: &mut Reader<'_>
             Some(section) => section.lines.push(line),
             None => reader.problem(
                 line.place.line,
-                "the line is in no section",
+                "the line is outside a section",
                 "begin with `global` or `defaults`",
             ),
         }
@@ -112,7 +112,7 @@ fn section_line(line: Line, sections: &mut Vec<Section>, reader: &mut Reader<'_>
         (name, _) => (name.to_owned(), None),
     };
     if needs_name && name.is_empty() {
-        reader.problem(line.place.line, &format!("`{kind}` has no name"), "write a name after it");
+        reader.problem(line.place.line, &format!("`{kind}` has no name"), "write a name after the keyword");
     }
     sections.push(Section { kind, name, from, head: line, lines: Vec::new() });
 }

@@ -230,7 +230,11 @@ fn balance(proxy: &Proxy, made: &mut Made) {
             return;
         }
         "first" => {
-            note(made, line, "Servers are not filled one after the other: requests go round.");
+            note(
+                made,
+                line,
+                "Sigma does not fill servers one after the other: the upstream uses round robin.",
+            );
             return;
         }
         "source" => "remote_addr".to_owned(),
@@ -240,12 +244,12 @@ fn balance(proxy: &Proxy, made: &mut Made) {
         "hash" => match super::sample::read(&argument, &super::sample::Variables::new()) {
             Ok(sample) if sample.variable.is_some() => sample.variable.unwrap_or_default(),
             _ => {
-                note(made, line, "The key of the hash has no variable: requests go round.");
+                note(made, line, "The key of the hash has no variable: the upstream uses round robin.");
                 return;
             }
         },
         _ => {
-            note(made, line, "The way of balancing has no counterpart: requests go round.");
+            note(made, line, "The load-balancing method has no counterpart: the upstream uses round robin.");
             return;
         }
     };
@@ -258,7 +262,7 @@ fn balance(proxy: &Proxy, made: &mut Made) {
     {
         made.fields.insert("bounded_load".to_owned(), factor.into());
     }
-    note(made, line, "The hash is another one, so keys move to other servers once.");
+    note(made, line, "The hash function differs, so keys move to other servers once.");
 }
 
 fn timeouts(proxy: &Proxy, made: &mut Made) {
@@ -346,7 +350,7 @@ fn connections(proxy: &Proxy, servers: &[Server], made: &mut Made, files: &dyn F
                             made,
                             line,
                             &format!(
-                                "{path} cannot be read ({reason}): the system's authorities verify the servers; set `tls.ca`."
+                                "Cannot read {path} ({reason}): the system's authorities verify the servers; set `tls.ca`."
                             ),
                         );
                     }
@@ -415,7 +419,7 @@ fn checks(proxy: &Proxy, servers: &[Server], made: &mut Made) {
         note(
             made,
             line,
-            "Probes are one request or one connection: sequences of sending and expecting are left out.",
+            "A probe is one request or one connection: sequences of send and expect are not converted.",
         );
     }
     if server.has("agent-check") {
@@ -498,12 +502,12 @@ fn sessions(proxy: &Proxy, made: &mut Made) {
             if let Some(domain) = after("domain") {
                 cookie["domain"] = domain.trim_start_matches('.').into();
             }
-            let secret = format!("set a secret of your own for {}", proxy.name);
+            let secret = format!("set your own secret for {}", proxy.name);
             made.fields.insert("session_affinity".to_owned(), json!({"cookie": cookie, "secret": secret}));
             note(
                 made,
                 line,
-                "The cookie has a keyed hash of the node instead of the server's name: sessions begin again once; set `session_affinity.secret`.",
+                "The cookie has a keyed hash of the node, not the name of the server: sessions start again once. Set `session_affinity.secret`.",
             );
         } else {
             made.fields.insert("stick_table".to_owned(), json!({"cookie": line.word(1)}));

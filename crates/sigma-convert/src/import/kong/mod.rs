@@ -119,7 +119,7 @@ impl Translation<'_, '_> {
         );
         self.services(roots, &global);
         for node in list(roots, "vaults").into_iter().chain(list(roots, "keys")) {
-            self.tell(node.place, Verdict::NotPossible, "Write the manager of secrets at `secrets`.");
+            self.tell(node.place, Verdict::NotPossible, "Configure the secret manager in `secrets`.");
         }
         self.rest(roots);
     }
@@ -202,7 +202,7 @@ impl Translation<'_, '_> {
         for it in own {
             self.tell_guard(
                 it.place,
-                "Plugins of single consumers are not converted: write them at the consumer.",
+                "Plugins of single consumers are not converted: add them to the consumer.",
             );
         }
     }

@@ -111,7 +111,7 @@ fn convert(name: &str, config: &Node) -> Made {
             match (allow.is_empty(), deny.is_empty()) {
                 (false, true) => Made::Plugin("ip-restriction", json!({"whitelist": allow})),
                 (true, false) => Made::Plugin("ip-restriction", json!({"blacklist": deny})),
-                _ => Made::Guard("A list of both allowed and denied addresses cannot be said.".to_owned()),
+                _ => Made::Guard("A list cannot both allow and deny addresses.".to_owned()),
             }
         }
         "bot-detection" => {
@@ -126,10 +126,14 @@ fn convert(name: &str, config: &Node) -> Made {
             }
             if fields.is_empty() {
                 return Made::Guard(
-                    "Kong's own list of robots is not known here: write ua-restriction.".to_owned(),
+                    "Kong's own list of bots is not available: use ua-restriction.".to_owned(),
                 );
             }
-            Made::Differs("ua-restriction", Value::Object(fields), "Kong's own list of robots is left out.")
+            Made::Differs(
+                "ua-restriction",
+                Value::Object(fields),
+                "Kong's own list of bots is not converted.",
+            )
         }
         "rate-limiting" => rate_limit(config),
         "request-size-limiting" => {
@@ -192,7 +196,7 @@ fn further(name: &str, config: &Node) -> Made {
         ),
         "proxy-cache" => Made::Missing("Write `cache` of the route.".to_owned()),
         "pre-function" | "post-function" => {
-            Made::Guard("Functions for Kong may guard: write them as serverless functions.".to_owned())
+            Made::Guard("Functions for Kong may guard access: write them as serverless functions.".to_owned())
         }
         name if GUARDS.contains(&name)
             || name.contains("auth")
@@ -204,7 +208,7 @@ fn further(name: &str, config: &Node) -> Made {
         "opentelemetry" | "datadog" | "statsd" | "syslog" | "loggly" | "acme" => {
             Made::Missing(format!("Write the plugin or setting of Sigma for `{name}`."))
         }
-        name => Made::Guard(format!("`{name}` is not known and may guard.")),
+        name => Made::Guard(format!("`{name}` is unknown and may guard access.")),
     }
 }
 
@@ -221,7 +225,7 @@ fn key_auth(config: &Node) -> Made {
     let in_query = config.get("key_in_query").and_then(Node::boolean).unwrap_or(true);
     let list = |is_on: bool| if is_on { names.clone() } else { Vec::new() };
     if flag(config, "key_in_body") {
-        return Made::Guard("Keys in bodies are not read.".to_owned());
+        return Made::Guard("Keys in request bodies are not supported.".to_owned());
     }
     Made::Plugin(
         "key-auth",
@@ -296,7 +300,7 @@ fn rate_limit(config: &Node) -> Made {
         }
         "service" => "$service_id".to_owned(),
         "path" => "$uri".to_owned(),
-        _ => return Made::Guard(format!("A limit by `{by}` cannot be said.")),
+        _ => return Made::Guard(format!("A limit by `{by}` is not supported.")),
     };
     let key = if key.starts_with("${consumer") { "$consumer_name$remote_addr".to_owned() } else { key };
     let rules: Vec<Value> = windows
@@ -418,7 +422,7 @@ fn request_transformer(config: &Node) -> Made {
     Made::Differs(
         "proxy-rewrite",
         Value::Object(fields),
-        "`add` and `replace` both set: a field that is there, or absent, is not left alone.",
+        "`add` and `replace` both set the field, whether or not it exists.",
     )
 }
 

@@ -153,7 +153,7 @@ impl<'a> Converter<'a> {
         state: &State<'a>,
     ) -> Option<Value> {
         let Some(named) = state.server.named.get(name).cloned() else {
-            self.remark(directive, Verdict::NotPossible, format!("there is no location {name}"));
+            self.remark(directive, Verdict::NotPossible, format!("the location {name} does not exist"));
             return None;
         };
         let key = named_key(name, status);

@@ -183,7 +183,7 @@ impl Reader<'_> {
     ) -> Result<(), Problem> {
         self.count += 1;
         if self.count > MOST_DIRECTIVES {
-            return Err(at.problem(directive.place.line, "there are more than a million directives"));
+            return Err(at.problem(directive.place.line, "the files have more than a million directives"));
         }
         if directive.name != "include" || directive.args.len() != 1 {
             list.push(directive);
@@ -295,7 +295,7 @@ impl Tokens<'_> {
         let mut word = Vec::new();
         loop {
             match self.step() {
-                None => return Err("a quoted text is not closed"),
+                None => return Err("a quoted string is not closed"),
                 Some(b'\\') => self.escaped(&mut word),
                 Some(byte) if byte == quote => break,
                 Some(byte) => word.push(byte),
@@ -304,7 +304,7 @@ impl Tokens<'_> {
         match self.text.get(self.at) {
             None | Some(b';' | b'{' | b'}' | b')') => {}
             Some(byte) if byte.is_ascii_whitespace() => {}
-            Some(_) => return Err("a quoted text is followed by another character than a blank, `;` or `{`"),
+            Some(_) => return Err("after a quoted string, a blank, `;` or `{` is expected"),
         }
         Ok(String::from_utf8_lossy(&word).into_owned())
     }
@@ -474,11 +474,8 @@ mod tests {
             ("a;\nb", "line 2: etc/nginx.conf: `b` has no `;` at its end"),
             ("a {\n b;", "line 2: etc/nginx.conf: a block is not closed: `}` is missing"),
             ("}", "line 1: etc/nginx.conf: unexpected `}`"),
-            ("a 'b", "line 1: etc/nginx.conf: a quoted text is not closed"),
-            (
-                "a 'b'c;",
-                "line 1: etc/nginx.conf: a quoted text is followed by another character than a blank, `;` or `{`",
-            ),
+            ("a 'b", "line 1: etc/nginx.conf: a quoted string is not closed"),
+            ("a 'b'c;", "line 1: etc/nginx.conf: after a quoted string, a blank, `;` or `{` is expected"),
             (";", "line 1: etc/nginx.conf: unexpected `;`"),
         ] {
             assert_eq!(parsed(text, &[]), Err(expected.to_owned()), "{text}");

@@ -24,7 +24,7 @@ impl Pattern {
             .size_limit(1 << 20)
             .build()
             .map_err(|_| {
-                format!("the regular expression `{pcre}` has a form that the crate `regex` lacks")
+                format!("the regular expression `{pcre}` uses syntax that the crate `regex` lacks")
             })?;
         Ok(Pattern { text, ignore_case, regex })
     }
@@ -249,7 +249,7 @@ fn group(rest: &str, text: &mut String) -> Result<usize, String> {
     for (pcre, ours) in [("(?<", "(?P<"), ("(?'", "(?P<"), ("(?P<", "(?P<")] {
         let Some(name) = rest.strip_prefix(pcre) else { continue };
         if pcre == "(?<" && name.starts_with(['=', '!']) {
-            return Err("the regular expression looks behind".to_owned());
+            return Err("the regular expression has a look-behind".to_owned());
         }
         let end = name.find(['>', '\'']).ok_or("the name of a group is not closed")?;
         text.push_str(ours);
@@ -258,7 +258,7 @@ fn group(rest: &str, text: &mut String) -> Result<usize, String> {
         return Ok(pcre.len() + end + 1);
     }
     if rest.starts_with("(?=") {
-        return Err("the regular expression looks ahead".to_owned());
+        return Err("the regular expression has a look-ahead".to_owned());
     }
     if rest.starts_with("(?>") || rest.starts_with("(?|") || rest.starts_with("(?#") || rest.starts_with("(*")
     {
@@ -271,7 +271,7 @@ fn group(rest: &str, text: &mut String) -> Result<usize, String> {
 /// Translates a negative look-ahead for literals whose rest matches everything: texts that do not begin with one of
 /// them.
 fn look_ahead(negative: &str, rest: &str, text: &mut String) -> Result<usize, String> {
-    let cannot = || "the regular expression looks ahead".to_owned();
+    let cannot = || "the regular expression has a look-ahead".to_owned();
     let end = negative.find(')').ok_or_else(cannot)?;
     let after = &negative[end + 1..];
     // Of a group that ends an alternative, the rest of the text belongs to it.

@@ -343,7 +343,8 @@ impl<'a> Converter<'a> {
                 None
             }
             Condition::Wider(condition, reason) if refuses(directive) => {
-                let text = format!("{reason}; more requests are refused: those that match without it.");
+                let text =
+                    format!("{reason}; more requests are refused: all that match without this condition.");
                 self.guard(directive, Verdict::Differs, text);
                 let mut then = state.clone();
                 then.conditions.push(condition);
@@ -382,7 +383,7 @@ impl<'a> Converter<'a> {
             self.remark(
                 directive,
                 Verdict::NotPossible,
-                "only a rewrite can follow a missing file; the block is left out",
+                "only a rewrite can follow a missing file; the block was not converted",
             );
             return;
         };
@@ -474,7 +475,7 @@ impl<'a> Converter<'a> {
                 let is_file = path.contains("$request_filename") || path.contains("$document_root");
                 match *test {
                     "!-e" | "!-f" if is_file => Condition::Missing,
-                    _ => Condition::Unknown("tests of files are possible as `try_files` alone".to_owned()),
+                    _ => Condition::Unknown("file tests are supported only as `try_files`".to_owned()),
                 }
             }
             _ => Condition::Unknown("the condition has an unknown form".to_owned()),

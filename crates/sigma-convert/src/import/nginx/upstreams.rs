@@ -67,7 +67,7 @@ impl<'a> Converter<'a> {
             fails = Some(fails.map_or(own, |before: u64| before.max(own)));
             fail_ms = option(server, "fail_timeout").and_then(milliseconds).unwrap_or(fail_ms);
             if option(server, "service").is_some() {
-                let text = "names of services are found with `discovery`: write `service_name` by hand";
+                let text = "service names need `discovery`: write `service_name` by hand";
                 self.remark(server, Verdict::NotPossible, text);
             }
             group.nodes.push(node);
@@ -121,8 +121,7 @@ impl<'a> Converter<'a> {
                     }
                 }
                 "sticky" if first == "cookie" => {
-                    let text =
-                        "Sigma's cookie has another value than nginx's: sessions begin again after the move.";
+                    let text = "Sigma's cookie has another value than nginx's: sessions start again after the migration.";
                     self.remark(child, Verdict::Differs, text);
                     let affinity = json!({"cookie": {"name": child.arg(1)}, "secret": "change this secret"});
                     group.fields.insert("session_affinity".to_owned(), affinity);
@@ -200,8 +199,7 @@ impl<'a> Converter<'a> {
                 // A route that verifies by it is closed.
                 Err(_) if key == "ca" => {}
                 Err(error) => {
-                    let text =
-                        format!("the file cannot be read ({error}); write its PEM text into `tls.{key}`");
+                    let text = format!("cannot read the file ({error}); write its PEM text into `tls.{key}`");
                     self.remark(directive, Verdict::NotPossible, text);
                 }
             }

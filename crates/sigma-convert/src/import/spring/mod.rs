@@ -237,5 +237,5 @@ fn gateway_verdict(relaxed: &str) -> (Verdict, &'static str) {
             "Certificates of nodes are verified with the system's authorities: set `tls.ca` of the upstream.",
         );
     }
-    (Verdict::NoEffect, "It is tuning without a counterpart.")
+    (Verdict::NoEffect, "This tuning option has no counterpart.")
 }

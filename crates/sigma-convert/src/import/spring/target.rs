@@ -40,11 +40,12 @@ impl Uri {
             let name = name.split(['/', '?']).next().unwrap_or_default();
             return Ok(Uri::Service { scheme: scheme(kind).unwrap_or("http"), name: name.to_owned() });
         }
-        let (kind, rest) = text.split_once("://").ok_or_else(|| format!("`{text}` is no URI."))?;
+        let (kind, rest) = text.split_once("://").ok_or_else(|| format!("`{text}` is not a URI."))?;
         if kind == "no" {
             return Ok(Uri::Nothing);
         }
-        let scheme = scheme(kind).ok_or_else(|| format!("Sigma has no nodes of the scheme `{kind}`."))?;
+        let scheme =
+            scheme(kind).ok_or_else(|| format!("Sigma does not support nodes with the scheme `{kind}`."))?;
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
         let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
         let default = if scheme == "https" { 443 } else { 80 };
@@ -166,7 +167,7 @@ fn service(
     let Some((kind, service, args)) = registry(name, settings) else {
         fields.insert("nodes".to_owned(), json!([]));
         let text = format!(
-            "The file has neither instances nor a registry for `{name}`: clients get 503 until the upstream has nodes."
+            "The file has no instances and no registry for `{name}`: clients get 503 until the upstream has nodes."
         );
         return (scheme, Some(text));
     };

@@ -48,9 +48,7 @@ pub(super) fn entry_points(model: &mut Model<'_>, settings: &mut Map<String, Val
             let place = Place { file, line: member.line };
             match entry_point(model, place, &member.key, &member.value, settings) {
                 Ok(point) if points.iter().any(|known| known.name == point.name) => {
-                    model
-                        .remarks
-                        .differs(place, "This entry point is given twice; the first one counts here.");
+                    model.remarks.differs(place, "This entry point exists twice; the first one is used.");
                 }
                 Ok(point) => points.push(point),
                 Err(reason) => model.remarks.gap(place, reason),
@@ -122,16 +120,17 @@ fn entry_point(
             false => texts(proxy, "trustedips"),
         };
         point.fields.insert("proxy_protocol".to_owned(), json!({"trusted": trusted}));
-        let text = "Connections of these peers must begin with a header, and other connections must not.";
+        let text = "Connections of these peers must begin with a PROXY header; other connections must not.";
         model.remarks.guard_differs(at_line(proxy), text);
     }
     if let Some(forwarded) = field(conf, "forwardedheaders") {
         forwarded_headers(model, place, forwarded, settings);
     }
     if let Some(member) = member(conf, "http3") {
-        model
-            .remarks
-            .gap(Place { file: place.file, line: member.line }, "HTTP/3 is not served; clients use HTTP/2.");
+        model.remarks.gap(
+            Place { file: place.file, line: member.line },
+            "HTTP/3 is not converted: set `http3: true` at the listener.",
+        );
     }
     if let Some(transport) = field(conf, "transport") {
         transport_part(model, place, transport, settings);
@@ -187,8 +186,7 @@ fn http_part(model: &mut Model<'_>, place: Place, http: &Tree, point: &mut Entry
         ["encodedcharacters", "encodequerysemicolons", "aliasheadersstrategy", "underscoreheadersstrategy"]
     {
         if let Some(member) = member(http, name) {
-            let text =
-                "Sigma has one rule for all: see `router.ambiguous_paths` and `underscores_in_headers`.";
+            let text = "Sigma has one setting for all characters: see `router.ambiguous_paths` and `underscores_in_headers`.";
             model.remarks.differs(Place { file: place.file, line: member.line }, text);
         }
     }
@@ -233,14 +231,14 @@ fn transport_part(model: &mut Model<'_>, place: Place, conf: &Tree, settings: &m
             && let Some(value) = found.text().and_then(super::fields::duration)
         {
             timeouts(settings).insert(key.to_owned(), number((value * 1000.0).round()));
-            model.remarks.differs(at_line(found), "It holds for all listeners.");
+            model.remarks.differs(at_line(found), "It applies to all listeners.");
         }
     }
     for path in [["respondingtimeouts", "writetimeout"], ["lifecycle", "requestacceptgracetimeout"]] {
         if let Some(found) = at(conf, &path) {
             model
                 .remarks
-                .no_effect(at_line(found), "Sigma bounds the wait for a client, not the whole response.");
+                .no_effect(at_line(found), "Sigma limits the wait for a client, not the whole response.");
         }
     }
     if let Some(requests) = field(conf, "keepalivemaxrequests").and_then(Tree::integer).filter(|it| *it > 0) {
@@ -321,9 +319,10 @@ fn access_log(model: &mut Model<'_>, file: u16, tree: &Tree, settings: &mut Map<
         value["format"] = "json".into();
     }
     settings.insert("access_log".to_owned(), value);
-    model
-        .remarks
-        .differs(Place { file, line: log.line }, "Lines have Sigma's own fields: see `access_log.format`.");
+    model.remarks.differs(
+        Place { file, line: log.line },
+        "Log lines have Sigma's own fields: see `access_log.format`.",
+    );
     let _ = seconds(&log.value, "bufferingsize");
 }
 
@@ -334,7 +333,7 @@ fn providers(model: &mut Model<'_>, file: u16, tree: &Tree) {
             "file" => {}
             "docker" | "swarm" => {
                 let text =
-                    "Labels of the given compose files are converted once; Sigma does not follow containers.";
+                    "Labels of these compose files are converted once; Sigma does not watch containers.";
                 model.remarks.differs(place, text);
             }
             "providersthrottleduration" | "precedence" => {

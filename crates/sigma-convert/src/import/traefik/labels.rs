@@ -79,7 +79,7 @@ pub(super) fn dynamic(model: &mut Model<'_>, file: u16, compose: &Tree) {
         let enabled = enabled.map_or(exposes, |pair| pair.value.eq_ignore_ascii_case("true"));
         if !enabled {
             for pair in &found {
-                let text = "Traefik leaves this container out, because `traefik.enable` is not true.";
+                let text = "Traefik ignores this container, because `traefik.enable` is not true.";
                 model.remarks.no_effect(Place { file, line: pair.line }, text);
             }
             continue;
@@ -172,7 +172,7 @@ fn servers(model: &mut Model<'_>, file: u16, service: &Member, section: &str, na
     }
     let port = text(&server, "port").map(str::to_owned).or_else(|| exposed(&service.value));
     let port = port.unwrap_or_else(|| {
-        let text = "No port is named: Traefik takes the lowest exposed one of the image, the importer 80.";
+        let text = "No port is set: Traefik uses the lowest exposed port of the image; the importer uses 80.";
         model.remarks.differs(Place { file, line }, text);
         "80".to_owned()
     });

@@ -96,7 +96,7 @@ impl<'a> Model<'a> {
                 let place = Place { file, line: *line };
                 let twice = list.iter().any(|other| other.name == *key && other.provider == provider);
                 if twice {
-                    self.remarks.differs(place, "This name is given twice; the first one counts here.");
+                    self.remarks.differs(place, "This name exists twice; the first one is used.");
                     continue;
                 }
                 list.push(Named { name: key.clone(), provider, place, tree: value.clone() });

@@ -88,10 +88,10 @@ fn acme(model: &mut Model<'_>, plan: &mut Plan) -> bool {
                 acme["challenge"] = "tls-alpn-01".into();
             }
             if let Some(dns) = field(conf, "dnschallenge") {
-                let text = "Sigma proves names by `acme.dns`: dynamic updates or a program of your own.";
+                let text = "Sigma completes the challenge with `acme.dns`: dynamic updates, a provider's API, or your own program.";
                 model.remarks.gap(Place { file, line: dns.line }, text);
             }
-            let text = "Check `acme`: certificates are ordered again and stored in `acme.storage`.";
+            let text = "Check `acme`: Sigma orders certificates again and stores them in `acme.storage`.";
             model.remarks.differs(place, text);
             plan.settings.insert("acme".to_owned(), acme);
             return true;
@@ -157,7 +157,7 @@ fn client_auth(
         _ => return Err(format!("`{kind}` accepts certificates of every client, which Sigma does not.")),
     }
     if kind == "VerifyClientCertIfGiven" {
-        let text = "Sigma demands the certificate that Traefik only verifies if it is there.";
+        let text = "Sigma requires the certificate; Traefik verifies it only if the client sends one.";
         model.remarks.guard_differs(options.field(conf, "clientauthtype"), text);
     }
     let authorities = pem(model, &texts(conf, "cafiles"))?;
