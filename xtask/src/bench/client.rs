@@ -77,7 +77,7 @@ impl Client {
 fn read_answer(from: &mut impl BufRead) -> anyhow::Result<Answer> {
     let line = read_line(from)?;
     let status = line.split(' ').nth(1).and_then(|status| status.parse().ok());
-    let status: u16 = status.with_context(|| format!("{line:?} is no status line"))?;
+    let status: u16 = status.with_context(|| format!("{line:?} is not a status line"))?;
     let (mut length, mut chunked) = (0, false);
     loop {
         let line = read_line(from)?;
@@ -97,7 +97,7 @@ fn read_answer(from: &mut impl BufRead) -> anyhow::Result<Answer> {
     loop {
         let line = read_line(from)?;
         let size = line.split(';').next().unwrap_or_default();
-        let size = u64::from_str_radix(size, 16).with_context(|| format!("{line:?} is no chunk size"))?;
+        let size = u64::from_str_radix(size, 16).with_context(|| format!("{line:?} is not a chunk size"))?;
         from.take(size).read_to_end(&mut body)?;
         read_line(from)?;
         if size == 0 {

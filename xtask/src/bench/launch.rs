@@ -61,7 +61,7 @@ impl Launch {
         let checked = Command::new(program).args(["check", &file]).output()?;
         if !checked.status.success() {
             let problems = String::from_utf8_lossy(&checked.stderr);
-            let first = problems.lines().next().unwrap_or("no reason is given");
+            let first = problems.lines().next().unwrap_or("without a reason");
             bail!("Sigma refuses the configuration of `{label}`: {first}");
         }
         let command = vec![program.display().to_string(), "run".into(), "-c".into(), file];

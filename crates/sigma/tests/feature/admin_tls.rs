@@ -49,8 +49,8 @@ fn it_is_called_as_the_page_says() {
         assert!(text.contains(expected.unwrap_or_default()), "{command}: {text}");
     };
     check("sigma ctl list routes", &[], None);
-    check("sigma ctl list routes", &["SIGMA_ADMIN_CERT", "SIGMA_ADMIN_CERT_KEY"], Some("--cert-key fit"));
-    check("sigma ctl list routes", &["SIGMA_ADMIN_CERT_KEY"], Some("go together"));
+    check("sigma ctl list routes", &["SIGMA_ADMIN_CERT", "SIGMA_ADMIN_CERT_KEY"], Some("--cert-key match"));
+    check("sigma ctl list routes", &["SIGMA_ADMIN_CERT_KEY"], Some("needs its key"));
     check("sigma ctl list routes", &["SIGMA_ADMIN_CA"], Some("cannot reach"));
     check("sigma ctl list routes", &["SIGMA_ADMIN_KEY"], Some("401"));
     let curl = format!("curl -sS -H 'X-API-KEY: {KEY}'");
@@ -171,7 +171,7 @@ fn unusable_files_are_reported_before_and_at_the_start() {
     };
     check(json!({ "cert": own["cert"], "key": other["key"] }), "admin.tls.cert: ");
     check(json!({ "cert": own["cert"], "key": other["key"] }), "the key does not belong to the certificate");
-    check(json!({ "cert": missing, "key": own["key"] }), "there is no such file");
+    check(json!({ "cert": missing, "key": own["key"] }), "the dashboard has no such file");
     check(
         json!({ "cert": own["cert"], "key": own["key"], "client_ca": own["key"] }),
         "admin.tls.client_ca: ",

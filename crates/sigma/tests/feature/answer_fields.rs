@@ -126,7 +126,7 @@ fn faults_of_a_nodes_certificate_are_reported_and_logged_once() {
     let (root, other) = (Authority::new("Root"), Authority::new("Other"));
     let (origin, dir) = (Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
     for (at, (issued, trusted, name, reason)) in [
-        (root.issue("h"), &other, "h", "no trusted authority vouches for the node's certificate"),
+        (root.issue("h"), &other, "h", "the node's certificate is not issued by a trusted authority"),
         (root.issue("h"), &root, "another.test", "the node's certificate is for another name"),
         (root.issue_within("h", 2000..2001), &root, "h", "the node's certificate has expired"),
         (root.issue_within("h", 4000..4001), &root, "h", "the node's certificate is not valid yet"),

@@ -128,7 +128,7 @@ fn ask(gateway: &Gateway, path: &str, fields: &str) -> Message {
     try_ask(gateway, "GET", path, fields).unwrap()
 }
 
-/// An error if the answer breaks off.
+/// An error if the response is incomplete.
 fn try_ask(gateway: &Gateway, method: &str, path: &str, fields: &str) -> Result<Message, String> {
     let mut peer = gateway.connect().unwrap().with_deadline(PATIENCE);
     peer.send(format!("{method} {path} HTTP/1.1\r\nHost: h\r\n{fields}\r\n")).unwrap();
@@ -254,7 +254,7 @@ fn two_versions_are_never_put_together() {
     node.asked();
     check(&ask(&gateway, path, ""), 200, 1, (0, 300_000));
     assert!(node.asked().is_empty());
-    // It is seen when the head was sent: the answer breaks off, and nothing of it is believed.
+    // It is seen when the head was sent: the response is incomplete, and nothing of it is believed.
     let other = "/ranges/300001";
     node.changes_at.store(4, Ordering::SeqCst);
     let cut = try_ask(&gateway, "GET", other, "");

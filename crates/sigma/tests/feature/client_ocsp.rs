@@ -73,7 +73,7 @@ fn revoked_clients_are_denied_and_disconnected() {
         assert!(!is_served(&gateway, &client).await);
         // While the responder is silent that stays so.
         world.responder.set(|manner| manner.index = None);
-        told(&gateway, "it cannot be found out whether certificates of clients were revoked");
+        told(&gateway, "cannot check whether client certificates are revoked");
         assert!(!is_served(&gateway, &client).await);
         world.responder.set(|manner| manner.index = Some("good.txt"));
         served_in_the_end(&gateway, &client, true).await;
@@ -88,10 +88,10 @@ fn without_an_answer_the_operator_decides() {
     run(async {
         let closed = world.gateway(json!({ "retry_s": 1 }));
         assert!(!is_served(&closed, &client).await);
-        told(&closed, "`client.ocsp.when_missing` counts");
+        told(&closed, "`client.ocsp.when_missing` applies");
         world.responder.set(|manner| manner.index = Some("good.txt"));
         served_in_the_end(&closed, &client, true).await;
-        told(&closed, "answered for again");
+        told(&closed, "are available again");
         // Known answers count; others are missing, and only the responder may give them.
         world.responder.set(|manner| manner.index = None);
         assert!(is_served(&closed, &client).await);

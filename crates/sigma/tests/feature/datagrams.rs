@@ -700,9 +700,9 @@ fn settings_that_datagrams_lack_are_refused() {
     check(r#"{ address: ":5353", stream: udp, tls: true }"#, "DTLS and QUIC end at the node");
     check(
         r#"{ address: ":5353", stream: udp, proxy_protocol: { trusted: ["127.0.0.1"] } }"#,
-        "the PROXY protocol needs a connection, and UDP has no connections",
+        "the PROXY protocol needs TCP, but the listener uses UDP",
     );
-    check(r#"{ address: "unix:/tmp/a", stream: udp }"#, "this is a Unix socket");
+    check(r#"{ address: "unix:/tmp/a", stream: udp }"#, "this listener is a Unix socket");
     check(r#"{ address: ":5353", stream: udp }, { address: ":5353", stream: udp }"#, "already the address");
 }
 

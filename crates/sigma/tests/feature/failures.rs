@@ -376,7 +376,7 @@ fn unknown_names_and_failed_handshakes_are_named() {
     });
     refused(&gateway, "unknown_server_name", 1);
     refused(&gateway, "tls_handshake_failed", 1);
-    line(&gateway, &["reason=\"unknown_server_name\"", "no certificate is for the name b.test"]);
+    line(&gateway, &["reason=\"unknown_server_name\"", "no certificate for the name b.test"]);
     line(&gateway, &["reason=\"tls_handshake_failed\"", "listener="]);
     refused(&gateway, "cleartext_on_tls_listener", 0);
 }
@@ -497,5 +497,5 @@ fn a_reason_is_explained() {
     assert!(text.contains("rejected_code"), "{text}");
     let (status, _, error) = explain("conection_refused");
     assert_eq!(status, Some(1));
-    assert!(error.contains("the nearest are connection_refused"), "{error}");
+    assert!(error.contains("similar reasons: connection_refused"), "{error}");
 }

@@ -233,7 +233,7 @@ fn answers_come_in_any_pieces() {
     assert_eq!(origin.connections(), 1, "connections are kept");
     let logged = || {
         let log = gateway.stderr();
-        log.contains("an application complains: notice: one") && log.contains("notice: two")
+        log.contains("an application reports an error: notice: one") && log.contains("notice: two")
     };
     assert!(until(PATIENCE, logged), "{}", gateway.stderr());
 }

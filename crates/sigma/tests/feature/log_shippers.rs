@@ -49,7 +49,7 @@ struct Server {
 }
 
 impl Server {
-    /// One that answers the request of this number, from 0, among those that `answer` counts.
+    /// One that responds to the request of this number, from 0, among those that `answer` counts.
     fn start(answer: impl Fn(usize, &Message) -> Option<(u16, String)> + Send + Sync + 'static) -> Server {
         let got = Arc::<Mutex<Vec<Message>>>::default();
         let kept = Arc::clone(&got);

@@ -290,8 +290,8 @@ fn unknown_nodes_are_reported() {
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(!refused.status.success() && said.contains(word), "{args:?}: {said}");
     };
-    check(&["node-state", "upstreams/x", "a:1", "drain"], "there is no upstream in upstreams/x");
+    check(&["node-state", "upstreams/x", "a:1", "drain"], "upstreams/x has no upstream");
     check(&["node-state", "upstreams/u", "a:1", "drain"], "upstreams/u has no node a:1");
     check(&["node-state", "upstreams/u", "a:1", "asleep"], "asleep");
-    check(&["upstreams", "upstreams/x"], "there is no upstream in upstreams/x");
+    check(&["upstreams", "upstreams/x"], "upstreams/x has no upstream");
 }

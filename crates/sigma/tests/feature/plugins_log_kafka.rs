@@ -357,9 +357,9 @@ fn a_broker_that_is_back_gets_waiting_entries() {
 #[test]
 fn other_servers_than_brokers_are_reported() {
     for (said, expected) in [
-        (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], "the answer is longer than 4194304 bytes"),
-        (b"\x00\x00\x00\x08\x00\x00\x00\x01\x7f\xff\xff\xff", "the broker's answer cannot be read"),
-        (b"\x00\x00\x10\x00\x00", "the connection ended within an answer"),
+        (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], "the response is longer than 4194304 bytes"),
+        (b"\x00\x00\x00\x08\x00\x00\x00\x01\x7f\xff\xff\xff", "the broker's response is malformed"),
+        (b"\x00\x00\x10\x00\x00", "the connection ended during a response"),
         (b"", "unexpected end of file"),
     ] {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();

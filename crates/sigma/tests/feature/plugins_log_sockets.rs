@@ -234,7 +234,7 @@ fn udp_logger_splits_long_batches() {
     assert_eq!(datagram(&socket), format!("[{},{}]", entry("a"), entry("b")));
     assert_eq!(datagram(&socket), format!("[{}]", entry("d")));
     assert!(until(PATIENCE, || lost(&gateway) == 1), "{}", lost(&gateway));
-    let told = "udp-logger: entries that fit into no datagram were dropped";
+    let told = "udp-logger: entries too large for a datagram were dropped";
     assert!(until(PATIENCE, || gateway.stderr().contains(told)), "{}", gateway.stderr());
 }
 

@@ -330,7 +330,7 @@ fn pushes_without_the_key_are_refused() {
     check(KEY, &body, 200, "{\"reached\":[0]}");
     check(KEY, "{}", 400, "missing field `items`");
     check(KEY, "", 400, "EOF while parsing");
-    check(KEY, &format!("\"{}\"", "a".repeat(1 << 20)), 413, "over max_body_bytes");
+    check(KEY, &format!("\"{}\"", "a".repeat(1 << 20)), 413, "exceeds max_body_bytes");
     assert_eq!(ask(&gateway, "/publish", &format!("Authorization: Bearer {KEY}\r\n")).status(), 405);
     // Clients join no channel by themselves.
     let mut socket = Socket::open(&gateway, By::Upgrade);

@@ -76,12 +76,12 @@ fn answers_are_purged_by_their_properties() {
         refused(json!({})),
         (
             400,
-            "invalid order to purge: nothing is named: give `urls`, `prefixes`, `tags`, `keys`, or `all`: true"
+            "invalid purge: the purge is empty: set `urls`, `prefixes`, `tags` or `keys`, or `all`: true"
                 .into()
         )
     );
     assert_eq!(refused(json!({"urls": ["/red"]})).0, 400);
-    let unused = "invalid order to purge: no route uses a zone \"x\": none is".to_owned();
+    let unused = "invalid purge: no route uses a zone \"x\": none is".to_owned();
     assert_eq!(refused(json!({"all": true, "zone": "x"})), (400, unused));
     assert!(refused(json!({"everything": true})).1.contains("unknown field `everything`"));
     fill(&gateway, &paths);

@@ -213,7 +213,7 @@ fn a_policy_without_effect_is_refused() {
     let text =
         String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
     assert!(!output.status.success(), "{text}");
-    assert!(text.contains("retry_policy") && text.contains("names no condition"), "{text}");
+    assert!(text.contains("retry_policy") && text.contains("has no condition"), "{text}");
 }
 
 fn hedging(rules: Value) -> Value {

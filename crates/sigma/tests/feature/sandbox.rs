@@ -228,7 +228,7 @@ fn a_reload_that_names_a_file_outside_is_refused() {
         let log = setup.outside.path().join("access.log");
         setup.rewrite(json!({ "access_log": log }));
         let refused = setup.reload().unwrap_err();
-        let place = format!("`access_log.path`: {} is outside of the sandbox", log.display());
+        let place = format!("`access_log.path`: {} is outside the sandbox", log.display());
         assert!(refused.contains(&place) && refused.contains("sigma upgrade"), "{refused}");
         setup.serves_everything();
         assert!(!log.exists());

@@ -292,11 +292,13 @@ fn nodes_follow_consul() {
     turns_to(&gateway_of_all, "b");
 
     consul.kill();
-    assert!(until(PATIENCE, || gateway_of_all.stderr().contains("the last one stays")));
+    assert!(until(PATIENCE, || gateway_of_all.stderr().contains("the last list stays in use")));
     turns_to(&gateway_of_all, "b");
     // It comes back empty, and its index starts again.
     consul.run();
-    assert!(until(PATIENCE, || gateway_of_all.stderr().contains("most nodes of a service are gone at once")));
+    assert!(until(PATIENCE, || gateway_of_all
+        .stderr()
+        .contains("most nodes of a service disappeared at once")));
     turns_to(&gateway_of_all, "503");
     consul.register("a", "v1", &a);
     turns_to(&gateway_of_all, "a");
@@ -321,7 +323,7 @@ fn services_of_consul_take_turns() {
     consul.register("b", "v2", &b);
     consul.put("/v1/agent/service/deregister/a", None);
     turns_to(&gateway, "b");
-    assert!(!gateway.stderr().contains("no list of nodes"), "{}", gateway.stderr());
+    assert!(!gateway.stderr().contains("cannot get the list of nodes"), "{}", gateway.stderr());
 }
 
 #[test]
@@ -345,7 +347,11 @@ fn nodes_follow_the_keys_of_consul() {
     let mut settings = consul.settings();
     settings["consul_kv"]["token"] = "wrong".into();
     let refused = self::gateway(&settings, &json!({ "service_name": "web", "discovery_type": "consul_kv" }));
-    assert!(until(PATIENCE, || refused.stderr().contains("answered status 403")), "{}", refused.stderr());
+    assert!(
+        until(PATIENCE, || refused.stderr().contains("responded with status 403")),
+        "{}",
+        refused.stderr()
+    );
 }
 
 /// The version of the API server in `/version`; without it that is v0.0.0.
@@ -497,7 +503,11 @@ fn nodes_follow_kubernetes() {
     turns_to(&gateway, "a");
 
     kubernetes.kill();
-    assert!(until(PATIENCE, || gateway.stderr().contains("the last one stays")), "{}", gateway.stderr());
+    assert!(
+        until(PATIENCE, || gateway.stderr().contains("the last list stays in use")),
+        "{}",
+        gateway.stderr()
+    );
     turns_to(&gateway, "a");
     kubernetes.run();
     kubernetes.write("POST", SLICES, &slice("b", &b));
@@ -525,7 +535,11 @@ fn endpoints_of_kubernetes_are_known_where_the_gateway_may_read_them() {
     // All namespaces are more than it may read.
     let discovery = json!({ "kubernetes": kubernetes.cluster(&json!({ "namespace_selector": {} })) });
     let refused = gateway(&discovery, &upstream);
-    assert!(until(PATIENCE, || refused.stderr().contains("answered status 403")), "{}", refused.stderr());
+    assert!(
+        until(PATIENCE, || refused.stderr().contains("responded with status 403")),
+        "{}",
+        refused.stderr()
+    );
 }
 
 /// A Eureka of one test alone, which keeps nothing over a restart.
@@ -586,7 +600,11 @@ fn nodes_follow_eureka() {
     assert_eq!(status(eureka.port, "PUT", out, None), Some(200));
     turns_to(&gateway, "b");
     eureka.kill();
-    assert!(until(PATIENCE, || gateway.stderr().contains("the last one stays")), "{}", gateway.stderr());
+    assert!(
+        until(PATIENCE, || gateway.stderr().contains("the last list stays in use")),
+        "{}",
+        gateway.stderr()
+    );
     turns_to(&gateway, "b");
     eureka.run();
     eureka.register("a", &a);
@@ -706,7 +724,7 @@ fn nodes_follow_nacos() {
     let dump = Operator::new(gateways[0].control_address()).get("/v1/discovery/nacos/dump").unwrap();
     assert_eq!(dump["services"]["default/shop/G/web"]["nodes"][0]["weight"], 2);
     nacos.kill();
-    let is_told = |gateway: &Gateway| gateway.stderr().contains("the last one stays");
+    let is_told = |gateway: &Gateway| gateway.stderr().contains("the last list stays in use");
     assert!(until(PATIENCE, || gateways.iter().all(is_told)), "{}", gateways[0].stderr());
     gateways.iter().for_each(|gateway| turns_to(gateway, "b"));
     nacos.run();
@@ -733,6 +751,6 @@ fn users_log_in_to_nacos() {
     assert!(until(PATIENCE, || stranger.stderr().contains("cannot log in")), "{}", stranger.stderr());
     // A client without a login is refused.
     let nobody = nacos.gateway("", &json!({}));
-    assert!(until(PATIENCE, || nobody.stderr().contains("answered status 403")), "{}", nobody.stderr());
+    assert!(until(PATIENCE, || nobody.stderr().contains("responded with status 403")), "{}", nobody.stderr());
     assert!(until(PATIENCE, || nobody.stderr().contains("refuses a subscription")), "{}", nobody.stderr());
 }

@@ -60,7 +60,7 @@ fn gateways_of_one_etcd_go_on_with_each_others_sessions() {
     // It is one record, which says nothing to who cannot open it, and stays as it is.
     assert_eq!(server.count("/apisix/data_plane/ticket_keys").unwrap(), 1);
     let stranger = shared(&server, &files, "[fedcba9876543210]");
-    let said = "sealed by none of `data_encryption.keyring`";
+    let said = "no key of `data_encryption.keyring` decrypts";
     assert!(until(PATIENCE, || stranger.stderr().contains(said)), "{}", stranger.stderr());
     assert!(!goes_on(&first, &stranger, dir, "-tls1_3"));
     // A keyring that is being changed opens by any of its keys.

@@ -221,7 +221,7 @@ fn certificates_and_keys_may_stand_in_the_environment() {
     };
     assert_eq!(checked(&sigma), (true, String::new()));
     let (valid, said) = checked(Path::new(SIGMA));
-    assert!(!valid && said.contains("there is no environment variable `A_CERT`"), "{said}");
+    assert!(!valid && said.contains("the environment variable `A_CERT` is not set"), "{said}");
     let gateway = Gateway::start(sigma.to_str().unwrap(), &text).unwrap();
     run(async { while shown(&gateway, &root, "a.test").await.as_ref() != Ok(&der(&first)) {} });
     drop(gateway);

@@ -269,7 +269,7 @@ fn ciphers_and_curves_are_those_that_are_named() {
     );
     check(&["-servername", b, "-groups", "P-256"], Some("Server Temp Key: ECDH, prime256v1"));
     check(&["-servername", b, "-groups", "P-384"], None);
-    assert!(gateway.stderr().contains("there is no DHE, only ECDHE"), "{}", gateway.stderr());
+    assert!(gateway.stderr().contains("Sigma has ECDHE, not DHE"), "{}", gateway.stderr());
 }
 
 #[test]

@@ -217,7 +217,7 @@ fn the_shipped_unit_starts_reloads_upgrades_and_stops() {
     machine.serves(&b);
     machine.write("routes: 7");
     assert!(!machine.systemctl(&["reload", "sigma"]).status.success(), "{}", machine.journal());
-    machine.says("the reload was refused", 1);
+    machine.says("the reload failed", 1);
     machine.serves(&b);
     assert_eq!(machine.property("ActiveState"), "active");
 
@@ -227,7 +227,7 @@ fn the_shipped_unit_starts_reloads_upgrades_and_stops() {
     for round in 1..=2 {
         machine.install();
         machine.does(&["kill", "--kill-whom=main", "--signal=USR2", "sigma"]);
-        machine.says("the parent goes on as another program", round);
+        machine.says("the parent process executes the new program", round);
         assert_eq!(program_of(&machine, &main), Path::new("/opt/sigma/sigma"));
         machine.serves(&b);
         machine.kill_the_gateway();

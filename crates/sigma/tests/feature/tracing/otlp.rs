@@ -390,7 +390,7 @@ fn a_dead_collector_is_nobodys_trouble() {
     let dead = free_port();
     for (address, reason) in [
         (format!("address: \"127.0.0.1:{dead}\""), "failed to send to http://127.0.0.1"),
-        (format!("address: \"127.0.0.1:{}\"", refuses.port()), "answered with status code[400] body[no]"),
+        (format!("address: \"127.0.0.1:{}\"", refuses.port()), "responded with status code[400] body[no]"),
         (
             format!("address: \"127.0.0.1:{}\", protocol: grpc", unavailable.port()),
             "answered with InvalidArgument",

@@ -137,7 +137,7 @@ fn a_gateway_that_cannot_read_the_keys_orders_nothing() {
     let stranger = gateway(&pebble, &origin, &etcd, "of another group");
     one.stop().unwrap();
     // The certificate or the account, whichever it looks at first.
-    let refusal = "no key of `data_encryption.keyring` opens";
+    let refusal = "no key of `data_encryption.keyring` decrypts";
     assert!(until(PATIENCE, || stranger.stderr().contains(refusal)), "{}", stranger.stderr());
     assert!(ask_by(&stranger, &pebble, "a.test").is_err());
     // One that can read them goes on where the first has stopped.
