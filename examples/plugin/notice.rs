@@ -194,6 +194,6 @@ mod tests {
         assert!(refusal(json!({})).contains("property \"service\" is required"));
         assert!(refusal(json!({"service": "bulletin"})).contains("`bulletin` has no scheme"));
         assert!(refusal(json!({"service": url, "timeout": 0})).contains("expected 0 to be at least 1"));
-        assert!(refusal(json!({"service": url, "types": ["html"]})).contains("`html` is no media type"));
+        assert!(refusal(json!({"service": url, "types": ["html"]})).contains("`html` is not a media type"));
     }
 }
