@@ -52,9 +52,9 @@ pub(crate) static EXT_PLUGIN_POST_REQ: Descriptor = Descriptor {
 /// Passes requests to plugins in Python, Go or Java, before all other plugins run.
 ///
 /// The setting `ext-plugin` starts the runner, a program that contains these plugins. The gateway sends it the method,
-/// the path, the arguments and the fields of each request; variables and the body follow if a plugin reads them, a body
-/// of at most 16 MB. The runner responds to the client itself, or changes path, arguments, fields and body for the node,
-/// and fields of the response. Fields that the runner sets for the node cannot come from the client.
+/// the path, the arguments and the fields of each request. Variables and a body of at most 16 MB follow if a plugin
+/// reads them. The runner responds to the client itself, or changes path, arguments, fields and body for the node, and
+/// fields of the response. Fields that the runner sets for the node cannot come from the client.
 ///
 /// Each worker has its own connections to the runner, and at most 1,024 calls at a time. A runner that does not respond
 /// within 60 s has failed. A cache treats the request as one of a user without a name, since the runner may identify

@@ -39,10 +39,10 @@ pub(crate) static EXT_PLUGIN_POST_RESP: Descriptor = Descriptor {
 
 /// Passes responses of nodes to plugins in Python, Go or Java.
 ///
-/// The setting `ext-plugin` starts the runner, a program that contains these plugins. The gateway sends it the status and
-/// the fields of each response; variables and the body follow if a plugin reads them, a body of at most 16 MB. The
-/// runner may change status, fields and body. Fields that it sets replace all fields of the node. If it replaces only
-/// the body, fields about the old body and about its type are removed.
+/// The setting `ext-plugin` starts the runner, a program that contains these plugins. The gateway sends it the status
+/// and the fields of each response. Variables and a body of at most 16 MB follow if a plugin reads them. The runner
+/// may change status, fields and body. Fields that it sets replace all fields of the node. If it replaces only the
+/// body, fields about the old body and about its type are removed.
 ///
 /// The runner sees the response after all other plugins of the route, without a coding that the gateway adds.
 #[derive(Deserialize, JsonSchema)]

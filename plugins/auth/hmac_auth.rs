@@ -84,9 +84,9 @@ $ curl http://127.0.0.1:9080/orders -H "Signature-Input: sig1=$input" -H "Signat
 /// Authenticates consumers by a signature over parts of the request (HMAC, RFC 9421).
 ///
 /// `Authorization: Signature keyId="…",algorithm="hmac-sha256",headers="@request-target date",signature="…"`. The
-/// signed text consists of lines that end in a line feed: the key id, then for each name in `headers` `name: value`,
-/// or for `@request-target` the method and the URI. Of a repeated field the first value is signed. `Date` must be
-/// close to the gateway's time; a replay within this tolerance is not detected.
+/// signed text consists of lines that end in a line feed. The first line is the key id. Then each name in `headers`
+/// has a line `name: value`, or for `@request-target` the method and the URI. Of a repeated field the first value is
+/// signed. `Date` must be close to the gateway's time; a replay within this tolerance is not detected.
 ///
 /// **Date, method and URI have to be signed by default. APISIX requires only `date`: an attacker who sees one signed
 /// request can send any other while its date is valid**: `signed_headers: ["date"]` is for clients that cannot be

@@ -58,9 +58,9 @@ const MOST_VALUES: usize = 250_000;
 /// `regex` replaces the first match in each value with `value`, in which `$1` is a group. Query and fields are masked
 /// in all variables made of them: `request_uri`, `args`, `request`, `http_…`, `cookie_…`.
 ///
-/// A body is not logged at all if the rules cannot be applied: no rule for its format, larger than `max_body_size`,
-/// invalid, incomplete, or a form without a length. `Content-Type` identifies forms. Of a repeated name in an object
-/// only the last value is logged.
+/// A body to which the rules cannot be applied is not logged. It has no rule for its format, is larger than
+/// `max_body_size`, invalid or incomplete, or is a form without a length. `Content-Type` identifies forms. Of a
+/// repeated name in an object only the last value is logged.
 ///
 /// Loggers of global rules run before the plugins of a route: for them, mask in a global rule. Trace spans are
 /// created before as well and are not masked.

@@ -67,8 +67,8 @@ HTTP/1.1 200 OK
 
 /// Sends log entries to SolarWinds Loggly.
 ///
-/// The plugin metadata set the server and the protocol: as syslog over UDP, a datagram for each entry (one that is
-/// too long is dropped and counted), or over HTTP. Requests never wait for the service. A failed batch is sent again
+/// The plugin metadata set the server and the protocol: syslog over UDP, or HTTP. Over UDP each entry is a datagram;
+/// an entry that is too long is dropped and counted. Requests never wait for the service. A failed batch is sent again
 /// `max_retry_count` times and then dropped. Entries beyond `max_pending_entries` or 64 MiB are dropped.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(transform = batch::named(NAME))]

@@ -54,13 +54,13 @@ property "amount" validation failed: expected 1000 to be at most 100
 /// Validates header fields and body of requests by a JSON schema (draft 4, 6 or 7).
 ///
 /// Names of fields count in any case; a field that is repeated is a list. A body of
-/// `application/x-www-form-urlencoded` is an object of texts, of lists where a name is repeated, and of `true` where
-/// a name has no `=`. Any other body, also without `Content-Type`, must be JSON. The node gets the parsed JSON, not
-/// the original text: of a repeated name in an object the last value, numbers with a fraction or more than 64 bits in
-/// double precision, and the defaults of the schema. A missing body does not match.
+/// `application/x-www-form-urlencoded` is an object of texts, of lists where a name is repeated, and of `true` where a
+/// name has no `=`. Any other body, also without `Content-Type`, must be JSON. The node gets the parsed JSON, not the
+/// original text. Of a repeated name it gets the last value; numbers with a fraction or more than 64 bits have double
+/// precision; missing members have the defaults of the schema. A missing body does not match.
 ///
-/// A request that cannot be checked is refused: a body with `Content-Encoding`, a field of the schema or a form that
-/// is not UTF-8, several `Content-Type`, another charset, more values or work than the limits. Patterns are matched
+/// A request that cannot be checked is refused. It has a body with `Content-Encoding`, a field or form that is not
+/// UTF-8, several `Content-Type`, another charset, or more values or work than the limits allow. Patterns are matched
 /// in linear time, and `{}` and `[]` are different. A schema with keywords of a later draft is refused, because they
 /// would have no effect.
 #[derive(Deserialize, JsonSchema)]

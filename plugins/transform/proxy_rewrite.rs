@@ -70,8 +70,8 @@ const METHODS: [&str; 14] = [
 /// The variable `uri` keeps the client's path; `upstream_uri` is the new target. Fields that frame the message cannot
 /// be changed.
 ///
-/// Values of clients cannot add arguments: in the query of `uri` and `regex_uri`, groups and decoded variables
-/// (`arg_*`, `uri_param_*`, `post_arg_*`, `uri`) are encoded, and so are characters of other variables after a `=` that
+/// Values of clients cannot add arguments. In the query of `uri` and `regex_uri`, groups and decoded variables
+/// (`arg_*`, `uri_param_*`, `post_arg_*`, `uri`) are encoded. So are characters of other variables after a `=` that
 /// would begin another argument. A new path with a dot segment gets 400. `use_real_request_uri_unsafe` switches both
 /// off.
 #[derive(Deserialize, JsonSchema)]

@@ -85,10 +85,10 @@ const LIVES_S: u64 = 900;
 /// Logs users in at Casdoor (OAuth 2.0 authorization code flow).
 ///
 /// A browser without a session is redirected to Casdoor and returns to `callback_url`, where its code is exchanged for
-/// a token. Then it is redirected to the requested path, without the query. A session ends after 15 minutes, or earlier
-/// with its token. It is in a cookie that the node does not get, encrypted with a key derived from `client_secret`: all
-/// gateways with the same configuration accept it, and so do other routes with the same `client_id`. A login can be
-/// finished once at each gateway. Casdoor must respond within 10 s.
+/// a token. Then it is redirected to the requested path, without the query. A session ends after 15 minutes, or
+/// earlier with its token. It is stored in a cookie that the node does not get, encrypted with a key derived from
+/// `client_secret`. All gateways with the same configuration accept it, and so do other routes with the same
+/// `client_id`. A login can be finished once at each gateway. Casdoor must respond within 10 s.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// The URL of Casdoor.

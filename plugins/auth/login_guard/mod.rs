@@ -74,15 +74,16 @@ Retry-After: 300
 /// It counts failed logins by client address (an IPv6 /64 is one address) and by account. An address that reaches
 /// `max_failures` within `time_window` is blocked for `block_time`: its requests get `rejected_code` with
 /// `Retry-After`. An account that reaches `account_max_failures` is blocked too, except for addresses from which it
-/// has logged in within `known_for`, so that failed logins of others do not lock its user out. Behind a proxy, set
-/// the client's address with the setting `client_address` or the plugin `real-ip`: otherwise all clients have the
-/// address of the proxy.
+/// has logged in within `known_for`. So failed logins of others do not lock its user out. Behind a proxy, set the
+/// client's address with the setting `client_address` or the plugin `real-ip`: otherwise all clients have the address
+/// of the proxy.
 ///
-/// A failed login is a reply of a plugin that identifies users, such as `basic-auth`, `multi-auth`, `openid-connect` or
-/// `forward-auth`, with one of `statuses`, to a request with a credential. The status of the login plugin
-/// counts, even if another plugin changes the response. A request that becomes the anonymous consumer because its credential
-/// is wrong is a failed login too. Not counted: requests without a credential, such as the first one of a browser;
-/// replies of other plugins; credentials that a directory or an issuer that is down has not judged.
+/// A failed login is a request with a credential to which a plugin that identifies users replies with one of
+/// `statuses`. Such plugins are `basic-auth`, `multi-auth`, `openid-connect`, `forward-auth` and others. The status of
+/// the login plugin counts, even if another plugin changes the response. A request that becomes the anonymous consumer
+/// because its credential is wrong is a failed login too. Not counted are requests without a credential, such as the
+/// first one of a browser, replies of other plugins, and credentials that could not be checked because a directory or
+/// an issuer is down.
 ///
 /// Credentials are `Authorization`, `Proxy-Authorization`, the fields and query arguments that the login plugin
 /// declares, and `credentials`. Without `account` the account is the user name of Basic credentials, in lower case and

@@ -19,14 +19,14 @@ use sigma_plugin_kit::service::cleartext;
 /// valid for this gateway, this login and this time. It is accepted once. Then the browser returns to the requested
 /// page; a posted body is lost. A login must be completed within ten minutes.
 ///
-/// Accepted signatures are RSA with SHA-256, SHA-384 or SHA-512 from 2048 bits on, and ECDSA with P-256 and SHA-256 or
-/// P-384 and SHA-384, in SAML's form: over the response or the assertion by its ID, with exclusive canonicalisation; or
-/// over the query of a redirect. Encrypted assertions, SHA-1, and messages with comments or declarations are refused.
+/// Accepted signatures are RSA of 2048 bits or more with SHA-256, SHA-384 or SHA-512, and ECDSA with P-256 and SHA-256
+/// or P-384 and SHA-384. They sign the response or the assertion by its ID, with exclusive canonicalization, or the
+/// query of a redirect. Encrypted assertions, SHA-1, and messages with comments or declarations are refused.
 ///
 /// The session is in the cookie `saml_session`, encrypted with `secret`: all gateways with the same configuration
-/// accept it. It ends 900 s after its last request (recorded once a minute), a day after the login, at the time that
-/// the provider sets, at `logout_uri`, and by a logout at the provider. The node does not get the cookie. For `acl` the
-/// user is an external user with its attributes in `attrs`.
+/// accept it. It ends 900 s after its last request (recorded once a minute), a day after the login, or at the time
+/// that the provider sets. It also ends at `logout_uri` and by a logout at the provider. The node does not get the
+/// cookie. For `acl` the user is an external user with its attributes in `attrs`.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Config {
     /// The name of the gateway at the provider (entity ID).

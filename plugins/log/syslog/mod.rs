@@ -37,9 +37,10 @@ pub(crate) static SYSLOG: Descriptor = Descriptor {
 
 const DOC: &str = "Sends log entries to a syslog server.
 
-An entry is a line of RFC 5424, `<46>1 TIME HOST apisix PID - - JSON`: facility syslog, severity info, the \
-Host of the request, and the entry as `log_format` or the usual fields have it. Over TCP a line ends with a line \
-feed (RFC 6587, §3.4.2), over UDP each line is a datagram (RFC 5426); one that is too long for a datagram is dropped.
+An entry is a line of RFC 5424, `<46>1 TIME HOST apisix PID - - JSON`, with facility syslog and severity info. \
+HOST is the Host of the request; JSON has the fields of `log_format`, or the default fields. Over TCP a line ends \
+with a line feed (RFC 6587, §3.4.2). Over UDP each line is a datagram (RFC 5426), and a line that is too long is \
+dropped.
 
 Lines are sent in batches; requests and sessions never wait for them. A failed batch is sent again \
 `max_retry_count` times and then dropped. Lines beyond `max_pending_entries` of the plugin metadata or \

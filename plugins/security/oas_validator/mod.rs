@@ -129,22 +129,22 @@ $ curl -s http://127.0.0.1:9080/pets/sold
 /// `readOnly` properties are refused, and so are values of a discriminator without a schema; defaults are not filled
 /// in.
 ///
-/// Ambiguous requests are refused: a repeated name in a JSON object, a repeated parameter that is not a list, several
-/// `Content-Type`, a charset other than UTF-8, a body with `Content-Encoding`.
+/// Ambiguous requests are refused. They repeat a name in a JSON object or a parameter that is not a list, or have
+/// several `Content-Type`, a charset other than UTF-8, or a body with `Content-Encoding`.
 ///
 /// All references must be within the document. Patterns are matched in linear time. A document from `spec_url` has at
 /// most 16 MiB. It is fetched when a request needs it, and again when it is older than `spec_url_ttl` of the plugin
 /// metadata; the old one is used meanwhile. Before the first one arrives, requests get a 500.
 ///
-/// With `validate_responses`, responses of nodes to described requests are validated too, also cached ones: the
-/// status (itself, then its class such as `4XX`, then `default`), the fields, `Content-Type`, and JSON bodies, in
-/// which `writeOnly` properties are refused. An operation without `responses` accepts any response, one without
-/// `content` any body. Bodies of other types are not checked. A refused response is replaced by a 502 without its
-/// values; the log has them. Head and body wait until the body is checked; if violations are only reported, the
-/// response passes without delay. If bodies are checked, nodes get requests for whole bodies, with gzip and brotli as
-/// the only codings. A body that cannot be checked, because it is over a limit or has another coding, counts as
-/// invalid. The check sees the response after plugins of higher priority; responses of the gateway and of plugins are
-/// not checked.
+/// With `validate_responses`, responses of nodes to described requests are validated too, also cached ones. The plugin
+/// checks the status (itself, then its class such as `4XX`, then `default`), the fields, `Content-Type`, and JSON
+/// bodies. A `writeOnly` property in a response is an error. An operation without `responses` accepts any response,
+/// one without `content` any body. Bodies of other types are not checked. A refused response is replaced by a 502
+/// without its values; the log has them. Head and body wait until the body is checked; if violations are only
+/// reported, the response passes without delay. If bodies are checked, nodes get requests for whole bodies, with gzip
+/// and brotli as the only codings. A body that cannot be checked, because it is over a limit or has another coding,
+/// counts as invalid. The check sees the response after plugins of higher priority; responses of the gateway and of
+/// plugins are not checked.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("oneOf" = [{"required": ["spec"]}, {"required": ["spec_url"]}]))]
 struct Config {

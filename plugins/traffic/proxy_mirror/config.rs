@@ -12,10 +12,10 @@ use sigma_plugin_kit::fields::{frames, is_name};
 
 /// Sends copies of requests to other hosts and drops their responses.
 ///
-/// A copy has the method, the header fields and the body of the request as the node gets them, with the same `Host`,
-/// and goes over HTTP/1.1, or HTTP/2 for gRPC. It has no credentials (header fields or arguments) that another plugin
-/// hides from the node. It is sent in the background when the whole body has arrived; the request never waits for it.
-/// Requests that the gateway itself responds to, and requests with unusual methods, are not copied.
+/// A copy has the method, the header fields, the `Host` and the body that the node gets. It is sent over HTTP/1.1, or
+/// over HTTP/2 for gRPC. It has no credentials (header fields or arguments) that another plugin hides from the node.
+/// It is sent in the background when the whole body has arrived; the request never waits for it. Requests that the
+/// gateway itself responds to, and requests with unusual methods, are not copied.
 ///
 /// Copies beyond the limits of number and memory are dropped and counted in the metric `mirror_copies_total`;
 /// failures are in the error log as well.

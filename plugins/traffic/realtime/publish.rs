@@ -61,11 +61,11 @@ const REASON_BYTES: usize = 123;
 /// `{"items": [{"channel": "news", "formats": {"ws-message": {"content": "rain"}, "http-stream": {"content": "data:
 /// rain\n\n"}}}]}`
 ///
-/// Each item is for a `channel`, or for one `connection`, whose name the service has from `Connection-Id`. Of `formats`
-/// each connection gets its own: `ws-message` as a message of a WebSocket, `http-stream` as part of a stream of events,
-/// which must be UTF-8; an empty line at its end is added if it is missing. `content-bin` has base64 instead of
-/// `content`, and is a binary message over WebSocket. `"action": "close"` ends the connection, with `code` (1000 unless
-/// set) and `reason` over WebSocket.
+/// Each item is for a `channel`, or for one `connection`, whose name the service has from `Connection-Id`. Of
+/// `formats` each connection gets its own: `ws-message` is sent as a WebSocket message. `http-stream` is sent as part
+/// of an event stream and must be UTF-8; the plugin adds an empty line at its end if it is missing. `content-bin` has
+/// base64 instead of `content`, and is a binary message over WebSocket. `"action": "close"` ends the connection, with
+/// `code` (1000 unless set) and `reason` over WebSocket.
 ///
 /// The response is `{"reached": [1]}`: for each item the number of connections of this gateway that have it in their
 /// queue. Other gateways do not get it. Without a key the response is 401, for an invalid body 400, and 503 if too many

@@ -73,8 +73,8 @@ $ curl -s http://127.0.0.1:9080/names -H 'Content-Type: application/json' -d '{'
 
 /// Replaces the body of a request or a response with a template, which uses the parsed old body.
 ///
-/// `{{value}}` shows a value escaped for HTML, `{*value*}` as it is; `{% if … then %}`, `elseif`, `else`, `end`, `{%
-/// for key, value in pairs(…) do %}`, `ipairs`, `{% for i = 1, 3 do %}` and `{% local name = … %}` are statements,
+/// `{{value}}` shows a value escaped for HTML, `{*value*}` unescaped. Statements are `{% if … then %}`, `elseif`,
+/// `else`, `end`, `{% for key, value in pairs(…) do %}`, `ipairs`, `{% for i = 1, 3 do %}` and `{% local name = … %}`.
 /// `{# … #}` is a comment, `{-raw-}…{-raw-}` is text. Members of the parsed body are variables; there are also
 /// `_body`, `_ctx.var.NAME`, `_multipart`, `context` and the functions `_escape_json`, `_escape_xml`, `tostring`,
 /// `tonumber`, `string.upper` and `string.lower`. Values have Lua's operators: `..`, `==`, `~=`, `<`, `and`, `or`,

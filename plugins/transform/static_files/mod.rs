@@ -88,11 +88,11 @@ $ curl http://127.0.0.1:9080/app/any/view
 
 /// Serves files of a folder.
 ///
-/// Sigma's own. GET and HEAD, validators and conditions (RFC 9110 §13), single and multiple ranges (§14), index
-/// files, redirects for folders without a final slash. With `precompressed`, clients that accept the coding get
-/// `page.html.br`, `.zst` or `.gz` instead of `page.html`, with an entity tag and ranges of its own, and only if the
-/// file itself may be served. Update these files together with the original. No path leads out of the folder. The
-/// route needs no upstream; plugins that guard it run earlier.
+/// Sigma's own. GET and HEAD, validators and conditions (RFC 9110 §13), single and multiple ranges (§14), index files,
+/// redirects for folders without a final slash. With `precompressed`, clients that accept the coding get
+/// `page.html.br`, `.zst` or `.gz` instead of `page.html`, if `page.html` itself may be served. The compressed file
+/// has its own entity tag and ranges. Update these files together with the original. No path leads out of the folder.
+/// The route needs no upstream; plugins that guard it run earlier.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 struct Conf {

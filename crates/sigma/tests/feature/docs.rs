@@ -491,7 +491,7 @@ fn code_of(line: &str) -> Vec<String> {
 
 /// The pages with the words of other gateways.
 const WORDS: [&str; 5] = [
-    "docs/from-nginx.md",
+    "docs/from-nginx-directives.md",
     "docs/from-nginx-plugins.md",
     "docs/from-traefik.md",
     "docs/from-traefik-services.md",

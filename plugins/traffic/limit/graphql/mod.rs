@@ -105,14 +105,14 @@ const NO_SCHEMA_MS: u64 = 10_000;
 ///
 /// `depth` is the number of nested selection sets. `complexity` adds up all fields and the operation: the cost of each
 /// is the cost of its content, multiplied by `mul`, plus `add`; both are 1 by default. `node_quantifier` counts
-/// objects: a field with an argument for the number of objects costs `add` for each object around it, and multiplies
-/// the cost of its content by `mul`. Other fields cost nothing. Decorations set `add` and `mul` of a field: they are in
-/// the route's service (`graphql_cost_decorations`), or below it in the Admin API. The plugin finds the fields by the
-/// schema of the server, which it requests once by introspection. A worker keeps the schema until the configuration of
-/// the plugin changes. The server is the upstream of the service, or else of the route. Without a schema queries get
-/// 400, and the error log has the reason. Set `introspection_endpoint` if the route has many paths or hosts: each has a
-/// schema of its own, and a worker keeps 16. While the Admin API's store has an unreadable decoration without an
-/// earlier form, queries that need decorations get 503.
+/// objects. A field with an argument for the number of objects costs `add` for each object around it, and multiplies
+/// the cost of its content by `mul`. Other fields cost nothing. Decorations set `add` and `mul` of a field: they are
+/// in the route's service (`graphql_cost_decorations`), or below it in the Admin API. The plugin finds the fields by
+/// the schema of the server, which it requests once by introspection. A worker keeps the schema until the
+/// configuration of the plugin changes. The server is the upstream of the service, or else of the route. Without a
+/// schema queries get 400, and the error log has the reason. Set `introspection_endpoint` if the route has many paths
+/// or hosts: each has a schema of its own, and a worker keeps 16. While the Admin API's store has an unreadable
+/// decoration without an earlier form, queries that need decorations get 503.
 ///
 /// A query with expanded fragments has at most 100,000 selections, and its text at most 100 levels; more gets 400. An
 /// ambiguous request gets 400 as well, such as one with a query string and a body, or with a repeated name in JSON.
