@@ -46,7 +46,7 @@ $ curl -s http://127.0.0.1:9080/orders | grep '"uri"'
 struct Config {
     /// The URL of the service.
     service: Service,
-    /// Milliseconds to wait for its answer.
+    /// Milliseconds to wait for its response.
     #[schemars(range(min = 1, max = 60_000), extend("default" = 500))]
     timeout: u64,
     /// Media types of the pages.

@@ -1,4 +1,4 @@
-//! Filters of bodies: pieces, whole bodies and trailers go to the processor, its answers to the receiver.
+//! Filters of bodies: pieces, whole bodies and trailers go to the processor, its responses to the receiver.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -22,9 +22,9 @@ pub(crate) const PIECE_BYTES: usize = 64 * 1024;
 enum State {
     /// It reads more of the body
     Reading,
-    /// It waits for the answer to this piece. With `true` the piece is the last one
+    /// It waits for the response to this piece. With `true` the piece is the last one
     Piece(Vec<u8>, bool),
-    /// It waits for the answer to these trailers
+    /// It waits for the response to these trailers
     Trailers(Box<Headers>),
     /// The rest passes unchanged
     Passing,
@@ -34,7 +34,7 @@ enum State {
     Ended,
 }
 
-/// A filter that waits for an answer to each message.
+/// A filter that waits for a response to each message.
 pub(crate) struct Lockstep {
     session: Rc<RefCell<Session>>,
     direction: Direction,
@@ -158,7 +158,7 @@ impl Lockstep {
         Ok(())
     }
 
-    /// Follows the answer to a piece.
+    /// Follows the response to a piece.
     fn answered(
         &mut self,
         common: CommonResponse,
@@ -404,7 +404,7 @@ pub(crate) fn trailers_part(direction: Direction, trailers: &Headers, session: &
     }
 }
 
-/// Applies the answer to trailers.
+/// Applies the response to trailers.
 pub(crate) fn end_with(
     session: &Rc<RefCell<Session>>,
     direction: Direction,

@@ -43,11 +43,11 @@ pub(crate) struct Config {
     /// The parts that the processor gets.
     #[schemars(extend("default" = {}))]
     pub(crate) processing_mode: ProcessingMode,
-    /// Milliseconds for each answer, from the time when the message was written. Envoy's default of 200 is too short for
-    /// a first connection, a large body or a slow lookup.
+    /// Milliseconds for each response, from the time when the message was written. Envoy's default of 200 is too short
+    /// for a first connection, a large body or a slow lookup.
     #[schemars(range(min = 1, max = 3_600_000), extend("default" = 1000))]
     pub(crate) message_timeout: u64,
-    /// Largest timeout in milliseconds that the processor may set for one answer; 0: it may set none.
+    /// Largest timeout in milliseconds that the processor may set for one response; 0: it may set none.
     #[schemars(range(max = 3_600_000), extend("default" = 0))]
     pub(crate) max_message_timeout: u64,
     /// Milliseconds that the processor may be silent in full duplex after it got the whole body. Messages there have no
@@ -69,7 +69,7 @@ pub(crate) struct Config {
     /// Attributes that the processor gets with the head of the response.
     #[schemars(extend("default" = []))]
     pub(crate) response_attributes: Vec<Attribute>,
-    /// Whether the processor may change the processing mode in its answers to headers.
+    /// Whether the processor may change the processing mode in its responses to headers.
     #[schemars(extend("default" = false))]
     pub(crate) allow_mode_override: bool,
     /// The modes that it may choose; empty: any.
@@ -78,7 +78,7 @@ pub(crate) struct Config {
     /// Whether a response by the processor itself is a failure.
     #[schemars(extend("default" = false))]
     pub(crate) disable_immediate_response: bool,
-    /// Whether the processor only watches: nothing waits for it, and its answers are ignored.
+    /// Whether the processor only watches: nothing waits for it, and its responses are ignored.
     #[schemars(extend("default" = false))]
     pub(crate) observability_mode: bool,
     /// Milliseconds that a watching processor has after the exchange, to read its messages.

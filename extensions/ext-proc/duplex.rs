@@ -142,7 +142,7 @@ impl Duplex {
         }
     }
 
-    /// The session is over before its body is.
+    /// The session has ended before its body is.
     fn leave(&mut self, got: Got, ctx: &mut Context) -> Result<(), Fault> {
         match got {
             Got::Reply(reply) => Err(refuse(ctx, reply)),

@@ -1,4 +1,4 @@
-//! A processor with HTTP: each message about headers is a POST of JSON, its response the answer in JSON.
+//! A processor with HTTP: each message about headers is a POST of JSON, its response the response in JSON.
 
 use std::rc::Rc;
 
@@ -20,7 +20,7 @@ use crate::messages::{
 };
 use crate::session::{Failure, Got};
 
-/// An answer of the processor.
+/// A response of the processor.
 #[derive(Debug, PartialEq)]
 enum Parsed {
     Headers(CommonResponse),
@@ -120,7 +120,7 @@ fn message(part: &str, headers: HeaderMap, is_end: bool, attributes: Struct) -> 
     message
 }
 
-/// Returns the answer to a head; else the reply that ends the exchange, or None to go on without the processor.
+/// Returns the response to a head; else the reply that ends the exchange, or None to continue without the processor.
 fn follow(
     session: &Shared,
     answer: Result<HttpAnswer, CallError>,
@@ -151,7 +151,7 @@ fn follow(
     }
 }
 
-/// A call without an answer in its time says so.
+/// A call without a response in its time says so.
 fn failure_of(error: &CallError) -> Failure {
     if error.0.starts_with("no response within") { Failure::Late } else { Failure::Broken }
 }
@@ -188,7 +188,7 @@ fn parse(json: &Value, part: &str) -> Option<Parsed> {
     }))
 }
 
-/// Turns an invalid member into a missing answer, and a missing member into none.
+/// Turns an invalid member into a missing response, and a missing member into none.
 trait TransposeNone<T> {
     fn transpose_none(self) -> Option<Option<T>>;
 }

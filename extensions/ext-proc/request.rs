@@ -65,10 +65,10 @@ fn leave(session: &Shared, got: Got) -> Step {
     }
 }
 
-/// Applies the answer to the head.
+/// Applies the response to the head.
 ///
 /// # Errors
-/// Returns the step of the hook if the answer ends it.
+/// Returns the step of the hook if the response ends it.
 pub(crate) fn apply_headers(session: &Shared, common: CommonResponse, ctx: &mut Context) -> Result<(), Step> {
     session.borrow().note_route_cache(&common);
     let applied = session.borrow_mut().apply(common.header_mutation.as_ref(), Place::Request, ctx, None);
@@ -176,7 +176,7 @@ fn streams(session: &Shared) -> Step {
     wait(session, |session, got, _| leave(session, got))
 }
 
-/// Sends a body in full duplex until the answer to the head is here.
+/// Sends a body in full duplex until the response to the head is here.
 struct DuplexReader {
     session: Shared,
     sent: usize,
@@ -207,7 +207,7 @@ impl BodyReader for DuplexReader {
             let limit = session.config.max_body_bytes;
             let is_full = read.len() > limit && self.sent == read.len();
             if piece.is_empty() && !self.has_ended {
-                // Nothing more is read before the processor answers.
+                // Nothing more is read before the processor responds.
                 let was_owing = session.set_owing(Direction::Request, is_full);
                 if is_full && !was_owing {
                     // The new timer must be polled.

@@ -30,7 +30,7 @@ pub(crate) fn begin(session: &Shared, ctx: &mut Context, env: &Env<'_>) -> Respo
         let part = Part::ResponseHeaders(HttpHeaders { headers, end_of_stream: !ctx.has_response_body });
         let attributes = values(&config.response_attributes, ctx, env);
         if modes.body == BodyMode::FullDuplexStreamed && ctx.has_response_body {
-            // The processor may answer after it has the body: the filter holds the head back.
+            // The processor may respond after it has the body: the filter holds the head back.
             session.borrow_mut().begin_duplex(Direction::Response);
             session.borrow_mut().queue(Direction::Response, Kind::Headers, part, Some(attributes));
             return ResponseStep::Next;
@@ -67,10 +67,10 @@ fn leave(session: &Shared, got: Got) -> ResponseStep {
     }
 }
 
-/// Applies the answer to the head.
+/// Applies the response to the head.
 ///
 /// # Errors
-/// Returns the step of the hook if the answer ends it.
+/// Returns the step of the hook if the response ends it.
 pub(crate) fn apply_headers(
     session: &Shared,
     common: CommonResponse,
@@ -97,7 +97,7 @@ pub(crate) fn filter(session: &Shared, ctx: &Context) -> Option<Box<dyn BodyFilt
     if let Some(body) = borrowed.replaced.take() {
         return Some(Box::new(Replaced::new(body)));
     }
-    // An answer of the processor may wait although the session is over.
+    // A response of the processor may wait although the session has ended.
     let is_over = borrowed.is_over() && !borrowed.expects_answer(Direction::Response);
     if is_over || borrowed.is_response_done || !ctx.has_response_body {
         return None;

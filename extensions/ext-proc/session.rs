@@ -1,4 +1,4 @@
-//! The stream of one exchange: messages of both directions, their answers and timeouts.
+//! The stream of one exchange: messages of both directions, their responses and timeouts.
 //!
 //! The filters of both directions share one session. Any of them moves the messages of both when it is polled.
 
@@ -31,10 +31,10 @@ use crate::mode::{BodyMode, ProcessingMode};
 use crate::rules::{Changes, Claims, Invalid, Place};
 use streamed::StreamedReply;
 
-/// Bytes of answers that wait for one direction: a few pieces of a body. The processor waits when there are more.
+/// Bytes of responses that wait for one direction: a few pieces of a body. The processor waits when there are more.
 const WAITING_BYTES: usize = 256 * 1024;
 
-/// Messages of a session that only ask for more time. One for each answer has an effect.
+/// Messages of a session that only ask for more time. One for each response has an effect.
 const EXTENSIONS_MAX: u32 = 1000;
 
 /// A direction of the exchange.
@@ -61,7 +61,7 @@ pub(crate) enum Failure {
     Late,
 }
 
-/// An answer of the processor to a part.
+/// A response of the processor to a part.
 #[derive(Debug)]
 pub(crate) enum Answered {
     Headers(CommonResponse),
@@ -72,7 +72,7 @@ pub(crate) enum Answered {
 /// The next event for a direction.
 #[derive(Debug)]
 pub(crate) enum Got {
-    /// An answer
+    /// A response
     Answer(Answered),
     /// The exchange continues without the processor
     Gone,
@@ -95,17 +95,17 @@ enum Fate {
 struct Side {
     /// A message that waits for the stream.
     queued: Option<Vec<u8>>,
-    /// The kind of the answer that is due.
+    /// The kind of the response that is due.
     due: Option<Kind>,
     /// The processor answers bodies as it likes.
     is_duplex: bool,
     /// In full duplex, nothing more can be sent before the processor sends something.
     owes: bool,
-    /// Answers that were not taken yet.
+    /// Responses that were not taken yet.
     inbox: VecDeque<Answered>,
     inbox_bytes: usize,
     timer: Option<Pin<Box<Sleep>>>,
-    /// The processor has set a timeout for the answer that is due.
+    /// The processor has set a timeout for the response that is due.
     is_extended: bool,
     has_attributes: bool,
 }
@@ -201,7 +201,7 @@ impl Session {
         before
     }
 
-    /// Returns true if an answer is due in this direction, or waits.
+    /// Returns true if a response is due in this direction, or waits.
     pub(crate) fn expects_answer(&self, direction: Direction) -> bool {
         let side = &self.sides[direction as usize];
         side.due.is_some() || !side.inbox.is_empty()
@@ -239,7 +239,7 @@ impl Session {
     /// Returns the next event of a direction.
     pub(crate) fn poll(&mut self, direction: Direction, task: &mut task::Context<'_>) -> Poll<Got> {
         self.advance(task);
-        // A failure counts before answers that came with it.
+        // A failure counts before responses that came with it.
         if let Some(reply) = self.reply() {
             return Poll::Ready(Got::Reply(reply));
         }
@@ -324,7 +324,7 @@ impl Session {
         }
     }
 
-    /// Starts the clock of an answer when its message was written.
+    /// Starts the clock of a response when its message was written.
     fn start_timer(&mut self, direction: Direction) {
         let side = &mut self.sides[direction as usize];
         if side.due.is_some() && !side.is_duplex {
@@ -408,7 +408,7 @@ impl Session {
         }
     }
 
-    /// Gives the processor more time for the answer that is due, once for each.
+    /// Gives the processor more time for the response that is due, once for each.
     fn extend(&mut self, wanted: crate::messages::Duration) {
         let ms = wanted.seconds.saturating_mul(1000).saturating_add(i64::from(wanted.nanos) / 1_000_000);
         let ms = u64::try_from(ms).unwrap_or_default();
@@ -489,7 +489,7 @@ impl Session {
         }
     }
 
-    /// Applies the changes of an answer. An invalid one ends the session.
+    /// Applies the changes of a response. An invalid one ends the session.
     pub(crate) fn apply(
         &mut self,
         mutation: Option<&HeaderMutation>,

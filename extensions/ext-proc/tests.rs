@@ -27,7 +27,7 @@ enum End {
     Broken(Missing),
 }
 
-/// A processor with fixed answers: each message gets the next list of them.
+/// A processor with fixed responses: each message gets the next list of them.
 struct Script {
     answers: RefCell<VecDeque<Vec<Vec<u8>>>>,
     end: End,

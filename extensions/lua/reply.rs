@@ -47,7 +47,7 @@ fn exited(status: i64, exchange: &Exchange) -> Step {
         return reply.into();
     }
     match status {
-        // The phase ends, and the request goes on.
+        // The phase ends, and the request continues.
         ..200 => Step::Next,
         status => page(status, exchange).into(),
     }
@@ -77,7 +77,7 @@ pub(crate) fn written(exchange: &Exchange) -> Option<Reply> {
     Some(with_fields(reply, exchange))
 }
 
-/// The head of a response whose script goes on.
+/// The head of a response whose script continues.
 pub(crate) fn head(exchange: &Exchange) -> Reply {
     let reply = Reply::new(exchange.status.get().unwrap_or(200)).because("a Lua function responded");
     with_fields(reply, exchange)

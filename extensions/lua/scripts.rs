@@ -350,7 +350,7 @@ impl Before {
         }
     }
 
-    /// Runs in a request phase, then goes on with the plugin's hook, unless the function ended the request.
+    /// Runs in a request phase, then continues with the plugin's hook, unless the function ended the request.
     fn step(&self, stage: Stage, ctx: &mut Context, env: &Env<'_>, hook: Hook) -> Step {
         match self.run(stage, ctx, env) {
             Ok(run) => {

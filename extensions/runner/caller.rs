@@ -54,7 +54,7 @@ impl Caller {
         client.call(&self.runner, &self.conf, message(id), env.machine.uptime())
     }
 
-    /// Logs a failure. Returns None if the exchange goes on without the runner, else its response.
+    /// Logs a failure. Returns None if the exchange continues without the runner, else its response.
     pub(crate) fn failed(&self, failure: &Failure) -> Option<Reply> {
         self.log(&failure.0);
         self.runner.state.failed(failure.kind());

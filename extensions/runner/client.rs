@@ -86,7 +86,7 @@ pub(crate) struct Call {
 pub(crate) enum Event {
     /// The runner needs more; see [`Call::reply`].
     InfoRequest(Call, InfoRequest),
-    /// The call is over.
+    /// The call has ended.
     Reply(Received),
 }
 
@@ -243,7 +243,7 @@ impl Call {
         }
     }
 
-    /// Answers the runner's question, None if its subject is unknown, and waits for the runner.
+    /// Responds to the runner's question, None if its subject is unknown, and waits for the runner.
     ///
     /// # Errors
     /// As [`Call::begin`].

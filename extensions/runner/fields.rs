@@ -10,7 +10,7 @@ use sigma_plugin_kit::fields::{frames, is_name};
 
 use crate::messages::Entry;
 
-/// Response fields that a runner cannot set while the request goes on, as in APISIX.
+/// Response fields that a runner cannot set while the request continues, as in APISIX.
 const KEPT_FIELDS: [&str; 10] = [
     "connection",
     "content-length",

@@ -1,7 +1,7 @@
 //! `ext-plugin-post-resp`: the runner changes responses of nodes.
 //!
 //! A call begins when the head of the response is known. If the runner needs the body, the head waits, and the call
-//! goes on in the filter of the body.
+//! continues in the filter of the body.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -146,7 +146,7 @@ fn has_body(ctx: &Context) -> bool {
     ctx.request.method != Method::Head && !is_bodiless(ctx.response.status)
 }
 
-/// Answers a question; `body` is the body of the response.
+/// Responds to a question; `body` is the body of the response.
 fn answered(call: Call, info_request: &InfoRequest, ctx: &Context, body: &[u8]) -> Answering {
     match info_request {
         InfoRequest::Variable(name) => Box::pin(call.reply(variable(ctx, name).as_deref())),
@@ -321,7 +321,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Moves on by one step; None to go on.
+    /// Moves on by one step; None to continue.
     fn step(
         &mut self,
         input: &mut dyn Frames,

@@ -81,7 +81,7 @@ pub(crate) fn load(path: &Path, expected: Option<&str>, node: &Node) -> Result<A
         let (sender, result) = watch::channel(None);
         let (runtime, name) = (Arc::clone(&runtime), path.display().to_string());
         node.spawn(async move {
-            // A separate thread: the control thread goes on.
+            // A separate thread: the control thread continues.
             let compiled = tokio::task::spawn_blocking(move || compile(&runtime, &bytes, abi)).await;
             let compiled = compiled.unwrap_or_else(|_| Err("the compiler failed".into()));
             if let Err(reason) = &compiled {

@@ -198,7 +198,7 @@ impl Opening {
 /// One direction of a session.
 #[derive(Default)]
 struct Side {
-    /// Bytes that the module has not let go on.
+    /// Bytes that the module has not let continue.
     held: Vec<u8>,
     /// No more bytes follow.
     is_end: bool,

@@ -80,7 +80,7 @@ pub fn structured_fields(input: &[u8]) {
     }
 }
 
-/// A value of `Authorization`: it is read or refused, and an answer of Digest reads the same after writing.
+/// A value of `Authorization`: it is read or refused, and a response of Digest reads the same after writing.
 pub fn authorization(input: &[u8]) {
     if let Ok(signed) = Signed::parse(Some(input)) {
         for value in signed.key_id.iter().chain(&signed.signature).chain(&signed.headers) {

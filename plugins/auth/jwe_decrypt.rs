@@ -1,4 +1,4 @@
-//! `jwe-decrypt`: an encrypted token (RFC 7516) in a field, for the node in the clear.
+//! `jwe-decrypt`: an encrypted token (RFC 7516) in a field, for the node in cleartext.
 
 use std::sync::Arc;
 

@@ -193,7 +193,7 @@ impl LdapAuth {
 }
 
 impl Shared {
-    /// Returns the step for a directory's answer.
+    /// Returns the step for a directory's response.
     fn settle(&self, user_dn: &str, answered: Answered<u32>, ctx: &mut Context, env: &Env<'_>) -> Step {
         let outcome = match answered {
             Ok((SUCCESS, connection)) => {

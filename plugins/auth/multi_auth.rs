@@ -244,7 +244,7 @@ mod tests {
         format!("Authorization: Basic {}", STANDARD.encode(user))
     }
 
-    /// Returns the consumer that the node sees, or the answer.
+    /// Returns the consumer that the node sees, or the response.
     fn told(case: &mut Case, conf: &Value, head: &str) -> String {
         case.request(head);
         let reply = case.run(&entry("multi-auth", conf.clone()).unwrap(), Phase::Rewrite);

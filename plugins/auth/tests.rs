@@ -12,7 +12,7 @@ use sigma_schema::plugins::PluginScope;
 
 use crate::testing::{Case, entry, field, refusal, refusal_in, summary, warned};
 
-/// Returns the answer of a plugin and the fields for the node, for a request with these fields.
+/// Returns the response of a plugin and the fields for the node, for a request with these fields.
 fn told(case: &mut Case, plugin: &str, conf: &Value, request: &str) -> String {
     case.request(request);
     let entry = entry(plugin, conf.clone()).unwrap();

@@ -26,10 +26,10 @@ const NAME: &str = "elasticsearch-logger";
 /// Bytes that the name of an index has at most.
 const INDEX_BYTES: usize = 255;
 
-/// Bytes of the answer that tells the version.
+/// Bytes of the response that tells the version.
 const VERSION_BYTES: usize = 64 << 10;
 
-/// Bytes of the answer to a batch that are read.
+/// Bytes of the response to a batch that are read.
 const BULK_ANSWER_BYTES: usize = 4 << 20;
 
 /// `elasticsearch-logger`.
@@ -287,7 +287,7 @@ impl Server {
         }
     }
 
-    /// Counts entries that an answer of success says were refused.
+    /// Counts entries that a response of success says were refused.
     fn count_refused(&self, refused: usize, reason: &str) {
         self.node.lose_lines(refused as u64);
         static COMPLAINT: LogThrottle = LogThrottle::new();

@@ -21,10 +21,10 @@ use tokio::sync::OnceCell;
 use sigma_plugin_kit::cleartext::is_exposed;
 use sigma_plugin_kit::service::Keepalive;
 
-/// Bytes of a refusing answer that the error log shows.
+/// Bytes of a refusing response that the error log shows.
 const SHOWN_ANSWER_BYTES: usize = 1024;
 
-/// Bytes of an answer that are read so that its connection can serve the next batch.
+/// Bytes of a response that are read so that its connection can serve the next batch.
 const DRAINED_ANSWER_BYTES: usize = 64 << 10;
 
 /// A URL with `http` or `https`. It is shown in logs, and so has no credentials in it.
@@ -233,7 +233,7 @@ impl Fields {
         Ok(())
     }
 
-    /// Adds a secret, which is left out of shown answers.
+    /// Adds a secret, which is left out of shown responses.
     pub(super) fn hide(&mut self, secret: &str) {
         if !secret.is_empty() {
             self.secrets.push(secret.into());
@@ -310,7 +310,7 @@ impl HttpSender {
     /// Posts a batch.
     ///
     /// # Errors
-    /// Returns an error if no head of an answer comes in time.
+    /// Returns an error if no head of a response comes in time.
     pub(super) async fn post<'s>(&'s self, to: &'s Address, body: Vec<u8>) -> Result<Answer<'s>, Failure> {
         self.exchange(Method::POST, to, HeaderMap::new(), body).await
     }
@@ -318,7 +318,7 @@ impl HttpSender {
     /// Posts a batch with one more field, a secret.
     ///
     /// # Errors
-    /// Returns an error if no head of an answer comes in time, or no field can hold the value.
+    /// Returns an error if no head of a response comes in time, or no field can hold the value.
     pub(super) async fn post_with<'s>(
         &'s self,
         to: &'s Address,
@@ -338,7 +338,7 @@ impl HttpSender {
     /// Asks a question without a body.
     ///
     /// # Errors
-    /// Returns an error if no head of an answer comes in time.
+    /// Returns an error if no head of a response comes in time.
     pub(super) async fn get<'s>(&'s self, from: &'s Address) -> Result<Answer<'s>, Failure> {
         self.exchange(Method::GET, from, HeaderMap::new(), Vec::new()).await
     }
@@ -378,7 +378,7 @@ impl Transport {
     }
 }
 
-/// An answer whose body may be to come.
+/// A response whose body may be to come.
 pub(super) struct Answer<'s> {
     pub(super) status: u16,
     response: reqwest::Response,
@@ -418,7 +418,7 @@ impl Answer<'_> {
         self.sender.fields.secrets.iter().chain(&self.further)
     }
 
-    /// The header fields of the answer for an error's text.
+    /// The header fields of the response for an error's text.
     pub(super) fn shown_fields(&self) -> String {
         let fields = self.response.headers().iter();
         let lines =
@@ -426,7 +426,7 @@ impl Answer<'_> {
         self.shown(&lines.collect::<Vec<_>>().join(", "))
     }
 
-    /// Reads the rest of a small answer, so that its connection can be reused.
+    /// Reads the rest of a small response, so that its connection can be reused.
     pub(super) async fn finish(mut self) {
         if self.sender.transport.kept.is_some() {
             self.body(DRAINED_ANSWER_BYTES).await;
@@ -465,7 +465,7 @@ pub(super) fn cut(text: &mut String, bytes: usize) {
     text.truncate(end);
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Debug)]
 pub(super) struct Failure {
     kind: FailureKind,

@@ -29,7 +29,7 @@ const ENTERPRISE: u32 = 41058;
 /// The value that the facility user adds to a severity (RFC 5424, §6.2.1).
 const USER_FACILITY: u8 = 8;
 
-/// Bytes of a refusing answer that are read.
+/// Bytes of a refusing response that are read.
 const ANSWER_BYTES: usize = 16 << 10;
 
 /// `loggly`.

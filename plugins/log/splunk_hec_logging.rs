@@ -16,7 +16,7 @@ use sigma_plugin_kit::log_format::Bodies;
 
 const NAME: &str = "splunk-hec-logging";
 
-/// Bytes of a refusing answer in which its text is looked for.
+/// Bytes of a refusing response in which its text is looked for.
 const ANSWER_BYTES: usize = 16 << 10;
 
 /// `splunk-hec-logging`.

@@ -1,4 +1,4 @@
-//! `cors`: which pages of other origins may read the answers (Fetch Standard §3.2).
+//! `cors`: which pages of other origins may read the responses (Fetch Standard §3.2).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -212,7 +212,7 @@ impl Origins {
         }
     }
 
-    /// Whether the answer differs from origin to origin.
+    /// Whether the response differs from origin to origin.
     fn varies(&self) -> bool {
         !matches!(self, Origins::Any)
     }

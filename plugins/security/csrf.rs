@@ -242,7 +242,7 @@ mod tests {
         std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as f64
     }
 
-    /// The token that an answer brings.
+    /// The token that a response brings.
     fn given(plugin: &Entry) -> String {
         let mut case = Case::new("GET / HTTP/1.1\nHost: h");
         case.respond(500, "Set-Cookie: a=1");

@@ -80,7 +80,7 @@ $ curl -s -H 'Authorization: Bearer heron' http://127.0.0.1:9080/orders | grep x
 /// The name of the service among the plugin's upstreams.
 const SERVICE: &str = "service";
 
-/// Most bytes of the service's answer: a page for a person, or a sentence for a program.
+/// Most bytes of the service's response: a page for a person, or a sentence for a program.
 const ANSWER_BYTES: usize = 1 << 20;
 
 /// Authorizes requests by an HTTP service.
@@ -223,7 +223,7 @@ fn is_reserved(name: &str) -> bool {
     frames(name) || HeaderId::of(name.as_bytes()) == HeaderId::Host
 }
 
-/// The fields that the service grants. One that the service is shown as well stays until it has answered.
+/// The fields that the service grants. One that the service is shown as well stays until it has responded.
 fn owned_fields(conf: &Value) -> Vec<OwnedField> {
     let is_shown = |name: &str| {
         texts(conf, "request_headers").any(|shown| shown == ALL || shown.eq_ignore_ascii_case(name))
@@ -241,7 +241,7 @@ fn upstream(conf: &Value) -> Option<InlineUpstream> {
 
 struct ForwardAuth(Arc<Verifier>);
 
-/// The queries to the service, and the handling of its answers.
+/// The queries to the service, and the handling of its responses.
 struct Verifier {
     /// The key of the service's upstream.
     upstream: Box<str>,
@@ -263,7 +263,7 @@ impl ForwardAuth {
 enum Verdict {
     /// The request passes; the values of `upstream_headers` in their order.
     Pass(Vec<Option<Vec<u8>>>),
-    /// The request is answered.
+    /// The request gets a response.
     Refusal {
         status: u16,
         fields: Vec<(String, Vec<u8>)>,

@@ -49,7 +49,7 @@ pub(super) struct Memory {
 pub(super) enum Outcome {
     /// The request passes.
     Passes,
-    /// It is answered with this status.
+    /// It is responded with this status.
     Refused(u16),
     /// It is for this request alone: the service has not decided, or sets a cookie, which is for one client.
     Alone,
@@ -92,7 +92,7 @@ pub(super) trait Inquiry: Sized + 'static {
     /// The call, with the request's body if the service is to see that.
     fn call(&self, ctx: &Context, env: &Env<'_>, body: Option<Self::Body>) -> Call;
 
-    /// The verdict in an answer.
+    /// The verdict in a response.
     fn verdict(&self, answer: Result<Answer, CallError>) -> Self::Verdict;
 
     /// Returns the service, for the error log.
@@ -196,7 +196,7 @@ pub(super) fn sets_cookie<'f>(names: impl IntoIterator<Item = &'f str>) -> bool 
     names.into_iter().any(|name| name.eq_ignore_ascii_case("Set-Cookie"))
 }
 
-/// The most seconds for which an answer allows itself to be remembered by `Cache-Control`.
+/// The most seconds for which a response allows itself to be remembered by `Cache-Control`.
 pub(super) fn allowed_s(fields: &Headers) -> u64 {
     let fields = fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"Cache-Control"));
     let directives = fields.flat_map(|(_, value)| value.split(|byte| *byte == b','));

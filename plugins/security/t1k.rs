@@ -14,9 +14,9 @@ const LAST: u8 = 0x80;
 
 /// The kinds of frames, below the bits of their places.
 mod tag {
-    /// The first frame; in an answer: whether the request passes.
+    /// The first frame; in a response: whether the request passes.
     pub(super) const HEAD: u8 = 0x01;
-    /// The body; of an answer: the status for the client.
+    /// The body; of a response: the status for the client.
     pub(super) const BODY: u8 = 0x02;
     /// Facts about the request.
     pub(super) const EXTRA: u8 = 0x03;
@@ -33,7 +33,7 @@ mod tag {
 /// The protocol's version for a detector.
 const PROTO: &[u8] = b"Proto:2\n";
 
-/// Most fields for a client in one answer.
+/// Most fields for a client in one response.
 const FIELDS_MAX: usize = 64;
 
 /// Most characters of an event's id.
@@ -89,10 +89,10 @@ impl<'m> Frames<'m> {
     }
 }
 
-/// Returns how many of the received bytes the answer has; None if there is more to come.
+/// Returns how many of the received bytes the response has; None if there is more to come.
 ///
 /// # Errors
-/// Returns an error, which is a sentence without any text of the answer, if it is invalid.
+/// Returns an error, which is a sentence without any text of the response, if it is invalid.
 pub(crate) fn end(received: &[u8]) -> Result<Option<usize>, &'static str> {
     let mut frames = Frames::new(received);
     while frames.next()?.is_some() {}
@@ -106,14 +106,14 @@ pub(crate) struct Verdict {
     pub(crate) refused: Option<u16>,
     /// The detector's name of the event; empty if it has no name.
     pub(crate) event_id: String,
-    /// Fields for the client's answer.
+    /// Fields for the client's response.
     pub(crate) fields: Vec<(String, Vec<u8>)>,
 }
 
-/// Reads an answer that has come whole.
+/// Reads a response that has come whole.
 ///
 /// # Errors
-/// Returns an error, which is a sentence without anything of the answer's, if it decides nothing.
+/// Returns an error, which is a sentence without anything of the response's, if it decides nothing.
 pub(crate) fn verdict(answer: &[u8]) -> Result<Verdict, &'static str> {
     let mut frames = Frames::new(answer);
     let (mut action, mut status, mut event_id, mut fields) = (None, None, String::new(), Vec::new());
@@ -140,8 +140,8 @@ pub(crate) fn verdict(answer: &[u8]) -> Result<Verdict, &'static str> {
     Ok(Verdict { refused, event_id, fields })
 }
 
-/// The status that the detector wants a refusal to have. A status that would look like an answer of the node
-/// is ignored.
+/// The status that the detector wants a refusal to have. A status that would look like a response of the node is
+/// ignored.
 fn status_of(text: &[u8]) -> Option<u16> {
     let status = str::from_utf8(text).ok().and_then(|text| text.trim().parse().ok());
     status.filter(|status| (300..=599).contains(status))
@@ -173,12 +173,12 @@ fn event_of(comment: &[u8]) -> String {
     id.map(|byte| char::from(*byte)).collect()
 }
 
-/// Invariants of every answer.
+/// Invariants of every response.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing {
     use super::{end, verdict};
 
-    /// An answer ends where it ends however it is cut into reads, and only a whole one decides.
+    /// A response ends where it ends however it is cut into reads, and only a whole one decides.
     ///
     /// # Panics
     /// It does not hold.
@@ -214,7 +214,7 @@ mod tests {
     /// As detectors answer a request that they let pass.
     const PASSES: &[u8] = b"\xc1\x01\x00\x00\x00.";
 
-    /// An answer to an attack: the decision, a status, fields for the client, and a name for the event.
+    /// A response to an attack: the decision, a status, fields for the client, and a name for the event.
     const REFUSES: &[u8] = b"\x41\x01\x00\x00\x00?\x02\x03\x00\x00\x00405\
         \x23\x13\x00\x00\x00Set-Cookie:sl=1; \n\n\
         \xa4\x45\x00\x00\x00<!-- event_id: b3c6ce574dc24f09a01f634a39dca83b TYPE: A -->          ";
@@ -285,7 +285,7 @@ mod tests {
         };
         check(b"405", 405);
         check(b" 503\n", 503);
-        // Not one that looks like an answer of the node.
+        // Not one that looks like a response of the node.
         for status in [&b""[..], b"200", b"101", b"600", b"-1", b"99999", b"no", b"\xff"] {
             check(status, 403);
         }

@@ -54,7 +54,7 @@ const MOCK_BY: &str = concat!("Sigma/", env!("CARGO_PKG_VERSION"));
 /// Levels of a schema that data is made up for.
 const MOST_LEVELS: usize = 32;
 
-/// Values of one answer. Arrays within arrays multiply: thirty of them would be a billion.
+/// Values of one response. Arrays within arrays multiply: thirty of them would be a billion.
 const MOST_VALUES: usize = 10_000;
 
 /// Mocks a service: responds with an example, or with random data for a schema.
@@ -158,7 +158,7 @@ impl Plugin for Mocking {
     }
 }
 
-/// Makes data up for one answer.
+/// Makes data up for one response.
 struct Invention<'l> {
     local: &'l Local,
     /// Values that may still be made.

@@ -58,7 +58,7 @@ $ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/orders
 ```
 "#;
 
-/// The action that answers.
+/// The action that responds.
 const RETURN: &str = "return";
 
 /// The plugins that an action may be.

@@ -32,7 +32,7 @@ pub(super) struct Did {
 
 /// A compressor of one body. Its size is bounded by its settings, not by the body.
 pub(super) trait Compressor {
-    /// Works until all is taken or `out` is full. None if it cannot go on.
+    /// Works until all is taken or `out` is full. None if it cannot continue.
     fn step(&mut self, data: &[u8], ask: Ask, out: &mut [u8]) -> Option<Did>;
 }
 
@@ -50,8 +50,8 @@ pub(super) fn share(env: &Env<'_>, bytes: usize, budget: Budget) -> Option<Share
     })
 }
 
-/// A body on its way through a compressor, one buffer of output at a time: however much a piece
-/// becomes, the rest is made when it is asked for.
+/// A body on its way through a compressor, one buffer of output at a time: however much a piece becomes, the rest is
+/// made when it is requested.
 pub(super) struct Encoder<C> {
     /// With its share of the worker's memory. None behind the end: a client that reads slowly does not
     /// hold it.
@@ -143,7 +143,7 @@ impl<C: Compressor + 'static> BodyFilter for Encoder<C> {
     }
 }
 
-/// Replaces an encoder in the answer to HEAD: the head belongs to the encoded body.
+/// Replaces an encoder in the response to HEAD: the head belongs to the encoded body.
 pub(super) struct Unsent;
 
 impl BodyFilter for Unsent {

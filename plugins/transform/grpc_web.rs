@@ -1,8 +1,8 @@
 //! `grpc-web`: browsers call gRPC services.
 //!
-//! A browser sees no trailers, and can send no HTTP/2 that it chooses. So the message frames of gRPC
-//! travel as an ordinary body, in base64 if the client wants text, and the trailers of the answer
-//! become one more frame behind them.
+//! A browser sees no trailers, and can send no HTTP/2 that it chooses. So the message frames of gRPC travel as an
+//! ordinary body, in base64 if the client wants text, and the trailers of the response become one more frame behind
+//! them.
 
 use std::task::{self, Poll, ready};
 
@@ -89,7 +89,7 @@ struct Call {
     is_text: bool,
 }
 
-/// The answer of a node to it.
+/// The response of a node to it.
 struct Answer {
     call: Call,
     /// The status of the call did not stand in the head.
@@ -148,9 +148,9 @@ impl Plugin for GrpcWeb {
     }
 
     fn header_filter(&self, ctx: &mut Context, _: &Env<'_>) -> ResponseStep {
-        // The state of an earlier node's answer, which this answer replaces.
+        // The state of an earlier node's response, which this response replaces.
         let _ = ctx.take_kept::<_, Answer>(self);
-        // The plugin cors has decided which origins may read the answer, even if none may.
+        // The plugin cors has decided which origins may read the response, even if none may.
         let is_decided = ctx.has_kept::<CrossOrigin>();
         let call = ctx.kept::<_, Call>(self).copied();
         let head = &mut ctx.response.headers;
@@ -180,7 +180,7 @@ impl Plugin for GrpcWeb {
 
     fn body_filter(&self, ctx: &mut Context, _: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
         let Answer { call, owes_status } = ctx.take_kept(self)?;
-        // A later plugin may have replaced the answer.
+        // A later plugin may have replaced the response.
         let stands = ctx.response.headers.get(HeaderId::ContentType) == Some(call.media_type.as_bytes());
         stands.then(|| Box::new(ResponseBody { is_text: call.is_text, owes_status, is_over: false }) as _)
     }
@@ -241,7 +241,7 @@ const GROUP: usize = 4;
 
 impl BodyFilter for RequestBody {
     fn length(&self, length: BodyLength) -> BodyLength {
-        // A body that is empty is asked for, so that it can be refused.
+        // A body that is empty is requested, so that it can be refused.
         if self.call.is_text || length.is_empty() { BodyLength::Streamed } else { length }
     }
 
@@ -442,7 +442,7 @@ mod tests {
         }
     }
 
-    /// Returns the client's answer: type and body.
+    /// Returns the client's response: type and body.
     fn answer(
         media_type: &str,
         fields: &str,

@@ -182,7 +182,7 @@ mod tests {
 
     const HTML: &str = "Content-Type: text/html; charset=utf-8\nETag: \"e\"\nAccept-Ranges: bytes";
 
-    /// The coding of the answer, and the body decoded.
+    /// The coding of the response, and the body decoded.
     fn run(conf: &Value, head: &str, status: u16, fields: &str, pieces: &[&[u8]]) -> (Case, String, Vec<u8>) {
         let plugin = entry("gzip", conf.clone()).unwrap();
         let mut case = Case::new(head);

@@ -1,4 +1,4 @@
-//! `proxy-rewrite`: the node is asked for something else than the client asked for.
+//! `proxy-rewrite`: the node is requested something else than the client asked for.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! `redirect`: the answer is another place.
+//! `redirect`: the response is another place.
 
 use std::sync::Arc;
 

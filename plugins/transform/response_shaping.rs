@@ -1,4 +1,4 @@
-//! `response-shaping`: fields of JSON answers are kept, dropped, renamed and grouped.
+//! `response-shaping`: fields of JSON responses are kept, dropped, renamed and grouped.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -116,7 +116,7 @@ impl TryFrom<String> for FieldPath {
     }
 }
 
-/// Fields within each other: those that are named themselves have nothing in them.
+/// Fields nested in each other: those that are named themselves have nothing in them.
 #[derive(Debug, Default)]
 struct Fields(BTreeMap<Box<str>, Fields>);
 
@@ -198,7 +198,7 @@ fn rename(value: &mut Value, names: &[Box<str>], new: &str) {
     }
 }
 
-/// The steps for an answer.
+/// The steps for a response.
 struct Shaper {
     config: Config,
     allow: Option<Fields>,
@@ -242,7 +242,7 @@ impl Shaper {
 
 struct ResponseShaping(Arc<Shaper>);
 
-/// How the answer that is shaped was encoded, before the field that says it was removed.
+/// How the response that is shaped was encoded, before the field that says it was removed.
 struct Coded(Encoding);
 
 impl Plugin for ResponseShaping {
@@ -253,7 +253,7 @@ impl Plugin for ResponseShaping {
     }
 
     fn header_filter(&self, ctx: &mut Context, _: &Env<'_>) -> ResponseStep {
-        // The state of an earlier answer, which this one replaces.
+        // The state of an earlier response, which this one replaces.
         let _ = ctx.take_kept::<_, Coded>(self);
         let head = &ctx.response.headers;
         if ctx.response.status < 300 && is_json(head.get(HeaderId::ContentType).unwrap_or_default()) {
@@ -315,7 +315,7 @@ mod tests {
     use super::*;
     use crate::testing::{Case, assert_refusal, entry};
 
-    /// Returns the client's body of an answer.
+    /// Returns the client's body of a response.
     fn shaped(conf: &Value, answer: &Value) -> Value {
         let entry = entry("response-shaping", conf.clone()).unwrap();
         let mut case = Case::new("GET / HTTP/1.1\nHost: h\nAccept-Encoding: gzip");

@@ -21,7 +21,7 @@ const CODED: Fault = Fault::new(FaultKind::ResponseCoding, "the body has an unex
 const BROKEN: Fault = Fault::new(FaultKind::ResponseCoding, "the body does not match its Content-Encoding");
 const FAILED: Fault = Fault::new(FaultKind::ResponseCoding, "cannot transform the body");
 
-/// One body. It breaks off if it is over the limit, or cannot be replaced, so that clients notice that it is
+/// One body. It breaks off if it exceeds the limit, or cannot be replaced, so that clients notice that it is
 /// incomplete.
 pub(super) struct WholeBody<R> {
     remake: R,

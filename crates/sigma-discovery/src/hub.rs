@@ -35,7 +35,7 @@ pub(crate) struct TopicState {
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Something that a registry is asked for. Requests run from the first follower until the last one is gone.
+/// Something that a registry is requested. Requests run from the first follower until the last one is gone.
 pub(crate) struct Topic {
     registry: Registry,
     name: String,

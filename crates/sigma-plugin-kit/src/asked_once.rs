@@ -1,4 +1,4 @@
-//! Facts that many requests need from a service: it is asked once, and the answer is used for a while.
+//! Facts that many requests need from a service: it is asked once, and the response is used for a while.
 
 use std::rc::Rc;
 
@@ -7,8 +7,8 @@ use sigma_plugin::{Context, Env, Step};
 
 use crate::decisions::{Bound, Decisions, Key, Known};
 
-/// The value read from an answer, and the milliseconds for which it is used. None for an answer that only the waiting
-/// requests use.
+/// The value read from a response, and the milliseconds for which it is used. None for a response that only the
+/// waiting requests use.
 pub type Read<V> = Box<dyn FnOnce(Result<Answer, CallError>) -> (V, Option<u64>)>;
 
 /// The question.
@@ -17,7 +17,7 @@ pub struct CachedCall<V, C> {
     pub key: Key,
     /// Makes the call.
     pub call: C,
-    /// Reads the answer.
+    /// Reads the response.
     pub read: Read<V>,
 }
 

@@ -110,10 +110,10 @@ pub enum Known<V> {
     Nothing(Asking<V>),
 }
 
-/// An answer that another request waits for as well.
+/// A response that another request waits for as well.
 pub struct Pending<V>(watch::Receiver<Option<Rc<V>>>);
 
-/// A question that is being asked. If it is dropped without an answer, another request may ask.
+/// A question that is being asked. If it is dropped without a response, another request may ask.
 pub struct Asking<V> {
     decisions: Rc<Decisions<V>>,
     key: Key,
@@ -156,7 +156,7 @@ impl<V> Decisions<V> {
 }
 
 impl<V> Asking<V> {
-    /// Sets the answer, which all waiting requests get. It is remembered until `until_ms` if that is given.
+    /// Sets the response, which all waiting requests get. It is remembered until `until_ms` if that is given.
     pub fn answer(self, value: &Rc<V>, until_ms: Option<u64>, bound: Bound) {
         if let Some(until_ms) = until_ms {
             let [young, old] = &mut *self.decisions.tables.borrow_mut();
@@ -176,7 +176,7 @@ impl<V> Drop for Asking<V> {
 }
 
 impl<V> Pending<V> {
-    /// Waits for the answer. None if the asking request has given up.
+    /// Waits for the response. None if the asking request has given up.
     pub async fn wait(mut self) -> Option<Rc<V>> {
         self.0.wait_for(Option::is_some).await.ok()?.clone()
     }
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(decided(&decisions, [2; 32], 0), None);
         asking(&decisions, [1; 32], 1_000).answer(&Rc::new(8), Some(2_000), BOUND);
         assert_eq!(decided(&decisions, [1; 32], 1_000), Some(8));
-        // An answer that is not kept reaches only the waiting requests.
+        // A response that is not kept reaches only the waiting requests.
         asking(&decisions, [3; 32], 0).answer(&Rc::new(9), None, BOUND);
         assert_eq!(decided(&decisions, [3; 32], 0), None);
     }

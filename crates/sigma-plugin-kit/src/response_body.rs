@@ -45,14 +45,14 @@ pub enum Scope {
     Global,
 }
 
-/// The treatment of a body that cannot be filtered: it is over the limit, or has an unknown encoding.
+/// The treatment of a body that cannot be filtered: it exceeds the limit, or has an unknown encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Unfiltered {
     // The response breaks off.
     /// The response is cut off.
     Cut,
-    // If the body is over the limit, the held part is filtered.
+    // If the body exceeds the limit, the held part is filtered.
     /// The response passes unchanged.
     Pass,
 }

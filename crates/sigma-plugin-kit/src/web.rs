@@ -1,5 +1,5 @@
 //! Documents that are fetched from services, such as issuers of tokens, and requests to them: on the control thread's
-//! runtime, outside the gateway's own requests. A worker waits for the answer as a task.
+//! runtime, outside the gateway's own requests. A worker waits for the response as a task.
 //!
 //! Their addresses come from the configuration and from the provider's own documents, and so no earlier than a
 //! request needs them: that is why these calls do not use an upstream of the gateway.
@@ -18,7 +18,7 @@ use tokio::sync::{OnceCell, oneshot};
 
 use crate::json_body;
 
-/// Most bytes of an answer unless more are wanted. Sets of keys and documents of providers have a few thousand.
+/// Most bytes of a response unless more are wanted. Sets of keys and documents of providers have a few thousand.
 const ANSWER_BYTES: usize = 256 << 10;
 
 /// A URL with `http` or `https`.
@@ -96,7 +96,7 @@ pub struct WebSettings {
     pub verify: bool,
     /// The proxies on the way.
     pub proxies: Vec<Proxy>,
-    /// Most bytes of an answer; one with more is an error.
+    /// Most bytes of a response; one with more is an error.
     pub answer_bytes: usize,
 }
 
@@ -143,7 +143,7 @@ pub struct Web {
     client: OnceCell<reqwest::Client>,
 }
 
-/// A complete answer.
+/// A complete response.
 pub struct Reply {
     /// The status code.
     pub status: u16,
@@ -191,15 +191,15 @@ impl Web {
     /// Sends a request.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if no answer comes whole and in time.
+    /// Returns an error, which is a sentence, if no response comes whole and in time.
     pub async fn put(&self, address: &Address, question: WebRequest) -> Result<Reply, String> {
         self.put_with_fields(address, question).await.map(|(reply, _)| reply)
     }
 
-    /// Sends a request like [`Web::put`], and returns the fields of the answer, too.
+    /// Sends a request like [`Web::put`], and returns the fields of the response, too.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if no complete answer arrives in time.
+    /// Returns an error, which is a sentence, if no complete response arrives in time.
     pub async fn put_with_fields(
         &self,
         address: &Address,

@@ -212,7 +212,7 @@ pub struct Context {
     pub untouched: Vec<HeaderId>,
     /// The fields that plugins of this exchange own, and those that the client may not send in trailers.
     pub owned: Vec<Arc<OwnedFields>>,
-    /// The credentials of its plugins, which logs and traces hide. Empty until the exchange is over.
+    /// The credentials of its plugins, which logs and traces hide. Empty until the exchange has ended.
     pub credentials: Vec<Arc<Credentials>>,
     /// The upstream that replaces the route's: `upstreams/1`, or a key made by [`crate::Build::upstream_key`].
     pub upstream: Option<Box<str>>,

@@ -68,7 +68,8 @@ pub trait FlowFilter {
     /// Accepts bytes; `is_end` if no more follow. Call it only while it has room.
     fn push(&mut self, direction: Direction, data: &[u8], is_end: bool);
 
-    /// Returns the next bytes that go on, not empty. None at the end of this direction; it is not polled after that.
+    /// Returns the next bytes that continue, not empty. None at the end of this direction; it is not polled after
+    /// that.
     ///
     /// # Errors
     /// Returns an error to end the session.

@@ -57,7 +57,7 @@ pub enum Step {
         /// The rest of the hook, which runs then.
         then: StartResume,
     },
-    /// Read the request body while other work goes on, until that work ends the step. The node gets the whole body.
+    /// Read the request body while other work continues, until that work ends the step. The node gets the whole body.
     ReadAlong {
         /// The largest number of bytes in memory. The reading pauses when more have arrived.
         limit: usize,

@@ -280,7 +280,7 @@ impl Inheritance {
         sockets.filter_map(|(place, socket)| Some((socket.number()?, place % workers))).collect()
     }
 
-    /// Handles of all listening sockets, for a process that goes on with them.
+    /// Handles of all listening sockets, for a process that continues with them.
     ///
     /// # Errors
     /// Returns an error if there are too many open files.
@@ -293,7 +293,7 @@ impl Inheritance {
         of_workers.map(|socket| Ok(socket.try_clone()?.into())).collect()
     }
 
-    /// Another process goes on with the sockets: their files stay when this one closes them.
+    /// Another process continues with the sockets: their files stay when this one closes them.
     pub(crate) fn leave_files(&mut self) {
         self.listening.iter_mut().filter_map(|held| held.file.take()).for_each(SocketFile::leave);
     }

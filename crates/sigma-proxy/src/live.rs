@@ -16,7 +16,7 @@ use sigma_plugin::context::RouteFacts;
 use sigma_plugin::record::Record;
 use tokio::sync::mpsc;
 
-/// Tables that may be on their way. A worker whose table does not fit in the queue goes on with it.
+/// Tables that may be on their way. A worker whose table does not fit in the queue continues with it.
 const TABLES: usize = 64;
 
 /// The figures of one worker over about a second.

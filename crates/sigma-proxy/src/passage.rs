@@ -237,7 +237,7 @@ pub(crate) async fn wait_for_node(
     Ok(Err(Fault::new(FaultKind::NoNode, "the nodes of the upstream keep changing")))
 }
 
-/// Waits for a permit as long as the limit allows. None if a dry run goes on without one. Without a queue the
+/// Waits for a permit as long as the limit allows. None if a dry run continues without one. Without a queue the
 /// upstream is `full` at once.
 pub(crate) async fn wait_in_queue<P>(
     worker: &Worker,

@@ -44,7 +44,7 @@ impl Hedging {
     }
 }
 
-/// The times of the last answers of an upstream, as one worker has seen them.
+/// The times of the last responses of an upstream, as one worker has seen them.
 #[derive(Debug, Default)]
 pub(crate) struct Recent {
     /// In milliseconds; the oldest is at `next` when there are as many as are kept.
@@ -131,7 +131,7 @@ pub(crate) enum Missing {
 /// The decision on a node's response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RetryDecision {
-    /// The answer is the client's.
+    /// The response is the client's.
     Deliver,
     /// Make another attempt; after so many milliseconds, if the node asks for a pause.
     Again(Option<u64>),
@@ -185,7 +185,7 @@ impl RetryPolicy {
         self.methods.as_ref().map_or(method.is_idempotent(), |methods| methods.contains(&method))
     }
 
-    /// Whether an answer is the client's.
+    /// Whether a response is the client's.
     pub(crate) fn judge(&self, head: &ResponseHead, method: Method) -> RetryDecision {
         if head.status == TOO_EARLY {
             return RetryDecision::Deliver;

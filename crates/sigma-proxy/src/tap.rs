@@ -115,13 +115,13 @@ pub struct Seen {
     pub method: Box<[u8]>,
     /// The target that the client sent.
     pub target: SeenValue,
-    /// Path and query that the node was asked for, if that is something else.
+    /// Path and query that the node was requested, if that is something else.
     pub rewritten: Option<SeenValue>,
     /// The version of HTTP that the client spoke.
     pub version: &'static str,
     /// The request's fields, as plugins have left them.
     pub request: SeenFields,
-    /// The answer's fields.
+    /// The response's fields.
     pub answer: SeenFields,
     /// The status sent to the client, 0 if none.
     pub status: u16,

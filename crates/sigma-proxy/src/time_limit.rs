@@ -66,7 +66,7 @@ impl<'l> TimeLeft<'l> {
         Ok(Some(TimeLeft { deadline, ends_ms, call_ms, limit, is_call, is_clients }))
     }
 
-    /// Returns the outcome of `work`, or a fault when the time is over first.
+    /// Returns the outcome of `work`, or a fault when the time has ended first.
     pub(crate) async fn bound<T>(&self, work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
         self.deadline.bound(work).await.unwrap_or_else(|| Err(over(self.limit)))
     }

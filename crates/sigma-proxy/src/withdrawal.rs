@@ -41,8 +41,8 @@ impl Withdrawal {
         Poll::Pending
     }
 
-    /// Evaluates a check that found the node well or not. A session that began while its node was out, since there
-    /// was no other one, goes on.
+    /// Evaluates a check that found the node well or not. A session that began while its node was out, since there was
+    /// no other one, continues.
     fn has_ended(&self, is_well: bool) -> bool {
         self.was_well.replace(self.was_well.get() || is_well) && !is_well
     }

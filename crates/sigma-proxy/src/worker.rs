@@ -179,7 +179,7 @@ pub(crate) struct Worker {
     pub(crate) taps: Taps,
     /// An operator watches in one of these two ways.
     is_watched: Cell<bool>,
-    /// A connection ended: accepting may go on, draining may be over.
+    /// A connection ended: accepting may continue, draining may be over.
     pub(crate) released: Notify,
 }
 

@@ -27,9 +27,9 @@
 //! the origin's address, `{refused}` an address without a listener, `{port}` the gateway's port; `{origin_port}` and
 //! `{refused_port}` are the ports alone.
 //!
-//! Under an expectation, indented lines demand more: `Name: value`, `Name ~ part`, `!Name` (absent),
-//! `Name #2` (occurs twice), `body: TEXT`, `body ~ TEXT`, `trailer Name: value`, `!trailer Name`, and `fault` for
-//! the JSON body of an answer that the gateway made itself.
+//! Under an expectation, indented lines demand more: `Name: value`, `Name ~ part`, `!Name` (absent), `Name #2` (occurs
+//! twice), `body: TEXT`, `body ~ TEXT`, `trailer Name: value`, `!trailer Name`, and `fault` for the JSON body of a
+//! response that the gateway made itself.
 
 use anyhow::{Context, Result, bail, ensure};
 

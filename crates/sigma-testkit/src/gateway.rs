@@ -278,7 +278,7 @@ impl Drop for Gateway {
         // It may have ended already; another failure cannot be reported here.
         let _ = self.child.kill();
         let _ = self.child.wait();
-        // Its successors, and the gateways of a parent, would go on without it; one may be starting another.
+        // Its successors, and the gateways of a parent, would continue without it; one may be starting another.
         until(START, || match runs_in(self.dir.path()) {
             Some(pid) => kill_process(pid, Signal::KILL).is_err(),
             None => true,

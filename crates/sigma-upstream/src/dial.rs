@@ -355,7 +355,7 @@ pub(crate) fn unshaken(addr: &Address, name: &str, error: &HandshakeError) -> Fa
     }
 }
 
-/// The fault of a node that was asked for TLS in cleartext. It is never spoken to without.
+/// The fault of a node that was requested TLS in cleartext. It is never spoken to without.
 fn without_tls(addr: &Address, error: &HandshakeError) -> Fault {
     let (reason, remedy) = match error {
         HandshakeError::Declined => (

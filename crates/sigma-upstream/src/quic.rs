@@ -29,7 +29,7 @@ struct Bound {
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        // Its connections go on; its driver ends with the last one.
+        // Its connections continue; its driver ends with the last one.
         self.endpoint.close();
     }
 }

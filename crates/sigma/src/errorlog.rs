@@ -143,7 +143,7 @@ pub(crate) fn start(config: &ErrorLog) -> Result<(Control, Ending)> {
     start_with(config, Outcome::new())
 }
 
-/// The same in a process that goes on as another program, which has left `outcome`.
+/// The same in a process that continues as another program, which has left `outcome`.
 pub(crate) fn go_on(config: &ErrorLog, outcome: Option<OwnedFd>) -> Result<(Control, Ending)> {
     start_with(config, outcome.map(Outcome::over).or_else(Outcome::new))
 }

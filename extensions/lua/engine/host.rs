@@ -67,7 +67,7 @@ pub(crate) type Work = Pin<Box<dyn Future<Output = Ready>>>;
 /// Makes the results of a function that waited.
 pub(crate) type Ready = Box<dyn FnOnce(&Lua) -> Results>;
 
-/// A need of a function, before its script can go on.
+/// A need of a function, before its script can continue.
 pub(crate) enum Wish {
     /// Work outside the state.
     Work(Work),
@@ -104,8 +104,8 @@ pub(crate) struct WorkerFacts {
     pub(crate) own_name: String,
 }
 
-/// The most calls within each other from scripts into the gateway, by callbacks and metamethods. Each takes room on the
-/// stack of the thread, which has no other limit.
+/// The most calls nested in each other from scripts into the gateway, by callbacks and metamethods. Each takes room on
+/// the stack of the thread, which has no other limit.
 const MOST_NESTED: usize = 50;
 
 /// A call from a script into the gateway.
@@ -409,7 +409,7 @@ impl Host {
         self.wrapped_waiting(lua, table, name, &self.waiting, run)
     }
 
-    /// Registers a function that writes: where a script cannot wait, it goes on at once, and returns 1.
+    /// Registers a function that writes: where a script cannot wait, it continues at once, and returns 1.
     pub(crate) fn writing_function(
         self: &Rc<Self>,
         lua: &Lua,
@@ -450,7 +450,7 @@ impl Host {
     /// Counts a call from a script, until the result is dropped.
     ///
     /// # Errors
-    /// Returns the text of a Lua error if there are too many within each other.
+    /// Returns the text of a Lua error if there are too many nested in each other.
     pub(crate) fn nested(&self) -> Result<Nested<'_>, String> {
         if self.nested.get() >= MOST_NESTED {
             return Err("stack overflow: too many calls of the gateway within each other".to_owned());

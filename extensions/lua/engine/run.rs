@@ -45,9 +45,9 @@ pub(super) enum Progress {
 
 /// The state of a coroutine.
 enum State {
-    /// It goes on with these values.
+    /// It continues with these values.
     Runnable(MultiValue),
-    /// Its work is done; the results are made when it goes on.
+    /// Its work is done; the results are made when it continues.
     Woken(Ready),
     Working(Work),
     /// It waits for the request body.
@@ -242,14 +242,14 @@ impl Run {
         if is_woken { Poll::Ready(()) } else { self.ticket.poll(cx) }
     }
 
-    /// The exchange, if the client gets the output so far while the script goes on.
+    /// The exchange, if the client gets the output so far while the script continues.
     fn streaming(&self, ctx: &Context) -> Option<Rc<Exchange>> {
         let Scope::Exchange(exchange) = &self.scope else { return None };
         let is_due = exchange.may_stream(ctx) && exchange.is_output_due();
         is_due.then(|| Rc::clone(exchange))
     }
 
-    /// Lets coroutines go on that wait until the client has taken their output; whether any coroutine goes on.
+    /// Lets coroutines go on that wait until the client has taken their output; whether any coroutine continues.
     pub(super) fn goes_on(&mut self) -> bool {
         for task in &mut self.tasks {
             if matches!(task.state, State::Draining) {
@@ -281,7 +281,7 @@ impl Run {
         }
     }
 
-    /// Runs coroutines until none can go on.
+    /// Runs coroutines until none can continue.
     pub(super) fn advanced(&mut self, ctx: &mut Context, env: &Env<'_>) -> Progress {
         let Scope::Exchange(exchange) = &self.scope else { return Progress::Ended(Outcome::Failed) };
         let engine = Rc::clone(&self.engine);
@@ -353,7 +353,7 @@ impl Run {
         }
     }
 
-    /// A coroutine that can go on.
+    /// A coroutine that can continue.
     fn runnable(&self) -> Option<usize> {
         let is_runnable = |task: &Task| matches!(task.state, State::Runnable(_) | State::Woken(_));
         // The newest first: a light thread runs at once when it is made.
@@ -380,7 +380,7 @@ impl Run {
                         return self.wished(index, wish);
                     }
                 }
-                // A script's own yield at the top goes on at once.
+                // A script's own yield at the top continues at once.
                 self.tasks[index].state = State::Runnable(MultiValue::new());
                 None
             }

@@ -16,7 +16,7 @@ use crate::loaded::Token;
 const MOST_FILES: usize = 5_000;
 /// The most bytes of all files: they stay in memory.
 const MOST_BYTES: u64 = 32 << 20;
-/// The most folders within each other; links may lead in circles.
+/// The most folders nested in each other; links may lead in circles.
 const MOST_DEPTH: usize = 16;
 
 /// The files of a search path. Workers load modules from them, so that all have the same version.

@@ -9,7 +9,7 @@ use crate::engine::arguments::{Arguments, Results, failed, nothing, one, type_na
 use crate::engine::host::{Host, Stage, Wait, Wish};
 use crate::engine::settings::Settings;
 
-/// The stages where a script can answer.
+/// The stages where a script can respond.
 const REQUEST: &[Stage] = &[Stage::Rewrite, Stage::Access];
 
 /// The deepest nesting of tables that are written.

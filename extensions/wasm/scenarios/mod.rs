@@ -255,7 +255,7 @@ impl World {
         std::mem::take(&mut case.ctx)
     }
 
-    /// Runs the request phase; returns the reply, or None to go on.
+    /// Runs the request phase; returns the reply, or None to continue.
     fn access(&self, entry: &Entry, ctx: &mut Context, body: &[u8]) -> Option<Reply> {
         let env = self.env();
         let body = body.to_vec();

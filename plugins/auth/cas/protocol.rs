@@ -43,7 +43,7 @@ pub(super) fn user(answer: &[u8]) -> Option<&str> {
     is_sound.then_some(user)
 }
 
-/// Returns the ticket whose session is over, from the server's POST: the document, or a form with it.
+/// Returns the ticket whose session has ended, from the server's POST: the document, or a form with it.
 pub(super) fn ended_session(body: &[u8]) -> Option<String> {
     let form = fields(body).and_then(|fields| Some(fields.get("logoutRequest")?.as_str()?.to_owned()));
     let document = match &form {

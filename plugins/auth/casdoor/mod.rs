@@ -76,7 +76,7 @@ $ curl -s -b jar -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/orders
 /// The name of Casdoor among the plugin's upstreams.
 const CASDOOR: &str = "casdoor";
 
-/// Milliseconds for Casdoor's answer.
+/// Milliseconds for Casdoor's response.
 const TIMEOUT_MS: u64 = 10_000;
 
 /// Seconds for which a browser may take to log in, and for which a login holds.
@@ -160,7 +160,7 @@ enum Session {
     LoggedIn,
 }
 
-/// Casdoor's answer to a code.
+/// Casdoor's response to a code.
 #[derive(Deserialize)]
 struct Granted {
     access_token: String,

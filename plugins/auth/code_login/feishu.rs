@@ -175,7 +175,7 @@ impl FeishuAuth {
     }
 }
 
-/// The object that an answer is.
+/// The object that a response is.
 fn read<T: serde::de::DeserializeOwned>(answer: Result<Answer, CallError>, what: &str) -> Result<T, String> {
     match answer {
         Ok(Answer { status: 200, body, .. }) => {

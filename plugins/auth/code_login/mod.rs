@@ -56,7 +56,7 @@ struct Party {
     tells_user: bool,
 }
 
-/// Cookies for the answer to this request.
+/// Cookies for the response to this request.
 struct Cookies(Vec<String>);
 
 /// The user of a platform.
@@ -66,8 +66,7 @@ impl Party {
     /// Recognises a session.
     ///
     /// # Errors
-    /// Returns an error, which is the next step, if there is no session: the code of the request, or the
-    /// answer.
+    /// Returns an error, which is the next step, if there is no session: the code of the request, or the response.
     fn recognise(&self, ctx: &mut Context, env: &Env<'_>) -> Result<(), Result<String, Step>> {
         if let Some(user) = self.cookie.read::<User>(ctx, env) {
             self.cookie.hide(ctx);
@@ -127,7 +126,7 @@ fn refuse(status: u16, message: &'static str) -> Step {
     Reply::new(status).json(&json!({ "message": message })).because(message).into()
 }
 
-/// Adds the cookies of a new session to the answer.
+/// Adds the cookies of a new session to the response.
 fn add_cookies(slot: Slot, ctx: &mut Context) -> ResponseStep {
     if let Some(Cookies(cookies)) = ctx.take_kept(slot) {
         cookies.iter().for_each(|cookie| ctx.response.headers.append("Set-Cookie", cookie.as_bytes()));
@@ -193,7 +192,7 @@ fn cookie(
     SessionCookie::new(name.to_owned(), secret.reveal(), older, &context)
 }
 
-/// Goes on where there is no session yet: with the code, or with the answer that is due.
+/// Goes on where there is no session yet: with the code, or with the response that is due.
 fn with_code(
     party: &Arc<Party>,
     ctx: &mut Context,

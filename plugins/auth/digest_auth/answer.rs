@@ -1,4 +1,4 @@
-//! A client's answer to a challenge, and the expected answer.
+//! A client's response to a challenge, and the expected answer.
 
 use aws_lc_rs::digest;
 use md5::{Digest as _, Md5};
@@ -93,7 +93,7 @@ impl Qop {
     }
 }
 
-/// A client's answer to a challenge.
+/// A client's response to a challenge.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Answer {
     pub(crate) username: Vec<u8>,

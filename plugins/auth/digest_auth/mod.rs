@@ -1,6 +1,6 @@
 //! `digest-auth`: name and password, of which only a digest is sent (RFC 7616).
 //!
-//! [`answer`] has the client's answer, [`hashed_names`] finds names that are sent as digests.
+//! [`answer`] has the client's response, [`hashed_names`] finds names that are sent as digests.
 
 pub(super) mod answer;
 mod hashed_names;

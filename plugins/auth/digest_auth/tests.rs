@@ -81,7 +81,7 @@ fn numbers_are_used_once() {
     check(u32::MAX - 63, true);
 }
 
-/// The parameters of a challenge that a client answers with.
+/// The parameters of a challenge that a client responds with.
 fn nonce_of(case: &mut Case, entry: &Entry) -> String {
     case.request("GET /a?b HTTP/1.1\nHost: h");
     let reply = case.run(entry, Phase::Rewrite).unwrap();
@@ -106,7 +106,7 @@ fn header(nonce: &str, nc: u32, uri: &str, (user, password): (&str, &str)) -> St
 
 const JACK: (&str, &str) = ("jack", "jacks-password");
 
-/// A gateway with the consumer jack; the plugin's verdict on an answer to a challenge, and the status.
+/// A gateway with the consumer jack; the plugin's verdict on a response to a challenge, and the status.
 fn world() -> Case {
     let mut case = Case::new("GET / HTTP/1.1\nHost: h");
     case.consumer("jack", "digest-auth", &json!({"username": JACK.0, "password": JACK.1}));
@@ -230,7 +230,7 @@ fn the_second_example_of_the_rfc() {
     assert_eq!(hashed, b"793263caabb707a56211940d90411ea4a575adeccb7e360aeb624ed06ece9b0b");
 }
 
-/// An answer with everything that a client may choose.
+/// A response with everything that a client may choose.
 struct Chosen<'c> {
     algorithm: &'c str,
     qop: &'c str,

@@ -51,7 +51,7 @@ fn knowing(conf: &Value) -> Case {
     case
 }
 
-/// Returns the consumer of the request, or the answer.
+/// Returns the consumer of the request, or the response.
 fn told(case: &mut Case, conf: &Value, request: &str) -> String {
     case.request(request);
     let entry = entry("jwt-auth", conf.clone()).unwrap();

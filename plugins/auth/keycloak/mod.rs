@@ -82,7 +82,7 @@ struct AuthzKeycloak(Arc<Party>);
 struct Party {
     config: Config,
     places: EndpointServices,
-    /// A key that separates the answers to this party from other parties' answers.
+    /// A key that separates the responses to this party from other parties' responses.
     key: Key,
 }
 
@@ -177,7 +177,7 @@ impl Party {
         self.endpoint(Endpoint::Token, ctx, env, Box::new(then))
     }
 
-    /// Returns the step for Keycloak's answer.
+    /// Returns the step for Keycloak's response.
     fn settle(&self, answer: Result<Answer, CallError>) -> Step {
         static COMPLAINT: LogThrottle = LogThrottle::new();
         let fault = match answer {

@@ -89,7 +89,7 @@ impl Party {
         self.endpoint(Endpoint::Token, ctx, env, with_place)
     }
 
-    /// The token of an answer, and the milliseconds for which it is used.
+    /// The token of a response, and the milliseconds for which it is used.
     fn read_token(&self, answer: Result<Answer, CallError>) -> (AccountToken, Option<u64>) {
         let failed = |reason: &str| {
             (AccountToken(Err(format!("no token for the gateway's own account: {reason}"))), None)

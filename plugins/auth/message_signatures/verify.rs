@@ -170,8 +170,8 @@ impl Claim {
         Component::named("content-digest").is_covered(&self.signed.items)
     }
 
-    /// Whether the nonce, if one is needed, is used for the first time; it is used up then. `place` is where
-    /// it is asked for: a request may be looked at by several plugins.
+    /// Whether the nonce, if one is needed, is used for the first time; it is used up then. `place` is where it is
+    /// requested: a request may be looked at by several plugins.
     pub(crate) fn is_first(&self, nonces: &Nonces, place: &str, skew_s: u64) -> bool {
         let Some(nonce) = &self.nonce else { return true };
         let key = [place, &self.key_id, nonce].join("\n");

@@ -70,7 +70,7 @@ impl Logins {
 
     fn call(&self, service: &Service, upstream: &str, ctx: &Context) -> Call {
         let mut call = service.get(upstream, ctx, self.config.timeout);
-        // Some providers answer with a form, and refuse programs without a name.
+        // Some providers respond with a form, and refuse programs without a name.
         call.headers.append("Accept", b"application/json");
         call.headers.append("User-Agent", b"sigma");
         call

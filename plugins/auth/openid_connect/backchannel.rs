@@ -88,7 +88,7 @@ impl Party {
         let Some(sessions) = &self.sessions else {
             return refuse("the plugin has no sessions (bearer_only)");
         };
-        // Where a session is named, the user's others go on.
+        // Where a session is named, the user's others continue.
         let claims = ["sid", "sub"].into_iter();
         let mut whose = claims.filter_map(|claim| Some(sessions.end_of(claim, token.text_claim(claim)?)));
         let Some(whose) = whose.next() else {

@@ -19,7 +19,7 @@ use sigma_plugin_kit::log_throttle::LogThrottle;
 /// Most bytes of the cache of introspected tokens, without the claims themselves: some 50,000 tokens.
 const KNOWN_BYTES: usize = 10 << 20;
 
-/// A provider's answer about a token, or the reason for its absence.
+/// A provider's response about a token, or the reason for its absence.
 type Introspection = Result<Arc<Map<String, Value>>, Arc<str>>;
 
 /// Results of introspection: for the whole gateway.
@@ -257,8 +257,7 @@ impl Party {
         })
     }
 
-    /// Caches the provider's answer about a good token, for the time that the provider and the operator
-    /// allow.
+    /// Caches the provider's response about a good token, for the time that the provider and the operator allow.
     fn remember(&self, key: &[u8; 32], claims: &Arc<Map<String, Value>>, env: &Env<'_>) {
         let config = &self.config;
         let Some(mut left) = claims.get(&config.introspection_expiry_claim).and_then(seconds) else { return };

@@ -88,7 +88,7 @@ impl Dpop {
     /// Puts a question with a proof; once more where the provider wants its nonce in it (RFC 9449 §8, §9).
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if there is no answer.
+    /// Returns an error, which is a sentence, if there is no response.
     pub(super) async fn put(
         &self,
         provider: &Provider,

@@ -203,7 +203,7 @@ impl Party {
             _ => (target(ctx), 0),
         };
         let callback = match reason {
-            // The path that is asked for is the callback itself.
+            // The path that is requested is the callback itself.
             Reason::Retry(..) if self.config.redirect_uri.is_none() => origin(ctx)
                 .map(|origin| format!("{origin}{}", String::from_utf8_lossy(ctx.request.raw_path()))),
             _ => self.redirect_uri(ctx),

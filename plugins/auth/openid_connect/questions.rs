@@ -13,7 +13,7 @@ use super::client::Client;
 use super::dpop::{Dpop, Proven};
 use super::put::put;
 
-/// The provider's answer to a code or a refresh token.
+/// The provider's response to a code or a refresh token.
 #[derive(Clone)]
 pub(super) struct Tokens {
     pub(super) access_token: String,
@@ -96,11 +96,11 @@ impl Client {
         }
     }
 
-    /// Asks whether a token is good (RFC 7662); `fields` go along. Returns the answer, whether the token is
-    /// good or not.
+    /// Asks whether a token is good (RFC 7662); `fields` go along. Returns the response, whether the token is good or
+    /// not.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if there is no answer.
+    /// Returns an error, which is a sentence, if there is no response.
     pub(super) async fn introspect(
         &self,
         provider: &Provider,

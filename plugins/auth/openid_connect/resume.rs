@@ -15,7 +15,7 @@ use super::login::Reason;
 use super::questions::{SingleFlights, Tokens};
 use super::session::Session;
 
-/// Set-Cookie fields for the answer to this request.
+/// Set-Cookie fields for the response to this request.
 pub(super) struct Renewed(pub(super) Vec<String>);
 
 /// Sessions whose access token is being renewed: for the whole gateway.

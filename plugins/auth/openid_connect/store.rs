@@ -72,7 +72,7 @@ impl Store {
         }
     }
 
-    /// Keeps a session, and goes on with the cookies for its browser; with an error if it cannot be kept.
+    /// Keeps a session, and continues with the cookies for its browser; with an error if it cannot be kept.
     pub(super) fn write(
         &self,
         sessions: &Sessions,
@@ -120,8 +120,8 @@ impl Store {
         self.command(set, env, move |answer, ctx, env| then(answer.map(|_| cookies).map_err(drop), ctx, env))
     }
 
-    /// Forgets a session, and goes on with the cookies that have its browser forget it; with an error if it is
-    /// not forgotten.
+    /// Forgets a session, and continues with the cookies that have its browser forget it; with an error if it is not
+    /// forgotten.
     pub(super) fn forget(
         &self,
         sessions: &Sessions,

@@ -1,5 +1,5 @@
-//! The assertion of a provider about a user, and the checks that it is for this gateway, for now, and an
-//! answer to its request.
+//! The assertion of a provider about a user, and the checks that it is for this gateway, for now, and a response to
+//! its request.
 
 use roxmltree::{Document, Node};
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ const BEARER: &str = "urn:oasis:names:tc:SAML:2.0:cm:bearer";
 /// Why a message is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Refusal {
-    /// The status of the answer, which has no body.
+    /// The status of the response, which has no body.
     pub(super) status: u16,
     /// A text for the log.
     pub(super) why: &'static str,
@@ -36,7 +36,7 @@ impl Refusal {
         Refusal { status: 401, why }
     }
 
-    /// The provider's answer cannot be used.
+    /// The provider's response cannot be used.
     pub(super) const fn useless(why: &'static str) -> Refusal {
         Refusal { status: 500, why }
     }
@@ -47,7 +47,7 @@ impl Refusal {
     }
 }
 
-/// An answer to a request for a login whose assertion the provider has signed.
+/// A response to a request for a login whose assertion the provider has signed.
 pub(super) struct Answer<'a, 'd> {
     /// The element around the assertion. It may be forged: its content may refuse, and proves nothing.
     response: Node<'a, 'd>,
@@ -62,7 +62,7 @@ pub(super) struct Expected<'e> {
     pub(super) issuer: Option<&'e str>,
     /// The address of the callback.
     pub(super) recipient: &'e str,
-    /// The ID of the request that it answers.
+    /// The ID of the request that it responds.
     pub(super) request: &'e str,
     /// Seconds since 1970.
     pub(super) now: u64,
@@ -128,7 +128,7 @@ pub(super) fn text<'a>(
 }
 
 impl<'a, 'd> Answer<'a, 'd> {
-    /// The answer in a document. `is_signed`: the provider has signed its text.
+    /// The response in a document. `is_signed`: the provider has signed its text.
     ///
     /// # Errors
     /// Returns an error if it is not a response, if the provider has not signed its assertion, or if it

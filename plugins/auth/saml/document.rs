@@ -9,7 +9,7 @@ use std::collections::HashSet;
 
 use roxmltree::{Document, Node, ParsingOptions};
 
-/// Most elements within each other. A response with an assertion and its signature has ten.
+/// Most elements nested in each other. A response with an assertion and its signature has ten.
 const DEPTH: usize = 32;
 
 /// Most attributes of one element, declarations of namespaces included. The parser compares each with each.

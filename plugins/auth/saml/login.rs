@@ -30,7 +30,7 @@ pub(super) struct Pending {
     state: String,
     /// The ID of the request.
     request: String,
-    /// The address for the provider's answer.
+    /// The address for the provider's response.
     answer_to: String,
     /// Path and query that were asked for.
     back: String,

@@ -50,7 +50,7 @@ impl Head<'_> {
         )
     }
 
-    /// Asks for a login, whose answer is to be brought here.
+    /// Asks for a login, whose response is to be brought here.
     pub(super) fn authn_request(&self, binding: Binding, answer_to: &str) -> String {
         let attributes = [("ProtocolBinding", binding.urn()), ("AssertionConsumerServiceURL", answer_to)];
         self.message("AuthnRequest", &attributes, "")

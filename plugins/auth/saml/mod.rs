@@ -113,10 +113,10 @@ struct Login {
     ending: Option<String>,
 }
 
-/// Cookies for the answer to this request.
+/// Cookies for the response to this request.
 struct Cookies(Vec<String>);
 
-/// Returns the answer to a refused request; the reason is logged.
+/// Returns the response to a refused request; the reason is logged.
 fn refuse(refusal: Refusal) -> Step {
     static COMPLAINT: LogThrottle = LogThrottle::new();
     let Refusal { status, why } = refusal;
@@ -165,7 +165,7 @@ impl Party {
         Some(own + path)
     }
 
-    /// Reads the message that a browser brings from the provider, and goes on with it.
+    /// Reads the message that a browser brings from the provider, and continues with it.
     fn with_message(
         self: Arc<Self>,
         ctx: &mut Context,

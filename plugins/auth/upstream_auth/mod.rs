@@ -266,7 +266,7 @@ struct Exchange {
     bound: Bound,
 }
 
-/// A server's answer to a client's token.
+/// A server's response to a client's token.
 enum Exchanged {
     Token(Token),
     Refused,
@@ -464,8 +464,7 @@ impl Exchange {
         self.server.grant(&fields).await
     }
 
-    /// Returns the result of a server's answer, for all requests that wait for it. Only a token is
-    /// remembered.
+    /// Returns the result of a server's response, for all requests that wait for it. Only a token is remembered.
     fn remember(
         &self,
         granted: Option<Result<Granted, Denied>>,
@@ -490,7 +489,7 @@ impl Exchange {
 }
 
 impl Plugin for UpstreamAuth {
-    /// A node that gets a token made of the client's answers its owner, and a cache has to know before.
+    /// A node that gets a token made of the client's responses its owner, and a cache has to know before.
     fn access(&self, ctx: &mut Context, _: &Env<'_>) -> Step {
         let from = match &self.0.way {
             CredentialMethod::Exchanged(exchange) => &exchange.from,

@@ -7,7 +7,7 @@ use crate::testing::{Case, entry, field, refusal, summary, warned};
 
 const NAME: &str = "upstream-auth";
 
-/// Returns the node's fields of these names, or the answer.
+/// Returns the node's fields of these names, or the response.
 fn shown(conf: &Value, request: &str, names: &[&str]) -> String {
     let entry = entry(NAME, conf.clone()).unwrap();
     let mut case = Case::new(&format!("GET /a?b HTTP/1.1\nHost: h\n{request}"));

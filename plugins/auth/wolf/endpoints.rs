@@ -14,7 +14,7 @@ use super::token::Token;
 use super::{NAME, Owner};
 use sigma_plugin_kit::log_throttle::LogThrottle;
 
-/// Milliseconds for wolf's answer.
+/// Milliseconds for wolf's response.
 const TIMEOUT_MS: u64 = 5000;
 
 /// Most bytes of a body; names and passwords have a few dozen.
@@ -63,7 +63,7 @@ pub(super) fn user_info(ctx: &mut Context, env: &Env<'_>) -> Step {
     ask(&owner, question, ctx, env, |given: Option<UserInfo>| Some(json!({ "user_info": given?.user })))
 }
 
-/// Wolf's answer to a login.
+/// Wolf's response to a login.
 #[derive(Deserialize)]
 struct Login {
     token: String,
@@ -129,7 +129,7 @@ fn wolf_request<'q>(
     WolfRequest { target: target.to_owned(), token, body, timeout_ms: TIMEOUT_MS }
 }
 
-/// Sends a request to wolf, and answers with its converted reply.
+/// Sends a request to wolf, and responds with its converted reply.
 fn ask<D: DeserializeOwned>(
     owner: &Owner,
     question: WolfRequest<'_>,

@@ -258,7 +258,7 @@ impl AccessCheck {
         })
     }
 
-    /// Returns the step for the answer.
+    /// Returns the step for the response.
     fn settle(self, answer: Result<Answer, CallError>, ctx: &mut Context, _: &Env<'_>) -> Step {
         let names = self.owner.config().user_fields();
         // Their prefix is the consumer's.

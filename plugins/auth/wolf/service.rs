@@ -1,4 +1,4 @@
-//! Requests to wolf, and its answers.
+//! Requests to wolf, and its responses.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -38,7 +38,7 @@ impl WolfRequest<'_> {
     }
 }
 
-/// Wolf's JSON answer, with `D` for the requested data.
+/// Wolf's JSON response, with `D` for the requested data.
 #[derive(Deserialize)]
 pub(super) struct WolfResponse<D> {
     ok: Option<bool>,
@@ -111,7 +111,7 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
-    /// Parses an answer.
+    /// Parses a response.
     ///
     /// # Errors
     /// Returns an error, which the client sees, if it has no decision.

@@ -1,4 +1,4 @@
-//! Tests of wolf-rbac: valid configurations, and results of wolf's answers.
+//! Tests of wolf-rbac: valid configurations, and results of wolf's responses.
 
 use serde_json::json;
 use sigma_http::Headers;

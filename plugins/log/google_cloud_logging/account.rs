@@ -30,7 +30,7 @@ const RENEWED_BEFORE_S: u64 = 60;
 /// Seconds for which a token is believed to be good at most.
 const TOKEN_S: u64 = 86_400;
 
-/// Bytes of an answer with a token.
+/// Bytes of a response with a token.
 const ANSWER_BYTES: usize = 64 << 10;
 
 /// A service account.
@@ -194,7 +194,7 @@ impl Tokens {
     }
 }
 
-/// The token of an answer.
+/// The token of a response.
 fn granted(status: u16, body: &[u8], now_s: u64) -> Result<Token, String> {
     let told: Value = serde_json::from_slice(body).unwrap_or_default();
     let text = |name: &str| told.get(name).and_then(Value::as_str);

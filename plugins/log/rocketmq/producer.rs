@@ -12,7 +12,7 @@ use super::wire::{self, Answer, Envelope, Login, Route};
 use sigma_plugin_kit::cleartext::is_remote;
 use sigma_plugin_kit::server::{Security, ServerLocation, TcpServer};
 
-/// Bytes of an answer: the brokers of a topic, some 200 bytes each, are the most.
+/// Bytes of a response: the brokers of a topic, some 200 bytes each, are the most.
 const LONGEST_ANSWER: usize = 4 << 20;
 
 /// The times before further attempts at a message, each at the next queue; as many as clients of the project make.
@@ -171,7 +171,7 @@ impl Producer {
         }
     }
 
-    /// A question to a server, and its answer.
+    /// A question to a server, and its response.
     async fn ask(&self, address: &Address, question: &[u8]) -> Result<Vec<u8>, String> {
         let server = self.server(address);
         let mut stream = match server.kept() {

@@ -139,10 +139,10 @@ pub(super) fn send(
     command(Request::Send, fields.into(), body, login)
 }
 
-/// The error for an answer that is not a command of the protocol.
+/// The error for a response that is not a command of the protocol.
 const GARBAGE: &str = "the response of the server is malformed";
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
 pub(super) struct Answer<'a> {
     code: i64,
@@ -158,7 +158,7 @@ struct Header {
     remark: Option<String>,
 }
 
-/// The answer says no.
+/// The response says no.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refused {
     code: i64,
@@ -387,7 +387,7 @@ mod tests {
         for length in 0..good.len() {
             assert_eq!(Answer::new(&good[..length]).unwrap_err(), GARBAGE, "{length}");
         }
-        // A question, the answer to another one, and a header in the servers' own form.
+        // A question, the response to another one, and a header in the servers' own form.
         for header in [
             json!({ "code": 0, "flag": 0, "opaque": 1 }),
             json!({ "code": 0, "flag": 1, "opaque": 2 }),

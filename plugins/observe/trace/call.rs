@@ -21,7 +21,7 @@ pub(crate) struct Callee {
     channel: OnceCell<Channel>,
 }
 
-/// Why a call has no answer.
+/// Why a call has no response.
 #[derive(Debug)]
 pub(crate) struct Refused {
     /// A sentence.
@@ -44,10 +44,10 @@ impl Callee {
         &self.endpoint
     }
 
-    /// Calls a method, which is a path, and waits for the answer.
+    /// Calls a method, which is a path, and waits for the response.
     ///
     /// # Errors
-    /// Returns an error if there is no answer, or not in time.
+    /// Returns an error if there is no response, or not in time.
     pub(crate) async fn call<Q, A>(&self, method: &'static str, message: Q) -> Result<A, Refused>
     where
         Q: prost::Message + Send + Sync + 'static,

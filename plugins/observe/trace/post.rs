@@ -6,10 +6,10 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AF
 use serde_json::{Map, Value};
 use tokio::sync::OnceCell;
 
-/// Bytes of an answer that are read; answers of a collector are short.
+/// Bytes of a response that are read; answers of a collector are short.
 const ANSWER_BYTES: usize = 16 * 1024;
 
-/// Bytes of an answer that the error log shows.
+/// Bytes of a response that the error log shows.
 const SHOWN_BYTES: usize = 512;
 
 /// How long a connection is kept for the next batch.
@@ -24,7 +24,7 @@ pub(crate) struct Collector {
     client: OnceCell<reqwest::Client>,
 }
 
-/// The answer of a collector.
+/// The response of a collector.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -56,7 +56,7 @@ impl Collector {
     /// Sends a body.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if no answer came.
+    /// Returns an error, which is a sentence, if no response came.
     pub(crate) async fn post(
         &self,
         url: &reqwest::Url,

@@ -85,7 +85,7 @@ struct Detectors {
     settings: Settings,
 }
 
-/// The result for a request, kept for the client's answer.
+/// The result for a request, kept for the client's response.
 #[derive(Default)]
 struct WafReport {
     /// In one word.

@@ -95,7 +95,7 @@ const ALLOWED: &str = "x-envoy-auth-failure-mode-allowed";
 /// Tells the authoriser whether it sees the beginning of the body alone; nothing that a client may say.
 const PARTIAL: &str = "x-envoy-auth-partial-body";
 
-/// Most bytes of the authoriser's answer: a page for a person, or a list of fields.
+/// Most bytes of the authoriser's response: a page for a person, or a list of fields.
 const ANSWER_BYTES: usize = 1 << 20;
 
 /// Authorizes requests by an external service, with Envoy's gRPC protocol
@@ -199,7 +199,7 @@ fn upstream(conf: &Value) -> Option<InlineUpstream> {
 
 struct ExtAuthz(Arc<Authoriser>);
 
-/// The queries to the authoriser, and the handling of its answers.
+/// The queries to the authoriser, and the handling of its responses.
 struct Authoriser {
     /// The key of the authoriser's upstream.
     upstream: Box<str>,
@@ -207,7 +207,7 @@ struct Authoriser {
     memory: Option<Memory>,
 }
 
-/// Fields for the client's answer, kept until it comes.
+/// Fields for the client's response, kept until it comes.
 struct ForClient(Vec<Field>);
 
 impl ExtAuthz {

@@ -1,4 +1,4 @@
-//! Checks of an authoriser's answers, and the results for requests.
+//! Checks of an authoriser's responses, and the results for requests.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ fn field(name: &str, value: &str, append: Option<bool>, append_action: i32) -> H
     }
 }
 
-/// An answer as it comes: trailers with the status of the call.
+/// A response as it comes: trailers with the status of the call.
 fn answer(response: &CheckResponse) -> Answer {
     let mut trailers = Headers::default();
     trailers.append("grpc-status", b"0");
@@ -86,7 +86,7 @@ fn decisions_that_are_believed() {
     check(denied(page(-1, "")), "none: the authorizer denies with an invalid status");
 }
 
-/// An invalid answer of the protocol is no decision.
+/// An invalid response of the protocol is no decision.
 #[test]
 fn answers_that_lie() {
     let passing = || ok(OkHttpResponse::default());

@@ -1,4 +1,4 @@
-//! The answer of an authoriser, checked before any of it takes effect.
+//! The response of an authoriser, checked before any of it takes effect.
 
 use prost::Message;
 use sigma_http::{HeaderId, Headers};
@@ -10,7 +10,7 @@ use super::messages::{CheckResponse, DeniedHttpResponse, OkHttpResponse};
 use sigma_plugin_kit::envoy::{HeaderOption, Struct};
 use sigma_plugin_kit::fields::{frames, is_name};
 
-/// Variables that one answer may set.
+/// Variables that one response may set.
 const VARIABLES_MAX: usize = 64;
 
 /// Bytes before a message of gRPC: whether it is compressed, and its length.
@@ -20,7 +20,7 @@ const PREFIX: usize = 5;
 pub(super) enum Verdict {
     /// It passes, with these changes.
     Pass(Box<Changes>),
-    /// It is answered with this.
+    /// It is responded with this.
     Refuse(Box<Reply>),
     /// There was no decision, for this reason.
     None(String),
@@ -54,7 +54,7 @@ impl inquiry::Verdict for Verdict {
     }
 }
 
-/// An authoriser's changes of a request that passes, and of its answer.
+/// An authoriser's changes of a request that passes, and of its response.
 #[derive(Default)]
 pub(super) struct Changes {
     request: Vec<Field>,
@@ -93,10 +93,10 @@ pub(super) fn framed(message: &impl Message) -> Vec<u8> {
     out
 }
 
-/// The verdict in an answer.
+/// The verdict in a response.
 ///
 /// # Errors
-/// Returns an error, which is a sentence without anything of the answer's, if it cannot be believed.
+/// Returns an error, which is a sentence without anything of the response's, if it cannot be believed.
 pub(super) fn of(answer: &Answer) -> Result<Verdict, String> {
     let code = answer.trailers.find(b"grpc-status").or_else(|| answer.headers.find(b"grpc-status"));
     match (answer.status, code) {

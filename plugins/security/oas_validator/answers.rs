@@ -10,7 +10,7 @@ use super::parameter::{Limits, Parameter};
 use super::shape::{Source, Texts};
 use sigma_plugin_kit::tallies::Event;
 
-/// The answers of an operation.
+/// The responses of an operation.
 #[derive(Debug)]
 pub(super) struct Answers(
     /// By their statuses: exact ones stand before classes, and those before all others.
@@ -28,7 +28,7 @@ enum Statuses {
     Any,
 }
 
-/// The answer of one status.
+/// The response of one status.
 #[derive(Debug)]
 struct Answer {
     fields: Vec<Parameter>,
@@ -36,7 +36,7 @@ struct Answer {
     content: Option<Vec<(Range, Option<SchemaId>)>>,
 }
 
-/// The kind of a fault in an answer.
+/// The kind of a fault in a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Status,
@@ -47,7 +47,7 @@ pub(crate) enum Kind {
     Unread,
 }
 
-/// The handling of a faulty answer.
+/// The handling of a faulty response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     Reported,
@@ -92,7 +92,7 @@ pub(super) struct Wrong {
     pub(super) details: String,
 }
 
-/// The result of the check of an answer's head.
+/// The result of the check of a response's head.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Looked {
     pub(super) wrong: Vec<Wrong>,
@@ -145,7 +145,7 @@ impl Answers {
         content.any(|(range, schema)| schema.is_some() && range.may_be_json())
     }
 
-    /// Checks the head of an answer.
+    /// Checks the head of a response.
     pub(super) fn look(&self, ctx: &Context, texts: &Texts<'_>, limits: Limits) -> Looked {
         let head = &ctx.response;
         let Some((_, answer)) = self.0.iter().find(|(statuses, _)| statuses.includes(head.status)) else {
@@ -198,7 +198,7 @@ impl Answer {
 }
 
 impl Parameter {
-    /// Checks the field of an answer.
+    /// Checks the field of a response.
     fn wrong_in(&self, head: &ResponseHead, texts: &Texts<'_>, limits: Limits) -> Result<(), Wrong> {
         let name = self.name();
         let lines = head.headers.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name.as_bytes()));

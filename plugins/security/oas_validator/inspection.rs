@@ -1,4 +1,4 @@
-//! Answers that are looked at on their way: the head when it is there, the body once it is whole.
+//! Responses that are looked at on their way: the head when it is there, the body once it is whole.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(super) enum Verdict {
     Refuse,
 }
 
-/// The operation that a request was of, for its answer.
+/// The operation that a request was of, for its response.
 pub(super) struct Asked {
     specification: Arc<Specification>,
     operation: usize,
@@ -41,11 +41,11 @@ pub(super) struct Asked {
 #[derive(Default)]
 struct Bodies(Rc<Held>);
 
-/// Never reported where a reply replaces the answer.
+/// Never reported where a reply replaces the response.
 const REFUSED: Fault = Fault::new(FaultKind::BadResponse, "the response does not match the document");
 
 impl Validator {
-    /// Remembers the operation of a request that goes on, if its answer is to be looked at.
+    /// Remembers the operation of a request that continues, if its response is to be looked at.
     pub(super) fn expect(
         &self,
         slot: Slot,
@@ -62,7 +62,7 @@ impl Validator {
         ctx.keep(slot, Asked { specification: Arc::clone(specification), operation, look: None });
     }
 
-    /// Looks at the head of an answer.
+    /// Looks at the head of a response.
     pub(super) fn look(&self, slot: Slot, ctx: &mut Context, env: &Env<'_>) -> ResponseStep {
         let Some(verdict) = self.answers else { return ResponseStep::Next };
         let Some(mut asked) = ctx.take_kept::<_, Asked>(slot) else { return ResponseStep::Next };
@@ -82,7 +82,7 @@ impl Validator {
         ResponseStep::Next
     }
 
-    /// The filter that looks at the body of an answer whose head was looked at.
+    /// The filter that looks at the body of a response whose head was looked at.
     pub(super) fn inspection(
         self: &Arc<Self>,
         slot: Slot,
@@ -107,7 +107,7 @@ impl Validator {
         Some(inspection.filter())
     }
 
-    /// Logs and counts something that is wrong with an answer.
+    /// Logs and counts something that is wrong with a response.
     fn note(&self, verdict: Verdict, wrong: &Wrong, tally: &Tally<Unfit>) {
         static COMPLAINT: LogThrottle = LogThrottle::new();
         let fate = match verdict {
@@ -121,7 +121,7 @@ impl Validator {
         }
     }
 
-    /// Returns the client's reply that replaces an answer.
+    /// Returns the client's reply that replaces a response.
     fn refusal(&self, told: &str) -> Reply {
         let details = if self.config.verbose_errors { told } else { "" };
         let message = format!("failed to validate response. {details}");
@@ -131,7 +131,7 @@ impl Validator {
     }
 }
 
-/// Whether an answer is a node's: from it right now, or kept by the cache.
+/// Whether a response is a node's: from it right now, or kept by the cache.
 fn is_of_node(ctx: &Context) -> bool {
     ctx.record.source == Source::Upstream || ctx.set_by_plugin("upstream_cache_status").is_some()
 }
@@ -177,7 +177,7 @@ impl Inspection {
         self.validator.note(self.verdict, wrong, &self.tally);
         self.is_over = true;
         if self.verdict == Verdict::Refuse {
-            // A reply that replaces the answer is not of a node.
+            // A reply that replaces the response is not of a node.
             let _ = ctx.take_kept::<_, Asked>(self.slot);
             ctx.instead = Some(Box::new(self.validator.refusal(&wrong.told)));
             out.fail(REFUSED);

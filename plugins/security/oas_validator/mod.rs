@@ -142,7 +142,7 @@ $ curl -s http://127.0.0.1:9080/pets/sold
 /// one without `content` any body. Bodies of other types are not checked. A refused response is replaced by a 502
 /// without its values; the log has them. Head and body wait until the body is checked; if violations are only
 /// reported, the response passes without delay. If bodies are checked, nodes get requests for whole bodies, with gzip
-/// and brotli as the only codings. A body that cannot be checked, because it is over a limit or has another coding,
+/// and brotli as the only codings. A body that cannot be checked, because it exceeds a limit or has another coding,
 /// counts as invalid. The check sees the response after plugins of higher priority; responses of the gateway and of
 /// plugins are not checked.
 #[derive(Deserialize, JsonSchema)]
@@ -273,7 +273,7 @@ impl Config {
 struct Validator {
     config: Config,
     source: Source,
-    /// The handling of answers; None if they are not checked.
+    /// The handling of responses; None if they are not checked.
     answers: Option<Verdict>,
     /// Of the memory for their bodies.
     budget: Budget,
@@ -408,7 +408,7 @@ impl Validator {
     }
 }
 
-/// The answer where nothing can be said of a request.
+/// The response where nothing can be said of a request.
 fn broken(message: &'static str) -> Step {
     Reply::new(500).json(&json!({ "message": message })).because(message).into()
 }

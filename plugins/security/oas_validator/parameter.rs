@@ -164,7 +164,7 @@ impl Parameter {
         }))
     }
 
-    /// Reads a field of an answer.
+    /// Reads a field of a response.
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if it is not understood.

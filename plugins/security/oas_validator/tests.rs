@@ -261,7 +261,7 @@ fn bodies_of_parts_and_of_types_with_a_star() {
     assert_eq!(problems(&entry, "DELETE /v1/things/7", b"x"), "");
 }
 
-/// Status and body of the answer to a request; `passed` if the request passes.
+/// Status and body of the response to a request; `passed` if the request passes.
 fn answer(more: &Value, head: &str, body: &[u8]) -> String {
     let mut case = Case::new(&format!("{head}\nContent-Length: {}", body.len()));
     case.body = body.to_vec();
@@ -308,14 +308,14 @@ fn nothing_passes_without_a_document() {
     assert_eq!(summary(reply.as_ref()), r#"500 {"message":"failed to parse openapi spec"}"#);
 }
 
-/// The answer of a node to a request.
+/// The response of a node to a request.
 struct Answered<'a> {
     status: u16,
     fields: &'a str,
     body: &'a [u8],
 }
 
-/// Returns the client's answer: its status and body, or the reply that replaces it.
+/// Returns the client's response: its status and body, or the reply that replaces it.
 fn passed(case: &mut Case, entry: &Entry, answer: &Answered<'_>) -> String {
     case.respond(answer.status, answer.fields);
     case.ctx.record.source = Source::Upstream;
@@ -458,7 +458,7 @@ fn bodies_that_are_encoded() {
     check("identity", br#"{"name": "a"}"#, "");
 }
 
-/// A node whose bodies are looked at is asked for what can be looked at; others are asked as the client asks.
+/// A node whose bodies are looked at is requested what can be looked at; others are asked as the client asks.
 #[test]
 fn nodes_are_asked_for_whole_decodable_answers() {
     let entry = plugin(&json!({"validate_responses": "report"}));
@@ -473,7 +473,7 @@ fn nodes_are_asked_for_whole_decodable_answers() {
     check("DELETE /v1/things/7", [Some("zstd, gzip;q=0.5"), Some("bytes=0-1")]);
 }
 
-/// A reported answer passes as it came, and so does one that cannot be checked.
+/// A reported response passes as it came, and so does one that cannot be checked.
 #[test]
 fn answers_that_are_reported() {
     let more = json!({"validate_responses": "report", "max_resp_body_size": 20});
@@ -490,7 +490,7 @@ fn answers_that_are_reported() {
     check(200, "Content-Type: application/json", r#"{"name": 1}"#);
     check(200, "Content-Type: a/b", "x");
     check(200, OF_JSON, &format!(r#"{{"name": "{}"}}"#, "a".repeat(500)));
-    // The memory of an earlier answer over the limit is given back.
+    // The memory of an earlier response over the limit is given back.
     check(200, OF_JSON, r#"{"name": 2}"#);
 }
 
@@ -549,7 +549,7 @@ fn answers_of_others_pass() {
     check("GET /v1/things/7", Source::Gateway, None, false);
     check("GET /v1/things/7", Source::Fault, None, false);
     check("GET /elsewhere", Source::Upstream, None, false);
-    // Nothing is said of its answers.
+    // Nothing is said of its responses.
     check("DELETE /v1/things/7", Source::Upstream, None, false);
 }
 

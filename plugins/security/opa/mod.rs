@@ -88,7 +88,7 @@ log in
 /// The name of the agent among the plugin's upstreams.
 const AGENT: &str = "agent";
 
-/// Most bytes of the agent's answer: a page for a person, or a list of fields.
+/// Most bytes of the agent's response: a page for a person, or a list of fields.
 const ANSWER_BYTES: usize = 1 << 20;
 
 /// Authorizes requests by an Open Policy Agent.
@@ -172,7 +172,7 @@ fn upstream(conf: &Value) -> Option<InlineUpstream> {
 
 struct Opa(Arc<Agent>);
 
-/// The queries to the agent, and the handling of its answers.
+/// The queries to the agent, and the handling of its responses.
 struct Agent {
     /// The key of the agent's upstream.
     upstream: Box<str>,
@@ -294,7 +294,7 @@ impl Agent {
 enum Verdict {
     /// The request passes; the values of each field of `send_headers_upstream`, in their order.
     Pass(Vec<Vec<Vec<u8>>>),
-    /// The request is answered.
+    /// The request gets a response.
     Refusal(Reply),
     /// There was no decision: the status for the client, and the reason.
     None(u16, String),
@@ -435,7 +435,7 @@ impl Inquiry for Agent {
     }
 }
 
-/// Returns the answer to a refused client.
+/// Returns the response to a refused client.
 fn refusal(result: &Map<String, Value>) -> Reply {
     let status = result.get("status_code").and_then(Value::as_u64);
     let status =

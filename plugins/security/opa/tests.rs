@@ -1,4 +1,4 @@
-//! Inputs of an agent, and the results of its answers.
+//! Inputs of an agent, and the results of its responses.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::super::inquiry::{Outcome, told_by};
 use super::Opa;
 use crate::testing::{Case, entry, refusal, summary, warned};
 
-/// An agent with a fixed answer, which keeps its inputs.
+/// An agent with a fixed response, which keeps its inputs.
 struct Agent {
     answer: Result<Vec<u8>, CallError>,
     asked: RefCell<Vec<Call>>,
@@ -27,7 +27,7 @@ impl Outbound for Agent {
     }
 }
 
-/// Queries an agent with this answer; returns its input, and the result for the request.
+/// Queries an agent with this response; returns its input, and the result for the request.
 fn asked(case: &mut Case, conf: Value, told: Result<&str, &str>) -> (Value, Option<Reply>) {
     let answer = told.map(|text| text.as_bytes().to_vec()).map_err(|error| CallError(error.to_owned()));
     let agent = Agent { answer, asked: RefCell::default() };

@@ -265,7 +265,7 @@ impl Batch {
         Step::Ask { calls: vec![call], then: Box::new(then) }
     }
 
-    /// The request that was made last has no answer: those behind it are not made, as on a connection that broke.
+    /// The request that was made last has no response: those behind it are not made, as on a connection that broke.
     fn lose(&mut self, reason: &str) {
         let lost = |error: &str| json!({ "status": 504, "reason": "upstream timeout", "error": error });
         self.answers.push(lost(reason));
@@ -384,7 +384,7 @@ fn target<'q>(path: &str, query: impl Iterator<Item = (&'q String, &'q Value)>) 
     Ok(target)
 }
 
-/// An answer as a batch shows it.
+/// A response as a batch shows it.
 fn shown(answer: Answer) -> Value {
     let mut headers: Map<String, Value> = Map::new();
     for (name, value) in answer.headers.iter() {

@@ -1,4 +1,4 @@
-//! `compose`: one answer made of the answers of several requests to the gateway itself.
+//! `compose`: one response made of the responses of several requests to the gateway itself.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ X-Sigma-Completed: true
 ```
 "#;
 
-/// JSON values of one answer.
+/// JSON values of one response.
 const MOST_VALUES: usize = 250_000;
 
 /// Composes one response from several requests to this gateway itself.
@@ -166,7 +166,7 @@ enum State {
     Waits,
     Asked,
     Succeeded,
-    /// It failed; with the status that it was answered with, or 0.
+    /// It failed; with the status that it was responded with, or 0.
     Failed(u16),
 }
 
@@ -281,7 +281,7 @@ impl Composition {
     }
 }
 
-/// Returns the JSON value of a call's answer.
+/// Returns the JSON value of a call's response.
 fn read(answer: Answer) -> Result<Value, String> {
     if !(200..300).contains(&answer.status) {
         return Err(format!("the response has the status {}", answer.status));

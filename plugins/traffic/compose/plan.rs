@@ -15,7 +15,7 @@ use super::may_be_set;
 use sigma_plugin_kit::body_template as text;
 use sigma_plugin_kit::sigv4::encoded;
 
-/// Before the name of a call, in the name of a variable that is part of its answer.
+/// Before the name of a call, in the name of a variable that is part of its response.
 const RESULTS: &str = "calls.";
 
 /// Steps of a template, and bytes that it makes.
@@ -109,7 +109,7 @@ pub(super) struct Common {
 /// The results so far.
 pub(super) struct Known<'k> {
     pub(super) ctx: &'k Context,
-    /// The answers of calls, by name.
+    /// The responses of calls, by name.
     pub(super) results: &'k Map<String, Value>,
 }
 

@@ -63,7 +63,7 @@ X-Action: hello
 /// The name of the platform among the plugin's upstreams.
 const PLATFORM: &str = "platform";
 
-/// Most values in the answer of an action.
+/// Most values in the response of an action.
 const MOST_VALUES: usize = 250_000;
 
 /// Forwards requests to an Apache OpenWhisk action.
@@ -159,7 +159,7 @@ impl Action {
     }
 }
 
-/// Returns the client's response to an action's answer.
+/// Returns the client's response to an action's response.
 fn reply(answer: Answer) -> Reply {
     let wrong = |reason| Reply::new(503).because(reason);
     let Ok(said) = json_body::read(&answer.body, MOST_VALUES) else {

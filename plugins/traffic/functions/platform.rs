@@ -122,7 +122,7 @@ fn fields(request: &Headers) -> Headers {
 }
 
 impl<C: Credentials> Called<C> {
-    /// Answers a request with the function's response.
+    /// Responds to a request with the function's response.
     pub(super) fn answer(self: &Arc<Self>) -> Step {
         let called = Arc::clone(self);
         let then = move |ctx: &mut Context, env: &Env<'_>, read: BodyRead| match read {
@@ -159,7 +159,7 @@ impl<C: Credentials> Called<C> {
     }
 }
 
-/// The answer where the platform gives none.
+/// The response where the platform gives none.
 pub(super) fn unreachable_function(error: &CallError) -> Step {
     static COMPLAINT: LogThrottle = LogThrottle::new();
     if let Some(left_out) = COMPLAINT.due() {
@@ -168,7 +168,7 @@ pub(super) fn unreachable_function(error: &CallError) -> Step {
     Reply::new(503).because("the function did not respond").into()
 }
 
-/// The answer of a function as the client gets it.
+/// The response of a function as the client gets it.
 fn reply(answer: Answer) -> Reply {
     let length = answer.headers.get(HeaderId::ContentLength);
     let length = length.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());

@@ -3,7 +3,7 @@
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Request {
-    /// Names the request in its answer.
+    /// Names the request in its response.
     #[prost(int64, tag = "1")]
     pub(super) sequence: i64,
     #[prost(oneof = "Command", tags = "31, 32, 33, 34")]

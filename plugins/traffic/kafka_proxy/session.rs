@@ -21,7 +21,7 @@ const COMMAND_BYTES: usize = 64 << 10;
 /// The gateway cannot go on (RFC 6455 §7.4.1).
 const BROKEN: u16 = 1011;
 
-/// The worker's side. A client has one command under way; the next one is read when it is answered.
+/// The worker's side. A client has one command under way; the next one is read when it gets a response.
 pub(super) struct Session {
     socket: Socket,
     commands: Sender<Vec<u8>>,
@@ -101,7 +101,7 @@ fn warn(what: &str) {
     }
 }
 
-/// Answers commands, one at a time, until the client has left; nothing is an empty answer.
+/// Answers commands, one at a time, until the client has left; nothing is an empty response.
 async fn serve(consumer: &Consumer, mut commands: Receiver<Vec<u8>>, answers: Sender<Vec<u8>>) {
     while let Some(command) = commands.recv().await {
         let answer = tokio::select! {
@@ -115,7 +115,7 @@ async fn serve(consumer: &Consumer, mut commands: Receiver<Vec<u8>>, answers: Se
     }
 }
 
-/// The answer to a command; None for an ignored command.
+/// The response to a command; None for an ignored command.
 async fn answer(consumer: &Consumer, command: &[u8]) -> Option<Response> {
     let Ok(Request { sequence, command }) = Request::decode(command) else {
         return Some(Response { sequence: 0, answer: Some(Answer::error("wrong command")) });

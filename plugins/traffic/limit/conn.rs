@@ -446,7 +446,7 @@ mod tests {
     use super::*;
     use crate::testing::{Case, entry, refusal};
 
-    /// Sends a request through the access phase: its answer, and how long it took.
+    /// Sends a request through the access phase: its response, and how long it took.
     fn ask(case: &mut Case, entry: &Entry, target: &str) -> (Option<Reply>, Duration) {
         let began = Instant::now();
         case.request(&format!("GET {target} HTTP/1.1\nHost: h\n"));

@@ -253,7 +253,7 @@ impl<const LEAST: u64> Amount<LEAST> {
     /// Returns an error, which names `field`, if it is not a whole number from `LEAST` on.
     pub(super) fn check(&self, field: &str) -> Result<(), String> {
         let varies = self.template.as_ref().is_some_and(|text| text.variables().next().is_some());
-        // Nothing is asked for in a text without variables.
+        // Nothing is requested in a text without variables.
         if varies || self.resolve(&Context::default()).is_some() {
             return Ok(());
         }
@@ -401,8 +401,8 @@ impl Refusal {
         self.fields.dry_run
     }
 
-    /// Refuses a request that is over the limit. With `wait_s`, the seconds after which it would pass, a 429 or 503 has
-    /// `Retry-After`.
+    /// Refuses a request that exceeds the limit. With `wait_s`, the seconds after which it would pass, a 429 or 503
+    /// has `Retry-After`.
     pub(super) fn over(&self, env: &Env<'_>, wait_s: Option<f64>) -> Step {
         if self.fields.dry_run {
             static REPORT: LogThrottle = LogThrottle::new();

@@ -1,6 +1,6 @@
 //! `proxy-cache`: answers of nodes are kept, and used again.
 //!
-//! The plugin chooses the answers to store and their keys; storage itself is a stage of the exchange.
+//! The plugin chooses the responses to store and their keys; storage itself is a stage of the exchange.
 
 pub(crate) mod zones;
 
@@ -194,7 +194,7 @@ fn warnings(conf: &Value) -> Vec<Problem> {
     idle.collect()
 }
 
-/// The longest body of a POST whose answer is kept, in bytes: it is read before a node is asked.
+/// The longest body of a POST whose response is kept, in bytes: it is read before a node is asked.
 const BODY_MAX: usize = 64 << 10;
 
 struct ProxyCache(CacheOrder);

@@ -1,4 +1,4 @@
-//! Compares answers to copies with the answers to the requests.
+//! Compares answers to copies with the responses to the requests.
 
 use std::cell::Cell;
 use std::hash::{DefaultHasher, Hasher};
@@ -10,7 +10,7 @@ use sigma_plugin::{Context, Pieces, Transform};
 use super::config::Compare;
 use sigma_plugin_kit::tallies::Event;
 
-/// How an answer to a copy compares.
+/// How a response to a copy compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Comparison {
     /// As the other.
@@ -71,7 +71,7 @@ impl Digester {
     }
 }
 
-/// The parts of an answer that are compared.
+/// The parts of a response that are compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) status: u16,
@@ -81,7 +81,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// That of an answer, the body to follow.
+    /// That of a response, the body to follow.
     pub(super) fn of(compare: &Compare, status: u16, headers: &Headers) -> Seen {
         let values = |name: &String| {
             let fields = headers.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name.as_bytes()));

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use super::config::Bounds;
 
-/// A copy that is sent, its answer read and compared.
+/// A copy that is sent, its response read and compared.
 type CopyTask = Pin<Box<dyn Future<Output = ()>>>;
 
 /// The copies of one worker; a part of it.

@@ -86,9 +86,9 @@ outcome="status"} 1
 /// The result of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// Its mirror has answered.
+    /// Its mirror has responded.
     Answered,
-    /// Its mirror has given no answer.
+    /// Its mirror has given no response.
     Failed,
     /// It was left out: too many are under way, or hold too much memory.
     NoRoom,
@@ -180,7 +180,7 @@ struct Chosen(Vec<(usize, Vec<u8>)>);
 /// The copies of a request, without its body yet.
 struct Prepared(Vec<Call>);
 
-/// The answer to the request, for those who compare.
+/// The response to the request, for those who compare.
 struct Awaited {
     copies: Vec<oneshot::Sender<Seen>>,
     seen: Option<Seen>,
@@ -280,7 +280,7 @@ fn is_sampled(ratio: f64, bits: u64) -> bool {
     ratio >= 1.0 || ((bits >> 11) as f64 / (1u64 << 53) as f64) < ratio
 }
 
-/// Path and query that a target is asked for: the node's, byte for byte, as far as `path` does not replace them.
+/// Path and query that a target is requested: the node's, byte for byte, as far as `path` does not replace them.
 fn asked(target: &Target, ctx: &Context) -> Vec<u8> {
     let whole = ctx.outgoing_target();
     match (&target.path, target.path_concat_mode) {
@@ -328,7 +328,7 @@ fn without_hidden(target: Vec<u8>, ctx: &Context) -> Vec<u8> {
 struct Departure {
     mirror: Arc<Mirror>,
     calls: Vec<Call>,
-    /// The answers to the copies, one for each call; empty where nothing is compared.
+    /// The responses to the copies, one for each call; empty where nothing is compared.
     answers: Vec<oneshot::Receiver<Seen>>,
     outbound: Rc<dyn Outbound>,
     copies: Rc<Copies>,

@@ -1,4 +1,4 @@
-//! A client's WebSocket: its events are asked about one after the other, and pushes go between their answers.
+//! A client's WebSocket: its events are asked about one after the other, and pushes go between their responses.
 
 use std::cell::Cell;
 use std::io;
@@ -102,7 +102,7 @@ impl Conversation {
         }
     }
 
-    /// Sends the body of an answer, if it has one: as text, unless its type or its bytes are binary.
+    /// Sends the body of a response, if it has one: as text, unless its type or its bytes are binary.
     fn say(&mut self, answer: &Answer) {
         if answer.body.is_empty() {
             return;

@@ -104,7 +104,7 @@ pub(super) struct Config {
     /// Maximum channels of a connection.
     #[schemars(range(min = 0, max = 1000), extend("default" = 32))]
     max_channels: usize,
-    /// Keep-alive interval in seconds: a ping, which the client must answer within the same time, or a comment in an
+    /// Keep-alive interval in seconds: a ping, which the client must respond within the same time, or a comment in an
     /// event stream.
     #[schemars(range(min = 1, max = 3600), extend("default" = 30))]
     ping_interval: u64,
@@ -279,10 +279,10 @@ impl Plugin for Realtime {
     }
 }
 
-/// Returns the client's response for an answer of the service that opens no connection.
+/// Returns the client's response for a response of the service that opens no connection.
 fn passed_on(answer: Result<Answer, CallError>) -> Step {
     match answer {
-        // A success that was not asked for would be no answer to an upgrade.
+        // A success that was not asked for would be no response to an upgrade.
         Ok(answer) if answer.status >= 200 => {
             with_fields(Reply::new(answer.status), &answer.headers).text(answer.body).into()
         }
@@ -299,7 +299,7 @@ fn unanswered(reason: &str) -> Step {
     Reply::new(502).because("the service did not respond").into()
 }
 
-/// A reply with the fields of an answer that are for the client.
+/// A reply with the fields of a response that are for the client.
 fn with_fields(reply: Reply, fields: &Headers) -> Reply {
     let framing = [HeaderId::ContentLength, HeaderId::TransferEncoding, HeaderId::Connection];
     fields.fields().fold(reply, |reply, (id, name, value)| {
@@ -310,7 +310,7 @@ fn with_fields(reply: Reply, fields: &Headers) -> Reply {
     })
 }
 
-/// Returns the answer that opens a WebSocket, with the fields of the service's answer; None if it agrees to a
+/// Returns the response that opens a WebSocket, with the fields of the service's response; None if it agrees to a
 /// subprotocol that the client does not offer (RFC 6455 §4.1).
 fn agreed(reply: Reply, answer: &Headers, request: &Headers) -> Option<Reply> {
     const PROTOCOL: &[u8] = b"sec-websocket-protocol";

@@ -1,4 +1,4 @@
-//! Requests to the service, and the fields of its answers.
+//! Requests to the service, and the fields of its responses.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const CHANNEL_BYTES: usize = 128;
 const META_FIELDS: usize = 16;
 const META_BYTES: usize = 4096;
 
-/// Fields of the service's answers, and of requests to it.
+/// Fields of the service's responses, and of requests to it.
 const CHANNEL: &[u8] = b"grip-channel";
 const UNSUBSCRIBE: &[u8] = b"grip-unsubscribe";
 const HOLD: &[u8] = b"grip-hold";
@@ -174,7 +174,7 @@ impl Caller {
         self.outbound.call(self.call(Method::Get, self.client_fields(ctx), None))
     }
 
-    /// Applies the fields of an answer about channels and metadata.
+    /// Applies the fields of a response about channels and metadata.
     pub(super) fn learn(&mut self, answer: &Answer, seat: &Seat) {
         for name in names(&answer.headers, UNSUBSCRIBE) {
             seat.unsubscribe(&name);
@@ -202,7 +202,7 @@ impl Caller {
     }
 }
 
-/// Whether an answer is to be held open as a stream of events.
+/// Whether a response is to be held open as a stream of events.
 pub(super) fn is_held(headers: &Headers) -> bool {
     // A push would be no part of an encoded body.
     let is_plain = headers.find(b"content-encoding").is_none();
@@ -233,7 +233,7 @@ fn names(headers: &Headers, field: &[u8]) -> Vec<String> {
     found
 }
 
-/// Logs that something in the service's answer is ignored.
+/// Logs that something in the service's response is ignored.
 fn warn(what: &str) {
     static COMPLAINT: LogThrottle = LogThrottle::new();
     if let Some(left_out) = COMPLAINT.due() {

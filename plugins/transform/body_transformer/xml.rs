@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value};
 
-/// Elements within each other.
+/// Elements nested in each other.
 const MAX_DEPTH: usize = 100;
 
 /// An element that is open.

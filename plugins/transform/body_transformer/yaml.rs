@@ -6,7 +6,7 @@ use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
 use serde_json::{Map, Value};
 use sigma_schema::document::yaml_scalar;
 
-/// Most lists and mappings within each other, as many as JSON may have.
+/// Most lists and mappings nested in each other, as many as JSON may have.
 const MOST_LEVELS: usize = 127;
 
 /// Bytes of a copied text that weigh as much as a value.
@@ -35,7 +35,7 @@ struct Weighed {
     value: Value,
     /// Values, and text in their measure.
     weight: usize,
-    /// Lists and mappings within each other.
+    /// Lists and mappings nested in each other.
     levels: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The messages of an answer, which become JSON.
+//! The messages of a response, which become JSON.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ fn complain(reason: &'static str) {
     }
 }
 
-/// The one message of an answer, held back until it is whole.
+/// The one message of a response, held back until it is whole.
 pub(super) struct Whole {
     transcoder: Arc<Transcoder>,
     call: Call,

@@ -6,7 +6,7 @@ use prost_reflect::ServiceDescriptor;
 use serde_json::{Map, Value as Json};
 use sigma_schema::proto::http_rule::{self, Body, HttpRule};
 
-/// Most fields within each other that an argument may name: `a.b.c` are three.
+/// Most fields nested in each other that an argument may name: `a.b.c` are three.
 const MOST_LEVELS: usize = 32;
 
 /// The annotations of a service.

@@ -114,9 +114,9 @@ struct Service {
 #[derive(Clone)]
 struct Call {
     method: MethodDescriptor,
-    /// The field of the answer that is shown alone.
+    /// The field of the response that is shown alone.
     field: Option<Box<str>>,
-    /// The messages of the answer have no frames, since another plugin says so.
+    /// The messages of the response have no frames, since another plugin says so.
     is_bare: bool,
 }
 
@@ -357,7 +357,7 @@ impl From<Refusal> for Step {
 
 struct GrpcTranscode(Arc<Transcoder>);
 
-/// The handling of the body of an answer.
+/// The handling of the body of a response.
 enum Showing {
     Messages(Call),
     /// The call failed; the field that says how in detail.
@@ -404,7 +404,7 @@ impl Plugin for GrpcTranscode {
     }
 
     fn header_filter(&self, ctx: &mut Context, _: &Env<'_>) -> ResponseStep {
-        // The state of an earlier node's answer, which this answer replaces.
+        // The state of an earlier node's response, which this response replaces.
         let _ = ctx.take_kept::<_, Showing>(self);
         let Some(call) = ctx.kept::<_, Call>(self).cloned() else { return ResponseStep::Next };
         if ctx.record.source != Source::Upstream || ctx.response.status >= 300 {

@@ -235,7 +235,7 @@ fn plugin(more: &Value) -> Entry {
     entry_beside_proto("grpc-transcode", conf, DEFINITION).unwrap()
 }
 
-/// Returns target and message of a request's call, or the answer.
+/// Returns target and message of a request's call, or the response.
 fn asked(entry: &Entry, head: &str, body: &str) -> (String, Value) {
     let mut case = Case::new(head);
     case.body = body.into();
@@ -409,7 +409,7 @@ fn nodes_get_deadlines() {
     check(json!(100_000_000), Some("100000S"));
 }
 
-/// Returns status, type and body of the client's answer.
+/// Returns status, type and body of the client's response.
 fn answered(more: &Value, fields: &str, pieces: &[&[u8]]) -> (u16, String, String) {
     let entry = plugin(more);
     let mut case = Case::new("GET / HTTP/1.1\nHost: h");

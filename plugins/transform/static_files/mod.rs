@@ -116,8 +116,8 @@ struct Conf {
     /// Index files of a folder; the first existing one is served.
     #[schemars(inner(regex(pattern = "^[^/]+$")), extend("default" = ["index.html"]))]
     index: Vec<String>,
-    /// Index files that the upstream of the route runs, such as `index.php`: a request for a folder with one of them goes
-    /// on with its path.
+    /// Index files that the upstream of the route runs, such as `index.php`: a request for a folder with one of them
+    /// continues with its path.
     #[schemars(inner(regex(pattern = "^[^/]+$")), extend("default" = []))]
     pass_index: Vec<String>,
     /// Index files that another route serves: a request for a folder with one of them gets the response to the path of

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 
-/// How long one answer may take: a configuration of 100,000 routes is one request.
+/// How long one response may take: a configuration of 100,000 routes is one request.
 const ANSWER_LIMIT: Duration = Duration::from_secs(120);
 
 /// Longest line of a head; these are answers of gateways that we started.
@@ -19,7 +19,7 @@ pub(super) struct Client {
     host: String,
 }
 
-/// An answer with its body.
+/// A response with its body.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: u16,
@@ -45,7 +45,7 @@ impl Client {
         Ok(Self { stream: BufReader::new(stream), host: address.to_string() })
     }
 
-    /// Sends one request and reads its answer; the connection can be used again.
+    /// Sends one request and reads its response; the connection can be used again.
     ///
     /// `fields` are whole header lines, each with its line end.
     pub(super) fn ask(
@@ -73,7 +73,7 @@ impl Client {
     }
 }
 
-/// Reads an answer to anything but HEAD.
+/// Reads a response to anything but HEAD.
 fn read_answer(from: &mut impl BufRead) -> anyhow::Result<Answer> {
     let line = read_line(from)?;
     let status = line.split(' ').nth(1).and_then(|status| status.parse().ok());

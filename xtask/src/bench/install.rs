@@ -66,7 +66,7 @@ pub(super) fn programs(folders: &Folders, options: &Options, suite: &Suite) -> a
     })
 }
 
-/// A peer that takes long to get may be left out: the run says so and goes on.
+/// A peer that takes long to get may be left out: the run says so and continues.
 fn optional(name: &str, wanted: bool, get: impl FnOnce() -> anyhow::Result<PathBuf>) -> Option<PathBuf> {
     if !wanted {
         return None;

@@ -1,4 +1,4 @@
-//! From a configuration to a gateway that answers.
+//! From a configuration to a gateway that responds.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -74,7 +74,7 @@ impl Launch {
         self
     }
 
-    /// Starts the gateway; gives the time until its first answer as well.
+    /// Starts the gateway; gives the time until its first response as well.
     pub(super) fn start(&self) -> anyhow::Result<(Running, Duration)> {
         self.start_with_fields("")
     }

@@ -22,7 +22,7 @@ impl Origin {
         std::thread::spawn(move || {
             let mut bytes = [0; 2_048];
             while let Ok((len, from)) = datagrams.recv_from(&mut bytes) {
-                // A client that has gone needs no answer.
+                // A client that has gone needs no response.
                 drop(datagrams.send_to(&bytes[..len], from));
             }
         });
@@ -56,7 +56,7 @@ fn grpc(stream: TcpStream) {
     drop(http2::serve(stream));
 }
 
-/// Answers each request with its path; a WebSocket gets back the bytes of its frames, unmasked.
+/// Responds to each request with its path; a WebSocket gets back the bytes of its frames, unmasked.
 fn answer(stream: TcpStream) {
     let Ok(mut writer) = stream.try_clone() else { return };
     let mut reader = BufReader::new(stream);

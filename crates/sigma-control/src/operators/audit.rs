@@ -1,7 +1,7 @@
 //! The audit log: a line for each call that changes something, and for each that was refused.
 //!
-//! A line is written by a thread of its own, after the answer has left: no call waits for a disk. The caller
-//! in a line comes from the connection and from the verified key, never from a query or a body.
+//! A line is written by a thread of its own, after the response has left: no call waits for a disk. The caller in a
+//! line comes from the connection and from the verified key, never from a query or a body.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -37,7 +37,7 @@ const VERSION_LOOK: Duration = Duration::from_millis(20);
 /// How far behind the newest it is looked for.
 const VERSIONS: usize = 32;
 
-/// The name of the key of a call, as an extension of its answer.
+/// The name of the key of a call, as an extension of its response.
 #[derive(Debug, Clone)]
 pub(crate) struct KeyOf(pub(crate) Arc<str>);
 

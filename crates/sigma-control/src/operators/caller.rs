@@ -1,8 +1,8 @@
 //! Whether a call without a key is an operator's own, or one that a web page made in a browser.
 //!
-//! Browsers let any page send requests to any address, loopback included, and a page whose name is made to
-//! resolve to an address of the operator (DNS rebinding) may read the answers too. Such calls are recognised
-//! by the called name (`Host`), and by the browser's fields about the page (`Origin`, `Sec-Fetch-Site`).
+//! Browsers let any page send requests to any address, loopback included, and a page whose name is made to resolve to
+//! an address of the operator (DNS rebinding) may read the responses too. Such calls are recognised by the called name
+//! (`Host`), and by the browser's fields about the page (`Origin`, `Sec-Fetch-Site`).
 
 use std::sync::Arc;
 

@@ -230,7 +230,7 @@ fn bad(message: impl std::fmt::Display) -> Refused {
     (StatusCode::BAD_REQUEST, message.to_string())
 }
 
-/// The answer where the history cannot be read.
+/// The response where the history cannot be read.
 pub(crate) fn unavailable(error: StoreError) -> Refused {
     (StatusCode::SERVICE_UNAVAILABLE, error.to_string())
 }

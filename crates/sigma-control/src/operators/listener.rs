@@ -142,7 +142,7 @@ impl Open {
 
 /// State of one connection.
 struct Connection {
-    /// In hand: from their heads to the last bytes of their answers.
+    /// In hand: from their heads to the last bytes of their responses.
     requests: AtomicUsize,
     idle_since: Mutex<Instant>,
     dismissed: Notify,
@@ -214,7 +214,7 @@ async fn serve(
     }
 }
 
-/// Answers the calls of a connection.
+/// Responds to the calls of a connection.
 async fn converse(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     peer: SocketAddr,
@@ -242,7 +242,7 @@ async fn converse(
             answer.map(|answer| {
                 answer.map(|body| {
                     body.map_frame(move |frame| {
-                        // Held until the last part of the answer is taken.
+                        // Held until the last part of the response is taken.
                         let InHand { .. } = &in_hand;
                         frame
                     })
@@ -270,7 +270,7 @@ async fn converse(
     }
 }
 
-/// The answer to who shook hands under other authorities than those that count now.
+/// The response to who shook hands under other authorities than those that count now.
 fn shut_out() -> Response {
     let message = "the client certificate of this connection is no longer trusted; check admin.tls.client_ca";
     let mut answer =

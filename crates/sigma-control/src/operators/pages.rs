@@ -155,8 +155,8 @@ async fn answer(State(pages): State<Pages>, request: Request) -> Response {
 }
 
 impl Pages {
-    /// Answers from one endpoint, which is called as workers call it; it can send no requests from here.
-    /// Stays until the last piece of a body that is made while it is sent.
+    /// Responses from one endpoint, which is called as workers call it; it can send no requests from here. Stays until
+    /// the last piece of a body that is made while it is sent.
     async fn deliver(self, at: usize, head: RequestHead, body: Vec<u8>, answered: oneshot::Sender<Response>) {
         let (local, consumers) = (Rc::new(Local::default()), Consumers::default());
         let env = Env::new(&self.facts.node, &local, &consumers);

@@ -131,7 +131,7 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
         && (everywhere || one.ip() == other.ip())
 }
 
-/// Looks up the references in `config`; returns those without an answer.
+/// Looks up the references in `config`; returns those without a response.
 fn learn_secrets(config: &Config, revealed: &mut Revealed) -> Vec<Unresolved> {
     let mut references = References::default();
     references.note(config, &config.resources.keys());

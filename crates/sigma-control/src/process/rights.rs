@@ -46,8 +46,8 @@ pub fn confine(settings: &Process) -> Result<(), RightsError> {
     harden(settings)
 }
 
-/// Gives up what no gateway needs: privileges of programs that it executes (`no_new_privs`), core dumps and debuggers. To
-/// be called while there is one thread, and after a change of the user, which the system answers with a default.
+/// Gives up what no gateway needs: privileges of programs that it executes (`no_new_privs`), core dumps and debuggers.
+/// To be called while there is one thread, and after a change of the user, which the system responds with a default.
 ///
 /// # Errors
 /// Returns an error if the system refuses that.

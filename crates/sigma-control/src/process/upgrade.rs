@@ -55,7 +55,7 @@ impl Starter {
 pub(crate) struct Successor {
     pub(crate) channel: Channel,
     pub(crate) version: String,
-    /// It goes on with sessions over UDP.
+    /// It continues with sessions over UDP.
     pub(crate) takes_sessions: bool,
     /// Unknown if another process has started it.
     pub(crate) pid: Option<u32>,

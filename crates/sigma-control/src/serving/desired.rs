@@ -58,7 +58,7 @@ pub enum Standing {
 }
 
 impl Standing {
-    /// Its word in answers and logs.
+    /// Its word in responses and logs.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -49,8 +49,8 @@ impl GeoFiles {
         self.geography.clone()
     }
 
-    /// As [`GeoFiles::read`], but those that are in force already are not read again. The calling thread goes
-    /// on with its other tasks meanwhile.
+    /// As [`GeoFiles::read`], but those that are in force already are not read again. The calling thread continues
+    /// with its other tasks meanwhile.
     ///
     /// # Errors
     /// Returns an error if one of them cannot be used.

@@ -93,7 +93,7 @@ impl HealthSharing {
     /// Takes back what this process has said, as it ends.
     pub(crate) async fn leave(&self) {
         self.task.abort();
-        // Without an answer the lease ends it.
+        // Without a response the lease ends it.
         let _ = tokio::time::timeout(LOOK, self.peers.write(&Findings::default())).await;
     }
 }
@@ -300,7 +300,7 @@ mod tests {
         let all = Contents { revision: 20, records: vec![record("f", 16, r#"{"upstreams":{}}"#)] };
         heard.hear(&Event::Reloaded(all), OWN);
         assert_eq!(names(&heard), ["f"]);
-        // A list that was asked for before comes too late to count.
+        // A list that was requested before comes too late to count.
         heard.catch_up(&[record("g", 3, r#"{"upstreams":{}}"#)], OWN);
         assert_eq!(names(&heard), ["f"]);
         heard.hear(&Event::Regained { revision: 21 }, OWN);

@@ -1,8 +1,8 @@
 //! Queries to responders about certificates of clients (OCSP), for the handshakes that wait for it.
 //!
-//! Each certificate has one task, which queries at its first connection, and again before an answer expires,
-//! as long as it is in use. A responder that is away leaves the last answer in force until that is over. The
-//! settings of the ssl decide then; a revoked certificate stays revoked.
+//! Each certificate has one task, which queries at its first connection, and again before a response expires, as long
+//! as it is in use. A responder that is away leaves the last response in force until that is over. The settings of the
+//! ssl decide then; a revoked certificate stays revoked.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -20,7 +20,7 @@ use super::published::{Request, shown};
 const QUEUE: usize = 1_024;
 /// Responders that are asked at the same time.
 const AT_ONCE: usize = 64;
-/// No responder is asked about one certificate more often than this while its answers are good, in seconds.
+/// No responder is asked about one certificate more often than this while its responses are good, in seconds.
 const ASK_MIN_S: i64 = 5;
 /// The longest pause after failures, in seconds.
 const RETRY_MAX_S: i64 = 300;
@@ -84,7 +84,7 @@ struct Shared {
     ocsp: SslOcsp,
     inquiries: Weak<Inquiries>,
     places: Semaphore,
-    /// The last answer could not be used; it is said once.
+    /// The last response could not be used; it is said once.
     fails: AtomicBool,
 }
 
@@ -92,9 +92,9 @@ struct Shared {
 struct One {
     shared: Arc<Shared>,
     inquiry: Arc<Inquiry>,
-    /// When the newest answer was made; an older one is a recording.
+    /// When the newest response was made; an older one is a recording.
     last_update: i64,
-    /// When the last answer expires; None without an answer.
+    /// When the last response expires; None without a response.
     ends: Option<i64>,
     failures: u32,
 }
@@ -174,14 +174,14 @@ impl One {
                     _ => Standing::Unavailable,
                 };
                 let pause = backoff(self.shared.ocsp.retry_s.into(), self.failures, chance);
-                // An expired answer does not count until the next query.
+                // An expired response does not count until the next query.
                 (standing, left.map_or(pause, |left| pause.min(left)))
             }
         }
     }
 }
 
-/// Returns seconds until a responder is queried again whose answer `ends`: when half of its time is over, and
+/// Returns seconds until a responder is queried again whose response `ends`: when half of its time has ended, and
 /// after `ttl` at the latest. Chance is between 0 and 1.
 fn until_next(now: i64, ends: i64, ttl: i64, chance: f64) -> i64 {
     let half = ends.saturating_sub(now) / 2;

@@ -69,7 +69,7 @@ impl Folder {
     }
 }
 
-/// One question, and the bounds of its answer.
+/// One question, and the bounds of its response.
 pub(crate) struct Request<'r> {
     pub(crate) url: &'r str,
     /// A body with its media type; None to get.
@@ -79,7 +79,7 @@ pub(crate) struct Request<'r> {
 }
 
 impl Request<'_> {
-    /// The body of the answer.
+    /// The body of the response.
     pub(crate) async fn ask(self) -> Result<Vec<u8>, String> {
         static CLIENT: OnceLock<Result<reqwest::Client, String>> = OnceLock::new();
         let build = || {

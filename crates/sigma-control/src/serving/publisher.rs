@@ -107,8 +107,8 @@ impl Publisher {
 
     /// Locks and returns the state. To be held for a moment: everything else waits for it.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        // All who lock it are tasks of one thread. A panic in between ends its task, and the state that it
-        // has left is still the best answer to a query.
+        // All who lock it are tasks of one thread. A panic in between ends its task, and the state that it has left is
+        // still the best response to a query.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

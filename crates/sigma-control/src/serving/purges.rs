@@ -25,7 +25,7 @@ const FOLDER: &str = "data_plane/purges/";
 /// For how long an order can be read.
 const TTL: Duration = Duration::from_secs(600);
 
-/// How long the removal of purged answers from disks is awaited: one that hangs delays nothing else.
+/// How long the removal of purged responses from disks is awaited: one that hangs delays nothing else.
 const ERASING: Duration = Duration::from_secs(10);
 
 /// The pause before orders are read again that could not be.
@@ -43,13 +43,13 @@ pub(crate) struct PurgeOrder {
     zone: Option<String>,
     /// Everything.
     all: bool,
-    /// Answers to requests for these.
+    /// Responses to requests for these.
     urls: Vec<String>,
-    /// Answers to requests for URLs with these prefixes.
+    /// Responses to requests for URLs with these prefixes.
     prefixes: Vec<String>,
-    /// Answers with one of these tags of their node.
+    /// Responds with one of these tags of their node.
     tags: Vec<String>,
-    /// Answers with keys whose last parts have these values.
+    /// Responds with keys whose last parts have these values.
     keys: Vec<Vec<String>>,
 }
 
@@ -96,8 +96,8 @@ impl PurgeOrder {
 /// How a path is read.
 type Path = fn(&[u8]) -> Vec<u8>;
 
-/// Parses a URL, with or without scheme and port, into the form of answers' requests: with the path in its
-/// normal form, for any spelling of clients.
+/// Parses a URL, with or without scheme and port, into the form of responses' requests: with the path in its normal
+/// form, for any spelling of clients.
 fn resource(url: &str, path_of: Path) -> Result<Box<[u8]>, String> {
     let named = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://")).unwrap_or(url);
     let (authority, rest) = named.split_at(named.find('/').unwrap_or(named.len()));
@@ -133,7 +133,7 @@ pub(crate) enum PurgeError {
 /// The result of an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Purged {
-    /// How many answers this gateway has forgotten.
+    /// How many responses this gateway has forgotten.
     pub(crate) forgotten: usize,
     /// The other gateways of the store hear of it.
     pub(crate) is_told: bool,
@@ -215,8 +215,8 @@ impl Purges {
         }
     }
 
-    /// Purges by orders, in parallel with everything else; returns the number of removed answers. When it
-    /// returns, none of these answers is on a disk.
+    /// Purges by orders, in parallel with everything else; returns the number of removed responses. When it returns,
+    /// none of these answers is on a disk.
     async fn forget(self: Arc<Self>, orders: Vec<Purge>) -> usize {
         let walking = self.walking.lock().await;
         let zones = Arc::clone(&self.zones);
@@ -262,8 +262,8 @@ impl Purges {
         Ok(Purged { forgotten, is_told: true })
     }
 
-    /// An unknown zone is a mistake: the answers to purge would stay. Orders of other gateways are not
-    /// checked, as they may have other zones.
+    /// An unknown zone is a mistake: the responses to purge would stay. Orders of other gateways are not checked, as
+    /// they may have other zones.
     fn check_zone(&self, order: &PurgeOrder) -> Result<(), String> {
         let Some(zone) = order.zone.as_deref().filter(|zone| !zone.is_empty()) else { return Ok(()) };
         // The zones that the configuration has named since the start, in order.

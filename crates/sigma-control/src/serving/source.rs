@@ -161,8 +161,8 @@ impl Source {
         AllPlugins::built_in(built_in).with_files(&settings).map_err(|problems| self.invalid(problems))
     }
 
-    /// As [`Source::load`], with the plugins in files as they are now; the calling thread goes on with its other tasks
-    /// while files are read. `rosters` returns the plugins for the check.
+    /// As [`Source::load`], with the plugins in files as they are now; the calling thread continues with its other
+    /// tasks while files are read. `rosters` returns the plugins for the check.
     pub(crate) async fn load_aside<R>(
         &self,
         built_in: Vec<Arc<dyn Kind>>,

@@ -1,7 +1,6 @@
-//! OCSP answers for the gateway's certificates: fetched in time, verified, stapled, and kept for the next
-//! start.
+//! OCSP responses for the gateway's certificates: fetched in time, verified, stapled, and kept for the next start.
 //!
-//! A responder that is unreachable, or gives an unusable answer, leaves its last answer in force until that
+//! A responder that is unreachable, or gives an unusable response, leaves its last response in force until that
 //! expires. Nothing that is over is stapled, and nothing that says that a certificate was revoked.
 
 use std::collections::HashSet;
@@ -20,16 +19,16 @@ use super::published::{Folder, Request, shown};
 
 /// How often is looked whether something is due, or used no longer.
 const LOOK: Duration = Duration::from_secs(1);
-/// No responder is asked more often than this while its answers are good, in seconds.
+/// No responder is asked more often than this while its responses are good, in seconds.
 const ASK_MIN_S: i64 = 5;
 /// By how much moments differ at random, so that gateways do not ask together.
 const JITTER: f64 = 0.2;
-/// The kind of stored answers.
+/// The kind of stored responses.
 const KIND: &str = "ocsp";
 /// Messages that are logged once.
 const TOLD_MAX: usize = 4_096;
 
-/// The answers in use, by their purpose.
+/// The responses in use, by their purpose.
 #[derive(Default)]
 pub(crate) struct Staplings {
     runtime: Option<Handle>,
@@ -38,7 +37,7 @@ pub(crate) struct Staplings {
     told: HashSet<String>,
 }
 
-/// The purpose of an answer.
+/// The purpose of a response.
 #[derive(Clone, PartialEq)]
 struct Wanted {
     certificate: [u8; 32],
@@ -52,7 +51,7 @@ impl Staplings {
         Staplings { runtime: Some(runtime), folder, ..Staplings::default() }
     }
 
-    /// Returns the staple for the first certificate of a chain. A stored answer is stapled when this returns.
+    /// Returns the staple for the first certificate of a chain. A stored response is stapled when this returns.
     pub(crate) fn staple(
         &mut self,
         chain: &[CertificateDer<'static>],
@@ -103,16 +102,16 @@ impl Staplings {
     }
 }
 
-/// The keeper of one answer.
+/// The keeper of one response.
 struct Follower {
     place: String,
     question: OcspQuestion,
     wanted: Wanted,
-    /// Clients may refuse the certificate without an answer.
+    /// Clients may refuse the certificate without a response.
     must: bool,
     folder: Option<Folder>,
     staple: Weak<Staple>,
-    /// When the newest answer was made; an older one is a recording.
+    /// When the newest response was made; an older one is a recording.
     last_update: i64,
     /// When that which is stapled is over; None while nothing is.
     ends: Option<i64>,
@@ -134,7 +133,7 @@ impl Follower {
         Follower { place, question, wanted, must, folder, staple, last_update, ends, failures, fault }
     }
 
-    /// Staples the answer that an earlier process has fetched. Blocks.
+    /// Staples the response that an earlier process has fetched. Blocks.
     fn read_kept(&mut self) {
         let most = u64::from(self.wanted.settings.max_bytes);
         let kept = self.folder.as_ref().and_then(|folder| folder.read(KIND, &self.wanted.certificate, most));
@@ -145,8 +144,8 @@ impl Follower {
         }
     }
 
-    /// Takes over an answer at `now`. One that says nothing of its end is good for a time from when it was
-    /// `fetched`, or made.
+    /// Takes over a response at `now`. One that says nothing of its end is good for a time from when it was `fetched`,
+    /// or made.
     fn take(&mut self, der: &[u8], now: i64, fetched: Option<i64>) -> Result<RevocationStatus, String> {
         let own = &self.wanted.own;
         let signer = if own.skip_verify { Signer::Anybody } else { Signer::Verified };
@@ -174,7 +173,7 @@ impl Follower {
         Ok(answer.status)
     }
 
-    /// Queries at the right times, until the answer is not in use any more.
+    /// Queries at the right times, until the response is not in use any more.
     async fn follow(mut self) {
         let first = self.ends.map_or(0, |ends| until_next(unix_seconds(), ends, ASK_MIN_S, fastrand::f64()));
         let mut due = Instant::now() + seconds(first);
@@ -267,7 +266,7 @@ fn seconds(seconds: i64) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }
 
-/// Returns seconds until a responder is queried again whose answer `ends`: when half of its time is over, and
+/// Returns seconds until a responder is queried again whose response `ends`: when half of its time has ended, and
 /// after `ttl` at the latest. Chance is between 0 and 1.
 fn until_next(now: i64, ends: i64, ttl: i64, chance: f64) -> i64 {
     let half = ends.saturating_sub(now) / 2;
@@ -297,7 +296,7 @@ mod tests {
         check(8, 3_600, 0.0, 5);
         check(-8, 3_600, 0.0, 5);
         assert_eq!(until_next(1_000, i64::MAX, 60, 0.0), 60);
-        // However an answer runs out, it is asked for in time unless it is almost over.
+        // However a response runs out, it is requested in time unless it is almost over.
         for left in (20..100_000).step_by(7) {
             for chance in [0.0, 0.5, 0.999] {
                 let next = until_next(0, left, 3_600, chance);

@@ -265,7 +265,7 @@ pub trait Store: Send + Sync {
     /// over a restart.
     fn judged(&self, _revision: u64, _quarantined: &[String]) {}
 
-    /// Lets go of what only one process can have open. Reading goes on; writing is refused.
+    /// Lets go of what only one process can have open. Reading continues; writing is refused.
     fn release(&self) -> Pending<'_, ()> {
         Box::pin(std::future::ready(Ok(())))
     }

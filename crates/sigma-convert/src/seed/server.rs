@@ -31,7 +31,7 @@ impl Listener {
         listener
     }
 
-    /// Returns the route that answers all requests of a redirecting listener.
+    /// Returns the route that responds to all requests of a redirecting listener.
     pub(super) fn redirect(&self) -> Map<String, Value> {
         let mut route = Map::new();
         route.insert("name".into(), "http-redirect-https".into());

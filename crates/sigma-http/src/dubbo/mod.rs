@@ -38,7 +38,7 @@ mod flag {
     pub(super) const SERIALIZATION: u8 = 0x1f;
 }
 
-/// The fourth byte of an answer's header.
+/// The fourth byte of a response's header.
 mod status {
     pub(super) const OK: u8 = 20;
     pub(super) const CLIENT_TIMEOUT: u8 = 30;

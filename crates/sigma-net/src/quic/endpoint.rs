@@ -122,7 +122,7 @@ impl Endpoint {
         poll_fn(|cx| self.driver.poll_run(cx)).await
     }
 
-    /// Refuses new clients from now on; connections go on.
+    /// Refuses new clients from now on; connections continue.
     pub fn close(&self) {
         let acceptor = {
             let mut core = self.driver.core.borrow_mut();

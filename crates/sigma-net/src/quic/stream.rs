@@ -93,7 +93,7 @@ impl SendStream {
     /// wait, and an empty one only waits.
     ///
     /// # Errors
-    /// Returns an error if the stream or the connection is over.
+    /// Returns an error if the stream or the connection has ended.
     pub fn poll_send(&mut self, cx: &mut Context<'_>, chunk: &mut Chunk) -> Poll<Result<(), SendError>> {
         let mut inner = self.shared.inner.borrow_mut();
         if let Err(error) = self.check(&inner) {

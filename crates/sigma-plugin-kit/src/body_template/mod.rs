@@ -11,7 +11,7 @@ use sigma_schema::expr::VarName;
 use expression::{Expression, Scope, escaped, html_entity, is_true, text_of};
 use syntax::Tokens;
 
-/// Blocks within each other.
+/// Blocks nested in each other.
 const MAX_DEPTH: usize = 30;
 
 /// A template, compiled.

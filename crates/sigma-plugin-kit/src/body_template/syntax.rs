@@ -5,7 +5,7 @@ use sigma_schema::expr::VarName;
 
 use super::expression::{Binary, Expression, Function, Unary, number};
 
-/// Expressions within each other.
+/// Expressions nested in each other.
 const MAX_DEPTH: usize = 50;
 
 /// Words and signs of one expression: each may be a call within another when it is evaluated.

@@ -13,7 +13,7 @@ use super::sasl::Sasl;
 use super::wire::{self, Absent, Answer, Topic};
 use crate::server::{Host, Security, ServerLocation, TcpServer};
 
-/// Bytes of most answers: the partitions of a topic, 30 bytes each, are the most.
+/// Bytes of most responses: the partitions of a topic, 30 bytes each, are the most.
 pub const LONGEST_ANSWER: usize = 4 << 20;
 
 /// Connections that are kept to each broker.
@@ -40,7 +40,7 @@ pub struct Broker {
 pub struct Settings {
     /// The name of the plugin, for log lines.
     pub plugin: &'static str,
-    /// The brokers that are asked for the others.
+    /// The brokers that are requested the others.
     pub brokers: Vec<Broker>,
     /// The encryption of connections.
     pub security: Security,

@@ -6,7 +6,7 @@ use super::wire::Answer;
 /// Most bytes of records that are read at once.
 const ROOM: usize = 64 << 10;
 
-/// An answer to a request for records is read or rejected, and the records are in order, fit in the room, and end at
+/// A response to a request for records is read or rejected, and the records are in order, fit in the room, and end at
 /// the announced offset. The first byte says from which offset on.
 pub fn kafka_fetch(input: &[u8]) {
     let Some((from, input)) = input.split_first() else { return };

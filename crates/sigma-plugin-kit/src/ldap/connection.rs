@@ -16,7 +16,7 @@ const ENTRIES: usize = 1000;
 /// Most milliseconds of a handshake, within the time of the whole request.
 const HANDSHAKE_MS: u64 = 60_000;
 
-/// The reason why a directory gave no useful answer: a sentence, without anything that a client sent.
+/// The reason why a directory gave no useful response: a sentence, without anything that a client sent.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Failure(pub String);
 
@@ -33,7 +33,7 @@ pub struct Connection {
     last_id: u32,
     /// Bytes that were read and not yet parsed.
     unread: Vec<u8>,
-    /// It has answered since it was taken: until then the gateway may not have noticed its loss.
+    /// It has responded since it was taken: until then the gateway may not have noticed its loss.
     pub(super) has_answered: bool,
 }
 
@@ -124,7 +124,7 @@ impl Connection {
         sent.await.map_err(|error| Failure::of("the connection is lost", &error))
     }
 
-    /// Returns the next message, which must be an answer to this request.
+    /// Returns the next message, which must be a response to this request.
     async fn answer(&mut self, id: u32) -> Result<Answer, Failure> {
         loop {
             let header =

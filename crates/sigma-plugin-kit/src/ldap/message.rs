@@ -90,7 +90,7 @@ pub struct Entry {
     pub values: Vec<Vec<u8>>,
 }
 
-/// An answer of a directory.
+/// A response of a directory.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     /// The result of a bind.
@@ -104,8 +104,8 @@ pub(super) enum Answer {
     Elsewhere,
 }
 
-/// Reads a message, which has this many bytes: the number of its request, and the answer. None if it is not an answer
-/// to a request.
+/// Reads a message, which has this many bytes: the number of its request, and the response. None if it is not a
+/// response to a request.
 pub(super) fn read(bytes: &[u8]) -> Option<(u32, Answer)> {
     let (contents, _) = expect(bytes, SEQUENCE)?;
     let (id, rest) = expect(contents, INTEGER)?;
@@ -126,7 +126,7 @@ fn entry(operation: &[u8]) -> Option<Entry> {
     let (name, rest) = expect(operation, OCTETS)?;
     let (mut attributes, _) = expect(rest, SEQUENCE)?;
     let mut values = Vec::new();
-    // One attribute was asked for, so all values are of it.
+    // One attribute was requested, so all values are of it.
     while !attributes.is_empty() {
         let (attribute, rest) = expect(attributes, SEQUENCE)?;
         attributes = rest;

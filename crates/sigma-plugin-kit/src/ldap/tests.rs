@@ -69,7 +69,7 @@ async fn bytes_between_start_tls_and_the_handshake_are_rejected() {
     assert_eq!(got, Err("it sent cleartext after StartTLS".to_owned()));
     let got = bind(&[REFUSED], Security::StartTls).await;
     assert_eq!(got, Err("StartTLS is refused with 52".to_owned()));
-    // A bind is never sent in cleartext, regardless of the directory's answer.
+    // A bind is never sent in cleartext, regardless of the directory's response.
     let got = bind(&[AGREED, BOUND], Security::StartTls).await;
     assert!(got.as_ref().is_err_and(|text| text.starts_with("no TLS session")), "{got:?}");
 }

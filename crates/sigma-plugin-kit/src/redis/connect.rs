@@ -22,7 +22,7 @@ pub(super) enum Connection {
 }
 
 impl Connection {
-    /// Sends a command and waits for its answer, within the target's timeout.
+    /// Sends a command and waits for its response, within the target's timeout.
     pub(super) async fn ask(&mut self, command: &Cmd) -> RedisResult<Value> {
         match self {
             Connection::Single(connection) => connection.req_packed_command(command).await,
@@ -34,7 +34,7 @@ impl Connection {
 /// Makes an authenticated connection with its database selected.
 ///
 /// # Errors
-/// Returns an error without an answer, if the credentials are rejected, if the database does not exist, or if the
+/// Returns an error without a response, if the credentials are rejected, if the database does not exist, or if the
 /// sentinels know no master.
 pub(super) async fn connect(target: &Target) -> RedisResult<Connection> {
     match &target.deployment {

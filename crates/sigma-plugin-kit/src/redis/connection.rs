@@ -37,7 +37,7 @@ struct Open {
 #[derive(Default)]
 struct Attempts {
     connections: u64,
-    /// The last connection that is known to have answered.
+    /// The last connection that is known to have responded.
     answered: u64,
     /// Consecutive failed attempts.
     failures: u32,
@@ -46,7 +46,7 @@ struct Attempts {
 }
 
 impl Attempts {
-    /// Notes that the connection with this number has answered: the count of failures starts again.
+    /// Notes that the connection with this number has responded: the count of failures starts again.
     fn note_answered(&mut self, number: u64) {
         if number != self.answered {
             (self.answered, self.failures) = (number, 0);
@@ -74,8 +74,8 @@ impl SharedConnection {
     /// Runs a command. It may run twice if the connection was lost under it.
     ///
     /// # Errors
-    /// Returns an error without a connection or an answer in time, or if the server answers with one. Errors other
-    /// than answers of the server were logged.
+    /// Returns an error without a connection or a response in time, or if the server responds with one. Errors other
+    /// than responses of the server were logged.
     pub async fn ask(&self, command: &Cmd) -> RedisResult<Value> {
         if let Some((mut connection, number)) = self.held() {
             match self.ask_on(&mut connection, number, command).await {
@@ -122,7 +122,7 @@ impl SharedConnection {
         if self.answered.load(Ordering::Relaxed) == number {
             return;
         }
-        // A server that accepts and then does not answer, because it is full or read-only, would be dialled again for
+        // A server that accepts and then does not respond, because it is full or read-only, would be dialled again for
         // every request.
         let mut attempts = self.attempts.lock().await;
         if attempts.connections == number && attempts.pause.is_none() {

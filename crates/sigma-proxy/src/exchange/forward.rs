@@ -441,7 +441,7 @@ impl Exchange<'_, '_> {
             let progress = transfer.progress(body.is_repeatable());
             state.decision = decide(fault, method, progress, plan.attempts.policy);
             let Some(reply) = ctx.instead.take() else { return Err(fault) };
-            // A filter of the request's body has answered; the node has a part of the request only.
+            // A filter of the request's body has responded; the node has a part of the request only.
             (state.decision, state.request_sent) = (Decision::GiveUp, false);
             return Ok(self.instead(*reply, plan));
         }

@@ -162,7 +162,7 @@ impl Exchange<'_, '_> {
         run_until_stop(entries, next, phase, guards, (ctx, &env))
     }
 
-    /// Executes the step of a hook, and goes on with the hooks after it.
+    /// Executes the step of a hook, and continues with the hooks after it.
     async fn run_on(&mut self, stop: Stop, phase: Phase) -> PhaseEnd {
         let view = Rc::clone(&self.view);
         let mut stopped = Some(stop);

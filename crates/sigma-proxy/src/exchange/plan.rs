@@ -222,7 +222,7 @@ impl<'p> State<'p> {
         self.own_rules.as_mut()?.answerer.take()
     }
 
-    /// Ready when the time of the attempt is over, its node was taken out, or the worker's `drain` has ended.
+    /// Ready when the time of the attempt has ended, its node was taken out, or the worker's `drain` has ended.
     pub(super) fn poll_try_over(
         &self,
         drain: &Drain,

@@ -19,20 +19,20 @@ pub(super) fn is_asked_for(head: &RequestHead, length: BodyLength) -> bool {
         && head.headers.has_token(HeaderId::Connection, b"upgrade")
 }
 
-/// Returns the one protocol that is asked for.
+/// Returns the one protocol that is requested.
 fn offer(head: &RequestHead) -> Option<&[u8]> {
     let mut offers = head.headers.get_all(HeaderId::Upgrade);
     offers.next().filter(|_| offers.next().is_none())
 }
 
-/// Returns the protocol that is asked for, if it is WebSocket.
+/// Returns the protocol that is requested, if it is WebSocket.
 pub(super) fn websocket(head: &RequestHead) -> Option<&[u8]> {
     // Without a key it is no handshake of RFC 6455 §4.2.1, even if a node accepts it.
     let shakes = head.headers.find(b"sec-websocket-key").is_some();
     offer(head).filter(|offer| shakes && offer.eq_ignore_ascii_case(WEBSOCKET))
 }
 
-/// Returns the protocol that is asked for, if the route allows it.
+/// Returns the protocol that is requested, if the route allows it.
 pub(super) fn admitted<'h>(head: &'h RequestHead, route: &Route) -> Option<&'h [u8]> {
     let offer = offer(head)?;
     let named = |name: &str| offer.eq_ignore_ascii_case(name.as_bytes());

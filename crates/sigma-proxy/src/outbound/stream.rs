@@ -331,7 +331,7 @@ impl OutboundStream<'_> {
             {
                 return Poll::Ready(result);
             }
-            // An answer, if there is one, is worth more than the reason of the write error.
+            // A response, if there is one, is worth more than the reason of the write error.
             sent.map_or(Poll::Pending, |fault| Poll::Ready(Err(fault)))
         })
         .await
@@ -412,7 +412,7 @@ impl Sending {
     }
 }
 
-/// The end of a call that the service has answered.
+/// The end of a call that the service has responded.
 struct StreamEnd {
     /// The status of HTTP.
     status: u16,

@@ -118,7 +118,7 @@ pub(super) struct Candidate {
     /// The check of the path after the key.
     pub(super) path: PathCheck,
     pub(super) methods: MethodSet,
-    /// A wrong method is answered 405.
+    /// A wrong method gets 405.
     pub(super) method_not_allowed: bool,
 }
 
@@ -202,7 +202,7 @@ pub(super) struct Conditions {
     pub(super) filter: Option<Arc<dyn RouteCondition>>,
     /// Media types of the request's body.
     pub(super) consumes: Box<[MediaType]>,
-    /// Media types of the answer.
+    /// Media types of the response.
     pub(super) produces: Box<[MediaType]>,
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A path that no route may see; the request is answered 400.
+/// A path that no route may see; the request gets 400.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadPath {
     /// It does not begin with `/`.

@@ -288,8 +288,8 @@ impl<C: Content> Tree<C> {
         }
     }
 
-    /// The keys that `text` meets. Time is linear in the length of `text`; every [`KEPT`] prefix
-    /// keys that are asked for take as long again.
+    /// The keys that `text` meets. Time is linear in the length of `text`; every [`KEPT`] prefix keys that are
+    /// requested take as long again.
     #[inline]
     pub(super) fn walk<'a>(&'a self, text: &'a [u8]) -> Trail<'a, C> {
         Trail { tree: self, text, seen: self.descend(text, usize::MAX) }

@@ -41,7 +41,7 @@ pub(crate) struct TlsOptions {
     pub(crate) own: Option<Arc<ServerIdentity>>,
 }
 
-/// The certificates that clients are shown, by name, and what clients are asked for.
+/// The certificates that clients are shown, by name, and what clients are requested.
 #[derive(Debug, Default)]
 pub(crate) struct ServerCertificates {
     pub(crate) by_name: Certificates,

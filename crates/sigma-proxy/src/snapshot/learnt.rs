@@ -97,8 +97,7 @@ impl Learnt {
         })
     }
 
-    /// Learns from an answer of the node with this token; `serves` tells whether a node still serves its
-    /// sessions.
+    /// Learns from a response of the node with this token; `serves` tells whether a node still serves its sessions.
     ///
     /// A name that the request invented is not learnt, and a known session moves only when its node is gone: a client
     /// that can make a node send a name, or fail, moves no other session.
@@ -119,7 +118,7 @@ impl Learnt {
         {
             self.table.store(session, node, now_s());
         }
-        // Another node goes on with the session.
+        // Another node continues with the session.
         if let Some(Named { session, node: Some(before) }) = named
             && before != node
             && !serves(before)
@@ -128,7 +127,7 @@ impl Learnt {
         }
     }
 
-    /// The session goes on at the node with this token, unless another one has it and still serves its sessions.
+    /// The session continues at the node with this token, unless another one has it and still serves its sessions.
     pub(crate) fn keep(&self, named: Named, node: Token, serves: impl Fn(Token) -> bool) {
         if self.table.find(named.session, now_s()).is_none_or(|before| before != node && !serves(before)) {
             self.table.store(named.session, node, now_s());

@@ -235,7 +235,7 @@ struct Records {
     malformed: Vec<Malformed>,
     /// The section in which the message ends within a record, and the number of whole records before it there.
     cut: Option<(usize, u16)>,
-    /// An answer of the requested type is valid.
+    /// A response of the requested type is valid.
     has_sound: bool,
 }
 

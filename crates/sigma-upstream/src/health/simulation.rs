@@ -84,7 +84,7 @@ impl World {
         }
     }
 
-    /// Takes back exactly the nodes whose time is over.
+    /// Takes back exactly the nodes whose time has ended.
     fn return_due(&mut self) {
         for (node, until) in self.nodes.iter().zip(&mut self.until) {
             if until.is_some_and(|until| until <= self.now_ms) {

@@ -199,7 +199,7 @@ impl Session {
         }
     }
 
-    /// Ready when the time limit of the current wait is over.
+    /// Ready when the time limit of the current wait has ended.
     fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let limits = &self.limits;
         let blocked = self.transport.progress() == Progress::Blocked;

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::identity::Identity;
 
-/// An answer takes no longer than this, a whole configuration included.
+/// A response takes no longer than this, a whole configuration included.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// The field of a response with a warning about the written resource.
 const WARNING: &str = "x-sigma-warning";
@@ -161,7 +161,7 @@ impl Client {
         serde_json::from_str(&text).context("the response is not JSON; check that the URL is a Control API")
     }
 
-    /// Asks the Admin API, or the Control API at `control`, for an answer without an end.
+    /// Asks the Admin API, or the Control API at `control`, for a response without an end.
     pub(crate) async fn stream(&self, control: Option<&str>, path: &str) -> Result<reqwest::Response> {
         let (client, root) = match control {
             Some(control) => (Client::of_control(control)?, "v1"),

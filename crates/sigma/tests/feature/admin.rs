@@ -28,7 +28,7 @@ fn a_route_is_made_changed_and_deleted() {
     await_answerer(&gateway, "/one", "b");
     admin.patch("routes/1", &json!({"uri": "/two", "upstream": upstream(&a)})).unwrap();
     await_answerer(&gateway, "/one", "404");
-    // The patch has added a second node to the first: either may answer.
+    // The patch has added a second node to the first: either may respond.
     assert!(until(PATIENCE, || ["a", "b"].contains(&&*answerer(&gateway, "/two"))));
     admin.delete("routes/1").unwrap();
     await_answerer(&gateway, "/two", "404");

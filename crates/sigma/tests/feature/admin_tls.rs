@@ -92,7 +92,7 @@ async fn shake(gateway: &Gateway, client: &ClientTls) -> Result<Stream, String> 
     client.shake(socket, "admin.test").await.map_err(|error| error.to_string())
 }
 
-/// The status of a call; 0 if there is no answer.
+/// The status of a call; 0 if there is no response.
 async fn call(stream: &mut Stream) -> u16 {
     let answer = ask(stream, "admin.test", ROUTES, &format!("X-API-KEY: {KEY}\r\n")).await;
     answer.map_or(0, |answer| status(&answer))

@@ -111,14 +111,14 @@ fn a_restart_keeps_answers() {
         for path in [SMALL, LARGE, "/empty/0"] {
             assert!(is_hit(&gateway, path), "{path}");
         }
-        // A part of an answer that is on the disk alone, and its own fields.
+        // A part of a response that is on the disk alone, and its own fields.
         let part = ask(&gateway, "GET", LARGE, "Range: bytes=8999990-\r\n");
         assert_eq!((part.status(), part.body.len()), (206, 10));
         let known = ask(&gateway, "GET", LARGE, &format!("If-None-Match: \"{LARGE}\"\r\n"));
         assert_eq!((known.status(), known.body.len()), (304, 0));
     }
     assert_eq!(origin.requests(), asked);
-    // A purged answer is gone for good.
+    // A purged response is gone for good.
     assert_eq!(ask(&gateway, "PURGE", LARGE, "").status(), 200);
     gateway.kill().unwrap();
     assert_eq!(kept_files(&gateway).len(), 2);
@@ -321,7 +321,7 @@ fn proxy_cache_keeps_answers_on_a_disk() {
     let status = |gateway: &Gateway, path: &str| {
         ask(gateway, "GET", path, "").head.get("apisix-cache-status").unwrap().to_owned()
     };
-    // Answers from before the folder is open are not written.
+    // Responses from before the folder is open are not written.
     assert!(
         until(PATIENCE, || gateway.stderr().contains("the scan of a disk cache is complete")),
         "{}",

@@ -61,8 +61,7 @@ fn gateway(root: &Authority, ca: &Authority, origin: &Origin, crl: Value) -> Gat
     Gateway::start(SIGMA, &text).unwrap()
 }
 
-/// Whether a client gets an answer over a connection of its own. In TLS 1.3 it learns only then that it was
-/// refused.
+/// Whether a client gets a response over a connection of its own. In TLS 1.3 it learns only then that it was refused.
 pub(crate) async fn is_served(gateway: &Gateway, client: &ClientTls) -> bool {
     match shake(gateway, client, "a.test").await {
         Ok(mut stream) => {
@@ -117,7 +116,7 @@ fn revoked_clients_are_denied_and_disconnected() {
     assert!(until(PATIENCE, || gateway.stderr().contains("has expired")), "{}", gateway.stderr());
 }
 
-/// A server of one document, which the test changes; None ends connections without an answer.
+/// A server of one document, which the test changes; None ends connections without a response.
 fn serve(document: &Arc<Mutex<Option<String>>>) -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let (port, document) = (listener.local_addr().unwrap().port(), Arc::clone(document));
@@ -189,7 +188,7 @@ fn lists_that_were_fetched_outlive_a_restart() {
     };
     assert!(until(PATIENCE, kept), "{}", gateway.stderr());
     gateway.kill().unwrap();
-    // An attacker may answer with a recording: it is the older one.
+    // An attacker may respond with a recording: it is the older one.
     *document.lock().unwrap() = Some(list(&ca, 1, 2090, &[]));
     gateway.start_again().unwrap();
     run(async {

@@ -108,7 +108,7 @@ fn without_an_answer_the_operator_decides() {
         assert!(is_served(&open, &client).await);
         let mut stays = shake(&open, &client, "a.test").await.unwrap();
         assert_eq!(status(&ask(&mut stays, "a.test", "/", "").await.unwrap()), 200);
-        // A later answer counts as well, for connections that are open already.
+        // A later response counts as well, for connections that are open already.
         world.responder.set(|manner| (manner.index, manner.signer) = (Some("revoked.txt"), "delegate"));
         while status(&ask(&mut stays, "a.test", "/", "").await.unwrap()) == 200 {}
         assert!(!is_served(&open, &client).await);
@@ -145,7 +145,7 @@ fn no_query_is_sent_about_foreign_certificates() {
         assert!(!is_served(&gateway, &world.root.client(Some(&strange))).await);
         assert!(!is_served(&gateway, &world.root.client(None)).await);
         assert!(!world.responder.is_asked());
-        // An answer is asked for once, however often its certificate is shown.
+        // A response is requested once, however often its certificate is shown.
         let client = world.client("a");
         for _ in 0..5 {
             assert!(is_served(&gateway, &client).await);

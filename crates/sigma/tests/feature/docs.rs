@@ -184,7 +184,7 @@ fn no_block_is_left_out() {
     }
 }
 
-/// Asks `url` until something listens there; the answer goes into a file.
+/// Asks `url` until something listens there; the response goes into a file.
 fn asked_until_it_answers(file: &str, url: &str) -> String {
     format!("for _ in {{1..600}}; do curl -s -o {file} http://{url} && break; sleep 0.1; done")
 }

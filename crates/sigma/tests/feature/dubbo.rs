@@ -266,7 +266,7 @@ fn paths_name_methods_except_the_ones_of_dubbo() {
 fn other_nodes_are_tried_and_stale_connections_replaced() {
     let served = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&served);
-    // It closes each connection after one answer.
+    // It closes each connection after one response.
     let closing = Origin::serve(move |mut peer| {
         if let Ok(call) = DubboFrame::read(&mut peer) {
             counted.fetch_add(1, Ordering::SeqCst);

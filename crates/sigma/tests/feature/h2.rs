@@ -181,7 +181,7 @@ impl Node {
     }
 }
 
-/// Answers with its request: fields in the head, body and trailers as they came.
+/// Responds with its request: fields in the head, body and trailers as they came.
 async fn mirror(request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
     let (parts, mut stream) = request.into_parts();
     let mut response = Response::builder().status(200).header("x-path", parts.uri.to_string());

@@ -234,7 +234,7 @@ fn the_limit_of_client_control_holds_for_plugins_that_read_bodies() {
         let mut peer = upload(&gateway, "Transfer-Encoding: chunked", 0);
         let body = [vec![b' '; bytes], b"{}".to_vec()].concat();
         peer.send(format!("{:x}\r\n", body.len())).unwrap();
-        // The gateway may answer before it has read all of it.
+        // The gateway may respond before it has read all of it.
         let _ = peer.send(&body).and_then(|()| peer.send(b"\r\n0\r\n\r\n"));
         assert_eq!(peer.read_response("POST").unwrap().status(), expected, "{bytes}");
     }

@@ -1,4 +1,4 @@
-//! Names of nodes whose name server does not answer: only what needs them waits.
+//! Names of nodes whose name server does not respond: only what needs them waits.
 
 use std::net::{IpAddr, Ipv4Addr};
 

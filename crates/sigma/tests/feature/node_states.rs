@@ -149,7 +149,7 @@ fn open_tunnels_of_a_node_that_goes_out_are_kept_or_closed() {
     }
 }
 
-/// A node that owes `/wait` its answer, and sends the first part of one otherwise.
+/// A node that owes `/wait` its response, and sends the first part of one otherwise.
 fn streaming(name: &'static str) -> Origin {
     Origin::serve(move |mut peer| {
         while let Ok(request) = peer.read_request() {

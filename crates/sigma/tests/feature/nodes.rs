@@ -162,7 +162,7 @@ fn a_killed_node_loses_nothing_and_comes_back() {
         await_answerer(&cluster.nodes[2], "/moving", "b");
     });
     start_again(&mut cluster.nodes[1]);
-    // Changes that were written while it was away are served with its first answer.
+    // Changes that were written while it was away are served with its first response.
     assert_eq!(answerer(&cluster.nodes[1], "/moving"), "b");
     assert_eq!(answerer(&cluster.nodes[1], "/last"), "b");
     cluster.move_to(1, &cluster.a, "a");

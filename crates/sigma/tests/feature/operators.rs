@@ -107,8 +107,8 @@ fn held_connections_do_not_block_others() {
     }
 }
 
-/// A client that writes all of its body before it reads gets to know why that was refused, and may
-/// go on with the same connection.
+/// A client that writes all of its body before it reads gets to know why that was refused, and may continue with the
+/// same connection.
 #[test]
 fn refusals_can_be_read_by_who_still_writes() {
     let gateway = start(EMBEDDED);

@@ -39,7 +39,7 @@ impl Held {
     }
 }
 
-/// An origin that answers 200 or 500, as set.
+/// An origin that returns 200 or 500, as set.
 pub(crate) fn moody(good: &Arc<AtomicBool>) -> Origin {
     let good = Arc::clone(good);
     Origin::answer(move |_| {
@@ -68,7 +68,7 @@ fn gateway(origin: &Origin, rules: Value) -> Gateway {
     start(2, &json!([upstream(origin, &rules)]))
 }
 
-/// With one worker, a request that follows an answer finds what that has changed.
+/// With one worker, a request that follows a response finds what that has changed.
 fn small(origin: &Origin, rules: Value) -> Gateway {
     start(1, &json!([upstream(origin, &rules)]))
 }

@@ -47,7 +47,7 @@ fn others_go_on(gateway: &Gateway) {
     }
 }
 
-/// Answers with as many bytes as the path says behind its last slash.
+/// Responds with as many bytes as the path says behind its last slash.
 fn answering() -> Origin {
     Origin::answer(|request| {
         let target = request.head.line.split(' ').nth(1).unwrap_or_default();
@@ -162,7 +162,7 @@ fn serve(mut stream: TcpStream, written: &AtomicUsize, received: &AtomicUsize) {
     }
 }
 
-/// A node is not late while its answer waits here, nor is a client.
+/// A node is not late while its response waits here, nor is a client.
 #[test]
 fn timeouts_do_not_run_while_bytes_wait() {
     let origin = answering();

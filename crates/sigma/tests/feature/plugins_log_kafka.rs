@@ -31,7 +31,7 @@ struct KafkaState {
     partitions: i32,
     /// User and password, if it asks for them.
     login: Option<(&'static str, &'static str)>,
-    /// The answers to the next produce requests; success, when there are no more.
+    /// The responses to the next produce requests; success, when there are no more.
     errors: Mutex<VecDeque<i16>>,
     produced: Mutex<Vec<Produced>>,
     topics: Mutex<Vec<String>>,

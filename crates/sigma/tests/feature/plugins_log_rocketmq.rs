@@ -41,7 +41,7 @@ struct RocketmqState {
     /// The topics that it knows, and their queues.
     topics: BTreeMap<&'static str, u32>,
     asks_for_account: bool,
-    /// The answers to the next messages; success, when there are no more.
+    /// The responses to the next messages; success, when there are no more.
     codes: Mutex<VecDeque<u32>>,
     taken: Mutex<Vec<Message>>,
 }
@@ -137,7 +137,7 @@ impl RocketmqState {
         (0, format!(r#"{{"brokerDatas":{brokers},"filterServerTable":{{}},"queueDatas":{queues}}}"#))
     }
 
-    /// Takes a message, or answers with the next code.
+    /// Takes a message, or responds with the next code.
     fn take(&self, fields: &BTreeMap<String, String>, body: &[u8]) -> u32 {
         let fixed = [("a", "apisixLogProducer"), ("c", "TBW102"), ("d", "4"), ("f", "0"), ("h", "0")];
         assert!(fixed.iter().all(|(name, value)| fields[*name] == *value), "{fields:?}");

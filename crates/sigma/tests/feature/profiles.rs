@@ -160,7 +160,7 @@ fn a_profile_of_the_heap_is_asked_for_within_bounds() {
     }
 }
 
-/// Bytes of the answers that the gateway is made to keep, in all and each.
+/// Bytes of the responses that the gateway is made to keep, in all and each.
 const KEPT: usize = 16 << 20;
 const ANSWER: usize = 256 << 10;
 
@@ -206,7 +206,7 @@ fn a_profile_of_the_heap_shows_who_keeps_memory() {
                    plugin_attr: { proxy-cache: { zones: [{ name: z, memory_size: 400m }] } }";
     let plugins = "{ proxy-cache: { cache_strategy: memory, cache_zone: z } }";
     let gateway = gateway_with(&origin, process, plugins);
-    // On a machine that is busy a profile may be over before the answers have come.
+    // On a machine that is busy a profile may be over before the responses have come.
     let with = |first: usize, query: &str, is_good: &dyn Fn(&Message) -> bool| {
         let (mut round, mut answer) = (first, None);
         let is_found = until(PATIENCE * 4, || {

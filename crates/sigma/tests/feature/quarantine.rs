@@ -135,7 +135,7 @@ fn a_change_that_cannot_be_read_is_not_applied() {
     assert!(ready.to_string().contains("global_rules/new"), "{ready}");
     let counters = Peer::connect(&gateway.status_address()).unwrap().get("/status/counters").unwrap().text();
     assert!(counters.contains("sigma_quarantined_objects{kind=\"global_rules\"} 3"), "{counters}");
-    // Other changes go on.
+    // Other changes continue.
     put("routes/more", &route("/more", &b).to_string());
     await_answerer(&gateway, "/more", "b");
     gateway.kill().unwrap();

@@ -1,6 +1,6 @@
 //! Upstreams that take their nodes from registries.
 //!
-//! etcd is a real one; Consul is one of the test, with the answers of a real one.
+//! etcd is a real one; Consul is one of the test, with the responses of a real one.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
@@ -76,7 +76,7 @@ fn config(port: u16, more: &str) -> String {
     )
 }
 
-/// The name of the origin that answers, or the status.
+/// The name of the origin that responds, or the status.
 pub(crate) fn who(gateway: &Gateway) -> String {
     let answer = gateway.connect().unwrap().get("/").unwrap();
     answer.head.get("x-origin").map_or_else(|| answer.status().to_string(), str::to_owned)

@@ -41,7 +41,7 @@ fn always(status: u16, fields: &'static str) -> Origin {
     Origin::answer(move |_| answer(status, fields, "no")).unwrap()
 }
 
-/// Answers the first `failures` requests with 503 and `fields`, the others with 200 and the body that came.
+/// Responds to the first `failures` requests with 503 and `fields`, the others with 200 and the body that came.
 fn recovering(failures: usize, fields: &'static str) -> Origin {
     let seen = AtomicUsize::new(0);
     Origin::answer(move |request| match seen.fetch_add(1, Ordering::SeqCst) < failures {
@@ -222,7 +222,7 @@ fn hedging(rules: Value) -> Value {
     json!({ "retry_policy": policy })
 }
 
-/// An origin that answers no request and counts the connections that were closed on it.
+/// An origin that responds to no request and counts the connections that were closed on it.
 fn left_alone(closed: &Arc<AtomicUsize>) -> Origin {
     let closed = Arc::clone(closed);
     Origin::serve(move |mut peer| {
@@ -248,7 +248,7 @@ fn the_first_of_two_answers_is_served_and_the_other_attempt_taken_back() {
     assert_eq!(good.connections(), 1);
 }
 
-/// A node that verifies signatures, each over the Host of who was asked, and one that never answers.
+/// A node that verifies signatures, each over the Host of who was asked, and one that never responds.
 #[test]
 fn the_second_request_is_signed_for_its_node() {
     let (seen, good) = (Arc::default(), always(200, ""));

@@ -55,7 +55,7 @@ fn built(name: &str, file: &str, build: impl FnOnce(&Path, &Path)) -> PathBuf {
     built
 }
 
-/// Returns the answer of a server at this port; None if it does not. `line` has no version.
+/// Returns the response of a server at this port; None if it does not. `line` has no version.
 fn try_ask(port: u16, line: &str, fields: &str, body: &str) -> Option<Message> {
     let mut peer = Peer::connect(&Address::Tcp(([127, 0, 0, 1], port).into())).ok()?.with_deadline(PATIENCE);
     let length = if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
@@ -63,7 +63,7 @@ fn try_ask(port: u16, line: &str, fields: &str, body: &str) -> Option<Message> {
     peer.ask(format!("{line} HTTP/1.1\r\n{host}{fields}{length}\r\n{body}")).ok()
 }
 
-/// The same; it must answer.
+/// The same; it must respond.
 fn ask(port: u16, line: &str, fields: &str, body: &str) -> Message {
     try_ask(port, line, fields, body).unwrap_or_else(|| panic!("{line} is not answered"))
 }
@@ -682,7 +682,7 @@ impl Nacos {
         assert!(until(PATIENCE, is_done), "{method} {target}");
     }
 
-    /// Waits for an answer of this origin; it registers again meanwhile, as it would go without a beat.
+    /// Waits for a response of this origin; it registers again meanwhile, as it would go without a beat.
     fn turns_to(&self, gateway: &Gateway, origin: &Origin, want: &str) {
         let turned = until(PATIENCE, || {
             self.write("POST", origin);

@@ -1,4 +1,4 @@
-//! OCSP answers: fetched from OpenSSL as a responder, stapled, and kept.
+//! OCSP responses: fetched from OpenSSL as a responder, stapled, and kept.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -22,16 +22,16 @@ pub(crate) struct Responder {
     asked: Arc<AtomicUsize>,
 }
 
-/// How it answers.
+/// How it responds.
 #[derive(Clone)]
 pub(crate) struct Manner {
     /// The index of issued certificates; None: it is away.
     pub(crate) index: Option<&'static str>,
     /// Who signs.
     pub(crate) signer: &'static str,
-    /// How many bytes follow the answer that do not belong to it.
+    /// How many bytes follow the response that do not belong to it.
     pub(crate) excess: usize,
-    /// It does not answer yet.
+    /// It does not respond yet.
     pub(crate) holds: bool,
 }
 
@@ -186,7 +186,7 @@ fn a_responders_answer_is_stapled_and_outlives_both() {
     assert_eq!(stapled(&gateway), "good");
     told(&gateway, "cannot get a new OCSP response");
     assert_eq!(stapled(&gateway), "good");
-    // Others cannot sign an answer, nor an answer for too much.
+    // Others cannot sign a response, nor a response for too much.
     responder.set(|manner| (manner.index, manner.signer) = (Some("revoked.txt"), "other"));
     told(&gateway, "is not signed by the issuer");
     responder.set(|manner| (manner.signer, manner.excess) = ("ca", 1 << 20));

@@ -131,7 +131,7 @@ fn bytes_in_cleartext_are_refused() {
             let answer = rest(begun(&gateway, &[(&bytes, b"")]).await).await;
             assert!(answer.is_empty(), "{bytes:?} {answer:?}");
         }
-        // Cleartext behind the answer, and requests without an end.
+        // Cleartext behind the response, and requests without an end.
         let answer = rest(begun(&gateway, &[(SSL_REQUEST, b"S"), (STARTUP, b"")]).await).await;
         assert!(!answer.windows(3).any(|part| part == b"one"), "{answer:?}");
         let answer = rest(begun(&gateway, &[(SSL_REQUEST, b"S"), (SSL_REQUEST, b"")]).await).await;

@@ -49,7 +49,7 @@ fn greeting(gateway: &Gateway) -> String {
     gateway.connect().unwrap().read_line().unwrap_or_default()
 }
 
-/// A session's greeting, and the answer to `sent`.
+/// A session's greeting, and the response to `sent`.
 pub(crate) fn talk(gateway: &Gateway, sent: &str) -> (String, String) {
     let mut peer = gateway.connect().unwrap();
     let greeting = peer.read_line().unwrap();
@@ -205,7 +205,7 @@ fn routes_are_found_by_address_and_plugins_refuse() {
     assert!(is_closed(&gateway), "one at a time");
     held.half_close().unwrap();
     held.read_to_close().unwrap();
-    // The place is given back when the session is over.
+    // The place is given back when the session has ended.
     assert!(until(PATIENCE, || !is_closed(&gateway)));
 }
 

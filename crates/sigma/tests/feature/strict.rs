@@ -19,7 +19,7 @@ fn sloppy(origin: &Origin) -> Value {
         "plugins": {"limit-count": {"count": 1, "time_window": 60, "rejeted_code": 429}}})
 }
 
-/// The warnings of an answer.
+/// The warnings of a response.
 fn warnings(answer: &Message) -> Vec<&str> {
     let fields = answer.head.fields.iter();
     let told = fields.filter(|(name, _)| name.eq_ignore_ascii_case("x-sigma-warning"));

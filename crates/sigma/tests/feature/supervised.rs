@@ -204,7 +204,7 @@ fn a_gateway_that_gives_no_sign_of_life_is_replaced() {
     assert_ne!(gateway_of(&parent), first);
 }
 
-/// A parent that is killed leaves a gateway that goes on.
+/// A parent that is killed leaves a gateway that continues.
 #[test]
 fn the_gateway_outlives_its_parent() {
     let origin = Origin::echo("a").unwrap();

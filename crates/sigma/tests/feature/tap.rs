@@ -155,7 +155,7 @@ fn taps_are_for_admins_and_there_are_only_so_many() {
         let (status, text) = refused(&gateway, key, query);
         assert!(status == expected && text.contains(words), "{key} {query}: {status} {text}");
     }
-    // Its time is over.
+    // Its time has ended.
     assert_eq!(first.news()["type"], "end");
     let control = Operator::new(gateway.control_address());
     assert_eq!(control.call("GET", "/v1/tap", None).unwrap().status(), 403);

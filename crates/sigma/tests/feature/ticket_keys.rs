@@ -1,4 +1,4 @@
-//! Sessions that go on at another gateway, or after a restart.
+//! Sessions that continue at another gateway, or after a restart.
 
 use std::path::Path;
 use std::process::Command;
@@ -34,7 +34,7 @@ fn openssl(gateway: &Gateway, dir: &Path, options: &str) -> String {
     text_of(&paste(dir, &command, &[]))
 }
 
-/// Whether the session of one gateway goes on at another one.
+/// Whether the session of one gateway continues at another one.
 fn goes_on(from: &Gateway, to: &Gateway, dir: &Path, version: &str) -> bool {
     let first = openssl(from, dir, &format!("{version} -sess_out session.pem"));
     assert!(first.contains("New, TLSv1."), "{first}");
@@ -88,7 +88,7 @@ fn kept(root: &Authority, origin: &Origin, client: Value, more: Value) -> String
     config(json!({ "alpn": ["http/1.1"] }), to_origin(origin), rest)
 }
 
-/// Whether a client goes on with a session; an error if it is not served.
+/// Whether a client continues with a session; an error if it is not served.
 async fn resumed(gateway: &Gateway, client: &sigma_net::tls::ClientTls) -> Result<bool, String> {
     let mut stream = shake(gateway, client, "a.test").await?;
     let is_resumed = stream.tls().unwrap().is_resumed;

@@ -89,7 +89,7 @@ fn certificate_files_are_read_again_by_a_reload() {
     run(async {
         let mut open = shake(&gateway, &root.client(None), "a.test").await.unwrap();
         second.files(dir.path(), "own");
-        // Not before it is asked for.
+        // Not before it is requested.
         assert_eq!(shown(&gateway, &root, "a.test").await, Ok(der(&first)));
         gateway.reload().unwrap();
         let mut row = 0;

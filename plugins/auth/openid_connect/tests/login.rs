@@ -110,7 +110,7 @@ fn id_tokens_that_lie_begin_no_session() {
     ] {
         check(lie, 500);
     }
-    // An answer of another login is a fault of the client.
+    // A response of another login is a fault of the client.
     for other in [json!({"nonce": "another"}), json!({"nonce": null})] {
         check(other, 400);
     }

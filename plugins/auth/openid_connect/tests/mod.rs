@@ -48,7 +48,7 @@ struct Browser {
     attributes: Vec<String>,
 }
 
-/// The browser's view of an answer.
+/// The browser's view of a response.
 #[derive(Debug)]
 struct Seen {
     status: u16,
@@ -116,7 +116,7 @@ impl Browser {
         self.attributes = lines.iter().map(|line| line.split_once(';').unwrap().1.to_owned()).collect();
     }
 
-    /// Logs in as this user; returns the gateway's answer at the callback.
+    /// Logs in as this user; returns the gateway's response at the callback.
     fn log_in(&mut self, gateway: &Gateway, provider: &Provider, target: &str, claims: Value) -> Seen {
         let sent = self.get(gateway, target);
         assert_eq!(sent.status, 302, "{sent:?}");

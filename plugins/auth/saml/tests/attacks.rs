@@ -266,7 +266,7 @@ fn missing_parts_deny_the_login() {
 /// A provider of our own.
 pub(super) struct Provider(OwnKey);
 
-/// Returns an answer to a request; it is canonical already.
+/// Returns a response to a request; it is canonical already.
 pub(super) fn answer(request: &str) -> String {
     format!(
         "<samlp:Response xmlns:samlp=\"urn:oasis:names:tc:SAML:2.0:protocol\" ID=\"_r1\" InResponseTo=\"{request}\" Version=\"2.0\">\

@@ -17,7 +17,7 @@ struct Browser {
     plugin: SamlAuth,
     cookies: BTreeMap<String, String>,
     now: u64,
-    /// The last answer.
+    /// The last response.
     reply: Option<Reply>,
 }
 
@@ -30,7 +30,7 @@ impl Browser {
         Browser { case, plugin, cookies: BTreeMap::new(), now: at("12:00:00"), reply: None }
     }
 
-    /// Returns the status of an answer and its reason; `passed` if the request goes on.
+    /// Returns the status of a response and its reason; `passed` if the request continues.
     fn ask(&mut self, line: &str, form: Option<Form>) -> String {
         let cookies: Vec<String> =
             self.cookies.iter().map(|(name, value)| format!("{name}={value}")).collect();

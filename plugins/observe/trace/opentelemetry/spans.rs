@@ -253,7 +253,7 @@ fn status_of(ctx: &Context) -> Option<Status> {
             code,
         });
     }
-    // The client got no answer, or half of one.
+    // The client got no response, or half of one.
     let fault = record.fault.filter(|_| record.status == 0 || record.source == Source::Upstream)?;
     Some(Status { message: fault.kind.error_type().to_owned(), code })
 }

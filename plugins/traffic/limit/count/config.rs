@@ -158,7 +158,7 @@ impl Configuration for Config {
 }
 
 impl Config {
-    /// The time between two messages to Redis; None if Redis is asked for each request.
+    /// The time between two messages to Redis; None if Redis is requested each request.
     pub(super) fn sync_interval(&self) -> Option<Duration> {
         let seconds = self.sync_interval.filter(|seconds| *seconds > 0.0)?;
         // A timer of years is as good as any longer one.

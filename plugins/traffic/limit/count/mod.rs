@@ -188,7 +188,7 @@ enum Store {
 
 /// An instance.
 pub(super) struct LimitCount {
-    /// Itself, for what goes on after waiting.
+    /// Itself, for what continues after waiting.
     me: Weak<LimitCount>,
     store: Store,
     counters: Arc<Counters>,
@@ -225,7 +225,7 @@ struct Counted {
     key: Option<Vec<u8>>,
 }
 
-/// The cost of a request, as its answer reports it.
+/// The cost of a request, as its response reports it.
 struct Learning {
     header: Box<str>,
     default: u64,
@@ -357,7 +357,7 @@ impl LimitCount {
     /// Counts in Redis, up to the first limit that refuses.
     ///
     /// # Errors
-    /// Returns an error if Redis did not answer.
+    /// Returns an error if Redis did not respond.
     async fn ask(
         &self,
         connection: &SharedConnection,
@@ -459,7 +459,7 @@ impl LimitCount {
         })
     }
 
-    /// Counts a request with this cost, and refuses it if it is over the limit.
+    /// Counts a request with this cost, and refuses it if it exceeds the limit.
     pub(super) fn charge(&self, ctx: &mut Context, env: &Env<'_>, cost: u64) -> Step {
         let counted = match (&self.store, &self.rules[..]) {
             (Store::Local, [rule]) => self.only(rule, ctx, env, cost),
@@ -487,7 +487,7 @@ impl LimitCount {
         }
     }
 
-    /// Counts the rest of a request's cost after its answer.
+    /// Counts the rest of a request's cost after its response.
     fn learn(&self, mut told: Vec<Counted>, rest: u64, ctx: &mut Context, env: &Env<'_>) -> ResponseStep {
         let Store::Redis { target, delayed } = &self.store else {
             for one in &mut told {

@@ -84,16 +84,16 @@ $ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/graphql -H 'Con
 "#;
 
 /// Schemas that a worker knows, of all services: they may have some megabytes each, and clients choose the path and
-/// the host that one is asked for under.
+/// the host that one is requested under.
 const KNOWN_SCHEMAS: Bound = Bound::new(16);
 
-/// The largest answer with a schema.
+/// The largest response with a schema.
 const SCHEMA_BYTES: usize = 8 << 20;
 
 /// Milliseconds to wait for a schema: two to connect, two to send, five to read.
 const SCHEMA_TIMEOUT_MS: u64 = 9_000;
 
-/// Milliseconds for which no schema is asked for again that could not be had.
+/// Milliseconds for which no schema is requested again that could not be had.
 const NO_SCHEMA_MS: u64 = 10_000;
 
 /// Limits GraphQL queries in a time window by their cost.
@@ -429,7 +429,7 @@ fn upstream(of: &RouteResources) -> Option<(String, Option<&resources::Upstream>
     }
 }
 
-/// The schema in the answer of a server.
+/// The schema in the response of a server.
 ///
 /// # Errors
 /// Returns an error, which is the reason, if there is no schema.

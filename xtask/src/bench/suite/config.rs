@@ -155,7 +155,7 @@ fn route(id: &str, uri: &str, desc: &str) -> String {
     format!(r#"{{"id":"{id}","uri":"{uri}","upstream_id":"1","desc":"{desc}"}}"#)
 }
 
-/// Asks on fresh connections until [`STREAK`] in a row are answered 200; gives when the first of these was.
+/// Asks on fresh connections until [`STREAK`] in a row get 200; gives when the first of these was.
 fn await_served(port: u16, path: &str) -> anyhow::Result<Instant> {
     let begin = Instant::now();
     let (mut streak, mut since) = (0, begin);

@@ -78,7 +78,7 @@ impl Preconditions {
         Preconditions { if_match: tags(header::IF_MATCH), if_none_match: tags(header::IF_NONE_MATCH) }
     }
 
-    /// Whether a write may go on; `modified` is the present revision, None for no resource.
+    /// Whether a write may continue; `modified` is the present revision, None for no resource.
     pub(crate) fn check(&self, modified: Option<u64>) -> Result<(), Refusal> {
         let found = |tags: &Vec<String>| {
             modified.is_some_and(|now| tags.iter().any(|tag| tag == "*" || *tag == now.to_string()))

@@ -90,7 +90,7 @@ const POLICY: [(HeaderName, &str); 6] = [
     (header::REFERRER_POLICY, "no-referrer"),
     (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
-    // Browsers ask again each time, and are answered 304.
+    // Browsers ask again each time, and get 304.
     (header::CACHE_CONTROL, "no-cache"),
 ];
 
@@ -143,7 +143,7 @@ impl Page {
     }
 }
 
-/// Answers a request below `/ui`. The answer to HEAD loses its body where it is sent.
+/// Responds to a request below `/ui`. The response to HEAD loses its body where it is sent.
 pub(crate) async fn serve(
     State(state): State<Arc<AdminState>>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,

@@ -110,9 +110,9 @@ pub struct AdminState {
     pub keyring: Keyring,
     /// The operator's settings, keys included.
     pub settings: Admin,
-    /// The prefix of store keys in answers: `/apisix`, or the prefix in etcd.
+    /// The prefix of store keys in responses: `/apisix`, or the prefix in etcd.
     pub key_prefix: String,
-    /// Answers queries to the running gateway; None without a running gateway.
+    /// Responds to queries to the running gateway; None without a running gateway.
     pub(crate) asked: Option<Arc<dyn Fn(ProcessQuery) -> Value + Send + Sync>>,
     /// Lists the gateways of the store; None where nothing is served.
     pub(crate) members: Option<Arc<dyn Fn() -> Listing + Send + Sync>>,
@@ -257,7 +257,7 @@ impl AdminState {
     /// Checks a resource by itself, see [`stored::check`]; returns what its writer should know.
     ///
     /// # Errors
-    /// Returns an error, which is the whole text of the answer, if the value is refused.
+    /// Returns an error, which is the whole text of the response, if the value is refused.
     fn check(&self, kind: Kind, id: Option<&str>, value: &Value) -> Result<Vec<Problem>, String> {
         stored::check(kind, id, value, &*self.plugins, self.unknown_fields)?;
         let refused = self.files.check(kind, id, value, &*self.plugins);
@@ -318,7 +318,7 @@ async fn serve(
     answer(&state, peer, request).await
 }
 
-/// The answer to one call. It needs a runtime with a clock, and nothing else of the machine.
+/// The response to one call. It needs a runtime with a clock, and nothing else of the machine.
 pub async fn answer(state: &AdminState, peer: SocketAddr, request: Request) -> Response {
     let readers = access::readers(state, request.headers());
     let mut seen = Seen::default();

@@ -159,8 +159,7 @@ fn answer(description: &str, schema: Option<&str>) -> Value {
     }
 }
 
-/// Returns the common error answers of all operations; a page of an impossible size is refused with a bare
-/// text.
+/// Returns the common error responses of all operations; a page of an impossible size is refused with a bare text.
 fn refused() -> Value {
     let mut refused = answer("Refused; the text says why.", Some("error"));
     refused["content"]["text/plain"] = json!({"schema": {"type": "string"}});

@@ -65,7 +65,7 @@ pub(crate) async fn purge(state: &AdminState, call: &Call) -> Outcome {
     }
 }
 
-/// `GET /caller`: the permissions of a caller, and the form of answers.
+/// `GET /caller`: the permissions of a caller, and the form of responses.
 pub(crate) fn caller(state: &AdminState, call: &Call) -> Outcome {
     only_get(call)?;
     Ok(fresh(json!({

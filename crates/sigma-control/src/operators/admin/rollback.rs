@@ -23,7 +23,7 @@ use crate::store::{Condition, Contents, Record, StoreError, Transaction, Write};
 const ATTEMPTS: usize = 40;
 /// The pause between attempts.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Keys that an answer names; it counts the others.
+/// Keys that a response names; it counts the others.
 const KEYS_NAMED: usize = 1000;
 
 /// `POST /history/{version}/rollback`.

@@ -38,7 +38,7 @@ use crate::operators::tap::{MEDIA_TYPE, Tapping};
 pub use crate::serving::desired::{Quarantined, Standing};
 use crate::store::StoreStatus;
 
-/// An answer of the process that is on its way.
+/// A response of the process that is on its way.
 pub type Asked<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Data of the running process. Every call may be made at any time, from any task of the control runtime, and
@@ -143,7 +143,7 @@ pub struct ControlState {
     pub inspect: Arc<dyn Inspect>,
     /// The plugins of this build.
     pub plugins: Arc<dyn PluginSchemas>,
-    /// The prefix of keys in answers, e.g. `/apisix`; empty for keys of a file.
+    /// The prefix of keys in responses, e.g. `/apisix`; empty for keys of a file.
     pub key_prefix: String,
     /// The history of changes; None if no history is kept.
     pub(crate) history: Option<Arc<HistoryReader>>,

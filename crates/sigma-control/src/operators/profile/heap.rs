@@ -17,7 +17,7 @@ const DISTANCE: u32 = 512 << 10;
 /// The innermost calls of a stack in which the allocator's own calls are searched.
 const OWN_CALLS: usize = 16;
 
-/// The answer to a request for the heap.
+/// The response to a request for the heap.
 pub(crate) enum Heap {
     /// Figures of the allocator and of the system.
     Figures(Value),
@@ -41,7 +41,7 @@ pub(super) struct HeapProfileRequest {
 }
 
 impl HeapProfileRequest {
-    /// None if figures are asked for: by name, or by asking for nothing, as it was before there were profiles.
+    /// None if figures are requested: by name, or by asking for nothing, as it was before there were profiles.
     pub(super) fn read(arguments: &[(String, String)]) -> Result<Option<HeapProfileRequest>, String> {
         let mut wish = HeapProfileRequest { seconds: 10, bytes: DISTANCE, of: Of::InUse, form: Form::Pprof };
         let mut is_figures = arguments.is_empty();

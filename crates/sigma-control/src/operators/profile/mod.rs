@@ -49,7 +49,7 @@ impl Default for Profiling {
 /// A status and a sentence.
 pub(crate) type Refused = (StatusCode, String);
 
-/// The fields of an answer that is a profile.
+/// The fields of a response that is a profile.
 pub(crate) fn fields(kind: &'static str) -> [(HeaderName, &'static str); 3] {
     // A picture that a browser shows has nothing to fetch and nothing to run.
     let policy = "default-src 'none'; style-src 'unsafe-inline'";

@@ -108,7 +108,7 @@ impl Tapping {
         Ok(wish)
     }
 
-    /// Sends lines to a reader until it leaves, the time is over, or the workers have ended.
+    /// Sends lines to a reader until it leaves, the time has ended, or the workers have ended.
     async fn tell(self: Arc<Tapping>, mut reader: TapReader, lines: mpsc::Sender<Line>) {
         let end = Instant::now() + Duration::from_secs(self.settings.seconds.into());
         let mut alive = tokio::time::interval(ALIVE);
@@ -209,7 +209,7 @@ fn status(word: &str) -> Option<(u16, u16)> {
         let class: u16 = class.parse().ok().filter(|class| (1..=5).contains(class))?;
         return Some((class * 100, class * 100 + 99));
     }
-    // 0 means no answer at all.
+    // 0 means no response at all.
     let status = word.parse().ok().filter(|status| *status == 0 || (100..=999).contains(status))?;
     Some((status, status))
 }

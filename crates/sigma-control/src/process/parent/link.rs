@@ -20,8 +20,8 @@ pub(super) enum Word {
     Socket,
     /// The gateway: all sockets are sent. They replace the former ones.
     Sockets,
-    /// The gateway: it serves. One of an earlier version says nothing of lines, and takes none.
-    /// Its program is one that a parent can go on as.
+    /// The gateway: it serves. One of an earlier version says nothing of lines, and takes none. Its program is one
+    /// that a parent can continue as.
     Ready {
         #[serde(default)]
         takes_lines: bool,

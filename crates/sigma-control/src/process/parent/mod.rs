@@ -82,7 +82,7 @@ pub struct Parent {
     has_predecessor: bool,
     /// The file that it runs.
     file: Option<ProgramFile>,
-    /// That of a gateway that serves, and that the parent is to go on as.
+    /// That of a gateway that serves, and that the parent is to continue as.
     renewed_by: Option<ProgramFile>,
     log: Box<dyn LogControl>,
     /// Lines of the log, for the serving gateway to ship.
@@ -238,7 +238,7 @@ impl Parent {
                 self.systemd.stopping();
                 self.stopping = Some(Instant::now());
                 self.start_at = None;
-                // Otherwise clients would still connect, without an answer.
+                // Otherwise clients would still connect, without a response.
                 self.held.clear();
                 self.children().for_each(|child| child.signal(Signal::TERM));
             }

@@ -1,4 +1,4 @@
-//! The parent's own upgrade: the process goes on as another program, with all that it holds.
+//! The parent's own upgrade: the process continues as another program, with all that it holds.
 //!
 //! The program is executed in place, so the process keeps its id, its children and its descriptors, and its
 //! starter notices nothing. Its state passes in a file in memory. It is the program that a gateway runs which
@@ -34,7 +34,7 @@ const TAKEN: [&str; 4] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "SIGMA_S
 /// A longer file is not valid.
 const FILE_MAX: u64 = 64 << 20;
 
-/// The file of a program, and which parents it can go on as.
+/// The file of a program, and which parents it can continue as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ProgramFile {
     parents: u32,
@@ -154,7 +154,7 @@ fn environment(file: &File) -> Vec<(OsString, OsString)> {
 pub struct Renewal(pub(super) Kept);
 
 impl Renewal {
-    /// That of this process, if it is one that goes on. To be called once, before anything else is opened.
+    /// That of this process, if it is one that continues. To be called once, before anything else is opened.
     ///
     /// # Errors
     /// Returns an error if it cannot be read.

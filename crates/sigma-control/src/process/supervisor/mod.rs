@@ -194,7 +194,7 @@ impl Supervisor {
         result
     }
 
-    /// Begins with a successor that was asked for by a signal.
+    /// Begins with a successor that was requested by a signal.
     fn own_successor(&self) -> Option<UnderWay> {
         if self.parent.is_some() {
             tracing::error!("the parent of this process starts successors: signal the parent instead");

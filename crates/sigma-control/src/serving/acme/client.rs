@@ -1,4 +1,4 @@
-//! Calls of the authority. It may answer anything, however long and whenever: what goes further is bounded.
+//! Calls of the authority. It may respond anything, however long and whenever: what goes further is bounded.
 
 use std::future::Future;
 use std::path::Path;
@@ -13,13 +13,13 @@ use http_body_util::{BodyExt, Full};
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use sigma_config::acme::Acme;
 
-/// Largest answer. A chain of certificates is some 10 KiB.
+/// Largest response. A chain of certificates is some 10 KiB.
 const ANSWER_MAX: usize = 256 << 10;
 
 /// The longest pause within an order that is taken from an authority, in seconds; the order has its own end.
 const WAIT_MAX: i64 = 3_600;
 
-/// The only field of an answer's head that is read.
+/// The only field of a response's head that is read.
 const REPLAY_NONCE: HeaderName = HeaderName::from_static("replay-nonce");
 
 /// Asks an authority, over TLS only.
@@ -101,7 +101,7 @@ fn authorities(path: &Path) -> Result<Vec<reqwest::Certificate>, String> {
     Ok(found)
 }
 
-/// Filters an answer for the library: the fields that it reads, each in a form that it accepts.
+/// Filters a response for the library: the fields that it reads, each in a form that it accepts.
 fn within_reason(
     status: StatusCode,
     fields: &HeaderMap,

@@ -1,12 +1,12 @@
 //! Certificates that the gateway orders by itself (RFC 8555): for ssls of type acme.
 //!
-//! `keeper` is the task that looks after all of them, one order at a time. `schedule` says when something is
-//! due, and knows neither clock nor network. `order` goes through one order, over the calls of `client`;
-//! `proofs` has the answers to the authority, and `dns` has the records that prove names. `on_demand` has the
-//! names that clients ask for in handshakes and no ssl is for. `kept` is the folder in which all of it lasts,
-//! and `shared` the store of several gateways; `storage` is either. An attempt is recorded before it is made,
-//! so that a process that ends again and again does not use up an authority's limits. [`Ordered`] is the
-//! interface for others: the existing certificates, and the state of orders.
+//! `keeper` is the task that looks after all of them, one order at a time. `schedule` says when something is due, and
+//! knows neither clock nor network. `order` goes through one order, over the calls of `client`; `proofs` has the
+//! responses to the authority, and `dns` has the records that prove names. `on_demand` has the names that clients ask
+//! for in handshakes and no ssl is for. `kept` is the folder in which all of it lasts, and `shared` the store of
+//! several gateways; `storage` is either. An attempt is recorded before it is made, so that a process that ends again
+//! and again does not use up an authority's limits. [`Ordered`] is the interface for others: the existing
+//! certificates, and the state of orders.
 
 mod client;
 mod dns;
@@ -220,7 +220,7 @@ impl Ordered {
                 Heard::Demand(ssl) => self.demand(&ssl, unix_seconds()),
                 Heard::Proofs(proofs) => {
                     let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
-                    // First: an answer ends with the one that gave it, also if another gives the same.
+                    // First: a response ends with the one that gave it, also if another gives the same.
                     given.clear();
                     for proof in proofs {
                         match proof.give(&self.challenges) {
@@ -240,7 +240,7 @@ impl Ordered {
         }
     }
 
-    /// Decides on names that are asked for, until the process ends.
+    /// Decides on names that are requested, until the process ends.
     async fn decide(&self) {
         if let Some(on_demand) = &self.on_demand {
             on_demand.decide(&self.wishes).await;
@@ -268,7 +268,7 @@ impl Ordered {
     /// The process ends: hands its tasks for others over to them.
     pub(crate) async fn leave(&self) {
         if let Some(shared) = &self.shared {
-            // Without an answer the lease ends it.
+            // Without a response the lease ends it.
             let _ = tokio::time::timeout(GOODBYE, shared.leave()).await;
         }
     }

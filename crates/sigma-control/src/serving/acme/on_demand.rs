@@ -344,13 +344,13 @@ impl Issuer for OnDemand {
     }
 }
 
-/// The address at which the service is asked for a name, which has no character that means anything in one.
+/// The address at which the service is requested a name, which has no character that means anything in one.
 fn permission_url(service: &str, name: &str) -> String {
     let joint = if service.contains('?') { '&' } else { '?' };
     format!("{service}{joint}domain={name}")
 }
 
-/// Asks the operator's service. Its answer is its status alone.
+/// Asks the operator's service. Its response is its status alone.
 async fn asked(client: reqwest::Client, question: String) -> Verdict {
     match client.get(question).send().await {
         Ok(answer) if answer.status() == http::StatusCode::OK => Verdict::Permitted,

@@ -84,8 +84,8 @@ pub(super) struct Stage<'s> {
     pub(super) shared: Option<&'s Shared>,
 }
 
-/// Goes through an order. `replaces` is the certificate that the new one is for, if the authority is to
-/// know (RFC 9773 §5). The answers to challenges are given until this returns or is dropped; records stay.
+/// Goes through an order. `replaces` is the certificate that the new one is for, if the authority is to know (RFC 9773
+/// §5). The responses to challenges are given until this returns or is dropped; records stay.
 pub(super) async fn order(
     account: &Account,
     wanted: &Wanted,

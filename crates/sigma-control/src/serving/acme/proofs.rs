@@ -1,4 +1,4 @@
-//! The answers to an authority's check that a name belongs to this gateway (RFC 8555 §8).
+//! The responses to an authority's check that a name belongs to this gateway (RFC 8555 §8).
 
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine;

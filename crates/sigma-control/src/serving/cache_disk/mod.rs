@@ -138,7 +138,7 @@ impl Keeper {
         let (reply, missed) = oneshot::channel();
         let admission = Admission { since: folder.stamp(), reply };
         let missed = self.admissions.blocking_send(admission).ok().and_then(|()| missed.blocking_recv().ok());
-        // Without an answer the process ends.
+        // Without a response the process ends.
         let Some(missed) = missed else { return };
         orders.extend(missed);
         let folder = Arc::new(folder);

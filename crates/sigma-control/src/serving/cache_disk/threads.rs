@@ -11,7 +11,7 @@ use sigma_cache::disk_cache::port::{DiskThreads, Job, Trouble};
 /// Threads of one disk: it is hardly faster with more, and a slow one holds up no other.
 const THREADS: usize = 4;
 
-/// Jobs that wait for them. Where there are more, the disk does not keep up, and requests go on without it.
+/// Jobs that wait for them. Where there are more, the disk does not keep up, and requests continue without it.
 const JOBS_MAX: usize = 1_024;
 
 /// The interval of repeated messages about the same problem.

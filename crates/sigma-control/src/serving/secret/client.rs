@@ -8,7 +8,7 @@ use reqwest::{Method, Url, redirect};
 
 use super::Failure;
 
-/// Largest answer. AWS allows 64 KiB for a secret, Vault 1 MiB for a request.
+/// Largest response. AWS allows 64 KiB for a secret, Vault 1 MiB for a request.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
 
 /// Whether the certificate of the other side must be valid.
@@ -65,7 +65,7 @@ impl Client {
         cell.get_or_init(build).as_ref().map_err(Failure::clone)
     }
 
-    /// Sends the request and reads the whole answer. Any status is an answer.
+    /// Sends the request and reads the whole response. Any status is a response.
     pub(super) async fn ask(&self, request: Request<'_>) -> Result<Answer, Failure> {
         let client = match request.url.scheme() {
             // There is no certificate, so the ones of this machine need not be read.
@@ -121,7 +121,7 @@ pub(super) fn below<'a>(mut base: Url, segments: impl IntoIterator<Item = &'a st
     Ok(base)
 }
 
-/// An answer that is neither the secret nor known to mean anything special.
+/// A response that is neither the secret nor known to mean anything special.
 pub(super) fn unexpected(what: &str, status: u16) -> Failure {
     let reason = format!("{what} responded with status {status}");
     // Too many requests, and any error of the other side, pass with time.

@@ -34,8 +34,8 @@ use client::Client;
 /// Lookups at the same time. Enough to hide the way to a manager, too few to burden it.
 const CONCURRENCY: usize = 16;
 
-/// Limits of the cache: the lifetime and the number of answers, and the time for one. The defaults of the
-/// settings are APISIX's (`lru.secret` in its configuration file).
+/// Limits of the cache: the lifetime and the number of responses, and the time for one. The defaults of the settings
+/// are APISIX's (`lru.secret` in its configuration file).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// How long a secret is kept.
@@ -46,7 +46,7 @@ pub struct Limits {
     pub negative_ttl: Duration,
     /// Failures that are kept.
     pub negative_count: usize,
-    /// Time for one answer of a manager.
+    /// Time for one response of a manager.
     pub timeout: Duration,
 }
 
@@ -100,7 +100,7 @@ struct Shared {
 struct State {
     /// By identity, such as `vault/1`.
     accesses: HashMap<Box<str>, Arc<Secret>>,
-    /// Grows with each change of the accesses; an answer to an older question is not kept.
+    /// Grows with each change of the accesses; a response to an older question is not kept.
     generation: u64,
     known: Cache<String>,
     failed: Cache<Failure>,
@@ -111,9 +111,9 @@ struct State {
 /// Why a lookup gave nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Failure {
-    /// The answer is no: asking again changes nothing.
+    /// The response is no: asking again changes nothing.
     Refused(String),
-    /// There was no answer: asking later may help.
+    /// There was no response: asking later may help.
     Unreachable(String),
 }
 
@@ -232,8 +232,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `silent` holds the accesses that did not answer during this call: no other reference waits
-    /// for them again.
+    /// `silent` holds the accesses that did not respond during this call: no other reference waits for them again.
     async fn look_up(&self, reference: &str, silent: &Mutex<HashSet<Box<str>>>) -> Result<String, Failure> {
         match SecretRef::parse(reference) {
             Some(SecretRef::Env { name, field }) => self.variable(name, field).and_then(not_empty),

@@ -1,5 +1,5 @@
-//! HashiCorp Vault: `GET <uri>/v1/<prefix>/<path>` with a token; the last part of a key names the
-//! member of the answer. Both versions of the KV engine are read.
+//! HashiCorp Vault: `GET <uri>/v1/<prefix>/<path>` with a token; the last part of a key names the member of the
+//! response. Both versions of the KV engine are read.
 
 use reqwest::Method;
 use serde_json::Value;

@@ -177,7 +177,7 @@ mod tests {
         Transaction { conditions: vec![], writes: vec![write] }
     }
 
-    /// One process opens the file while the other still answers; if it ends, the first goes on.
+    /// One process opens the file while the other still answers; if it ends, the first continues.
     #[tokio::test]
     async fn the_file_passes_to_another_process_and_back() {
         let dir = tempfile::tempdir().unwrap();

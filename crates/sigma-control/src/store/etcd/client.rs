@@ -28,8 +28,8 @@ use super::messages::{
     WatchRequest, WatchResponse,
 };
 
-/// HTTP/2 pings on a quiet connection, and how long the answer may take. etcd closes connections
-/// that ping more than every 5 seconds.
+/// HTTP/2 pings on a quiet connection, and how long the response may take. etcd closes connections that ping more than
+/// every 5 seconds.
 const PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
 
 /// A connection to a member. Clones share it.
@@ -40,7 +40,7 @@ pub(super) struct Client {
     token: Arc<Mutex<Option<AsciiMetadataValue>>>,
 }
 
-/// A watch that goes on until it is dropped.
+/// A watch that continues until it is dropped.
 pub(super) struct Watching {
     requests: mpsc::Sender<WatchRequest>,
     responses: Streaming<WatchResponse>,
@@ -149,7 +149,7 @@ impl Client {
 }
 
 impl Watching {
-    /// The next answer; None at the end.
+    /// The next response; None at the end.
     pub(super) async fn message(&mut self) -> Result<Option<WatchResponse>, Status> {
         self.responses.message().await
     }

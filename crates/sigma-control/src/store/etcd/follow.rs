@@ -21,8 +21,8 @@ use crate::store::{Change, Event, StoreError, WATCH_QUEUE, Watch};
 /// Pauses between attempts to reach etcd double from the first to the second.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(32));
 
-/// The longest pause before everything is read again from a member that answers: gateways that lost
-/// etcd together do not all read at the same moment.
+/// The longest pause before everything is read again from a member that responds: gateways that lost etcd together do
+/// not all read at the same moment.
 const SPREAD: Duration = Duration::from_millis(500);
 
 /// Starts a task that follows etcd from after `revision` until the watch is dropped.
@@ -256,8 +256,8 @@ impl Follower {
         } else {
             self.proven = true;
         }
-        // An answer without events says how far etcd is, but up to 3.5.7 it may overtake events
-        // that are still to come: only an event moves the revision.
+        // A response without events says how far etcd is, but up to 3.5.7 it may overtake events that are still to
+        // come: only an event moves the revision.
         let etcd = Arc::clone(&self.etcd);
         let (mut revision, mut changes) = (self.at, Vec::new());
         for event in response.events {

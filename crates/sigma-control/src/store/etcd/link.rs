@@ -18,10 +18,10 @@ use crate::store::StoreError;
 /// Longest time to find out whether a member answers.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// After all members failed, callers within this time get the same answer.
+/// After all members failed, callers within this time get the same response.
 const FAILURE_LASTS: Duration = Duration::from_millis(500);
 
-/// Whether a request may be sent a second time when the answer to the first did not come.
+/// Whether a request may be sent a second time when the response to the first did not come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Repeat {
     /// Twice has the effect of once.
@@ -69,7 +69,7 @@ impl Link {
         &self.options
     }
 
-    /// The connection in use, or a new one to the first member that answers.
+    /// The connection in use, or a new one to the first member that responds.
     pub(super) async fn connection(&self) -> Result<Connection, StoreError> {
         let mut active = self.active.lock().await;
         if let Some(connection) = &active.connection {
@@ -197,7 +197,7 @@ impl Link {
     }
 }
 
-/// The revision in the header of an answer. etcd always sends one; without it nothing is known.
+/// The revision in the header of a response. etcd always sends one; without it nothing is known.
 pub(super) fn revision(header: Option<&ResponseHeader>) -> u64 {
     header.map_or(0, |header| unsigned(header.revision))
 }

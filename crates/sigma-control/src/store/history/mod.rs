@@ -59,7 +59,7 @@ impl From<&sigma_config::history::History> for Limits {
     }
 }
 
-/// How much an answer may hold.
+/// How much a response may hold.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DifferenceLimits {
     /// Objects.

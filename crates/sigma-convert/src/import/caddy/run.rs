@@ -397,7 +397,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Changes a branch that goes on in any case.
+    /// Changes a branch that continues in any case.
     fn set(&mut self, item: &Item, branch: &mut Branch) {
         match item.line.name() {
             "root" => self.root(item, branch),
@@ -419,7 +419,7 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// Replaces each branch that goes on. The order of the branches stays.
+/// Replaces each branch that continues. The order of the branches stays.
 pub(super) fn map(branches: Vec<Branch>, mut change: impl FnMut(Branch) -> Vec<Branch>) -> Vec<Branch> {
     let mut out = Vec::with_capacity(branches.len());
     for branch in branches {

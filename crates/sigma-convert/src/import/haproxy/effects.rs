@@ -1,4 +1,4 @@
-//! Effects of rules on requests that go on, and the plugins for them.
+//! Effects of rules on requests that continue, and the plugins for them.
 
 use serde_json::{Map, Value, json};
 

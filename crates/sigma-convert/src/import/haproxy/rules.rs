@@ -66,7 +66,7 @@ impl Translation<'_, '_> {
         }
     }
 
-    /// Rules that change what goes on.
+    /// Rules that change what continues.
     fn effect(
         &mut self,
         line: &Line,

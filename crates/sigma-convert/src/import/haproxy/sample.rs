@@ -90,7 +90,7 @@ fn fetch(call: &Call, variables: &Variables) -> Result<Sample, String> {
     Ok(match name {
         "hdr" | "req.hdr" | "req.fhdr" | "hdr_ip" | "req.hdr_ip" | "hdr_val" | "req.hdr_val" | "shdr" => {
             let mut sample = request(arg(0))?;
-            // The value is the last one of a list, unless the whole field is asked for.
+            // The value is the last one of a list, unless the whole field is requested.
             if name != "req.fhdr" && sample.kind != Kind::Host {
                 sample.lua = format!("last({})", sample.lua);
                 sample.text = None;

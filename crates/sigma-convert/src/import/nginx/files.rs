@@ -412,7 +412,7 @@ impl<'a> Converter<'a> {
         Some((path, tail))
     }
 
-    /// Adds the guards of the level that a request goes on to.
+    /// Adds the guards of the level that a request continues to.
     fn with_guards_of(&mut self, level: &Rc<Level<'a>>, state: &State<'a>, mut guarded: Guarded) -> Guarded {
         let other = self.guards(level, state);
         for (name, plugin) in other.plugins {

@@ -107,7 +107,7 @@ impl<'a> Converter<'a> {
         state.sets.insert(name, text);
     }
 
-    /// Handles a `rewrite`: the match is followed at once, the rest goes on.
+    /// Handles a `rewrite`: the match is followed at once, the rest continues.
     fn rewrite(
         &mut self,
         directive: &'a Directive,
@@ -303,7 +303,7 @@ impl<'a> Converter<'a> {
         self.variables.made('a', more)
     }
 
-    /// Handles an `if`. Returns the program to go on with if the condition is known to hold.
+    /// Handles an `if`. Returns the program to continue with if the condition is known to hold.
     fn branch(
         &mut self,
         directive: &'a Directive,

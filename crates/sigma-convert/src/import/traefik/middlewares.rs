@@ -68,7 +68,7 @@ fn apply_nested(
     branches
 }
 
-/// Replaces each branch that goes on.
+/// Replaces each branch that continues.
 fn map(branches: Vec<Branch>, mut change: impl FnMut(Branch) -> Vec<Branch>) -> Vec<Branch> {
     let mut out = Vec::with_capacity(branches.len());
     for branch in branches {

@@ -70,7 +70,7 @@ impl Drop for ListenerEnd {
     }
 }
 
-/// Receives until stopped; sessions go on until they have their replies.
+/// Receives until stopped; sessions continue until they have their replies.
 pub(crate) async fn receive_loop(worker: Rc<Worker>, hall: Rc<Hall>, stop: Rc<tokio::sync::Notify>) {
     let _leaving = ListenerEnd(Rc::clone(&hall));
     loop {

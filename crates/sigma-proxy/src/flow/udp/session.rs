@@ -64,7 +64,7 @@ pub(super) async fn serve(worker: Rc<Worker>, hall: Rc<Hall>, seat: Rc<Seat>, op
     flow.finish(outcome);
 }
 
-/// The reason why a session does not go on with its node.
+/// The reason why a session does not continue with its node.
 enum Stopped {
     /// No datagram was sent to it.
     Unsent(Fault),
@@ -264,7 +264,7 @@ impl Flow<'_> {
         socket
     }
 
-    /// Passes datagrams until the session is over, idles, or its node is gone.
+    /// Passes datagrams until the session has ended, idles, or its node is gone.
     async fn relay_datagrams(
         &mut self,
         hall: &Hall,

@@ -340,7 +340,7 @@ fn the_page_is_true() {
         at_control("sigma ctl acme order other.test --control http://127.0.0.1:9090")
             .contains("orders no certificate")
     );
-    // The key is in no answer, nor in the gateway's messages.
+    // The key is in no response, nor in the gateway's messages.
     let kept = read(&kept(&gateway, "shop"));
     let secret = kept["key"].as_str().unwrap().lines().nth(1).unwrap();
     let dump = paste(gateway.dir(), "sigma ctl get ssls shop; sigma ctl dump", &variables);

@@ -62,7 +62,7 @@ impl Cas {
         cas
     }
 
-    /// Returns its answer to a login for a service.
+    /// Returns its response to a login for a service.
     fn log_in(&self, target: &str, password: &str, there: &mut Cookies) -> Message {
         // It binds its own cookie to the browser's name.
         let browser = "User-Agent: test\r\n";

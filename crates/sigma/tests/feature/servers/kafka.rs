@@ -32,7 +32,7 @@ fn class(name: &str) -> Command {
 /// A broker that keeps its data in `dir`.
 struct Broker {
     dir: tempfile::TempDir,
-    /// For clients in the clear, for those over TLS that log in, and for itself.
+    /// For clients in cleartext, for those over TLS that log in, and for itself.
     ports: [u16; 3],
     process: Option<Running>,
 }

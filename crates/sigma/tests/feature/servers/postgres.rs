@@ -118,7 +118,7 @@ fn psql(port: u16) -> Command {
     client
 }
 
-/// Returns the answer to a session of its own.
+/// Returns the response to a session of its own.
 fn ask(port: u16, query: &str) -> Result<String, String> {
     let Output { status, stdout, stderr } = psql(port).args(["-c", query]).output().unwrap();
     match status.success() {

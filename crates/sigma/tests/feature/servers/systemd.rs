@@ -146,7 +146,7 @@ impl Machine {
         );
     }
 
-    /// Whether a client gets an answer, from this node.
+    /// Whether a client gets a response, from this node.
     fn serves(&self, origin: &Origin) {
         let address = Address::loopback(self.port);
         let asks = || {

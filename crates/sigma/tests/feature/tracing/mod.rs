@@ -30,7 +30,7 @@ fn comes(gateway: &Gateway, what: impl Fn() -> bool) {
     assert!(until(PATIENCE, what), "{}", gateway.stderr());
 }
 
-/// A node that breaks its connections without an answer.
+/// A node that breaks its connections without a response.
 fn breaking() -> Origin {
     Origin::serve(|mut peer: Peer| drop(peer.read_head())).unwrap()
 }

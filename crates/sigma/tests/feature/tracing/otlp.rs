@@ -303,7 +303,7 @@ fn over_grpc(runtime: &Runtime, got: &Got, code: &'static str) -> Node {
     called(runtime, move |fields, message| got.take(fields, message), code)
 }
 
-/// A collector over gRPC, which gives what came to `take`: path and fields, and the message. Every call is answered
+/// A collector over gRPC, which gives what came to `take`: path and fields, and the message. Every call is responded
 /// with this status.
 pub(super) fn called(
     runtime: &Runtime,

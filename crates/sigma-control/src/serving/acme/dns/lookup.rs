@@ -55,7 +55,7 @@ impl RecordLookup {
     /// Where the record of a name belongs: where its aliases lead.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if no server answers, or the aliases lead in a circle.
+    /// Returns an error, which is a sentence, if no server responds, or the aliases lead in a circle.
     pub(super) async fn follow(&self, mut name: Name) -> Result<Name, String> {
         for _ in 0..=ALIASES_MAX {
             match alias(&self.resolve(&name, RecordType::CNAME).await?, &name) {
@@ -66,7 +66,7 @@ impl RecordLookup {
         Err(format!("the CNAME chain is too long at {name}"))
     }
 
-    /// Waits until all who are asked for it have a record.
+    /// Waits until all who are requested it have a record.
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if they do not have it in time.
@@ -90,7 +90,7 @@ impl RecordLookup {
         })
     }
 
-    /// Looks once: every server that answers has the record, and at least one answers.
+    /// Looks once: every server that answers has the record, and at least one responds.
     async fn look(&self, name: &Name, value: &str) -> Result<(), String> {
         let found = if self.named.is_empty() { self.servers_of(name).await? } else { self.named.clone() };
         let (mut has_seen, mut silent) = (false, "its zone has no known name server".to_owned());
@@ -130,7 +130,7 @@ impl RecordLookup {
         Ok(found)
     }
 
-    /// Returns the answer of the first server that answers.
+    /// Returns the response of the first server that responds.
     async fn resolve(&self, name: &Name, kind: RecordType) -> Result<Message, String> {
         let mut reason = "no name server is known".to_owned();
         let asked = if self.named.is_empty() { &self.resolvers } else { &self.named };
@@ -144,7 +144,7 @@ impl RecordLookup {
     }
 }
 
-/// Returns the zone of a name, by an answer to a query for its SOA: the name's own or an enclosing one.
+/// Returns the zone of a name, by a response to a query for its SOA: the name's own or an enclosing one.
 pub(super) fn zone_in(answer: &Message, name: &Name) -> Option<Name> {
     let mut all = answer.answers.iter().chain(&answer.authorities);
     let zone = all.find(|record| matches!(record.data, RData::SOA(_)) && record.name.zone_of(name))?;
@@ -159,7 +159,7 @@ fn alias(answer: &Message, name: &Name) -> Option<Name> {
     })
 }
 
-/// Whether an answer contains a text; a record may have it in pieces.
+/// Whether a response contains a text; a record may have it in pieces.
 fn has_text(answer: &Message, value: &str) -> bool {
     answer.answers.iter().any(|record| match &record.data {
         RData::TXT(text) => text.txt_data.concat() == value.as_bytes(),

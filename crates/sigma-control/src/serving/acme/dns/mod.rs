@@ -101,7 +101,7 @@ impl Records {
                 place.map_err(|error| format!("`{domain}` is not a valid name for a record: {error}"))?;
             let record = self.lookup.follow(place).await?;
             let proof = Proof { domain: domain.to_owned(), record, value: value.clone() };
-            // First: a record that was placed without an answer is to be removed as well.
+            // First: a record that was placed without a response is to be removed as well.
             self.placed.lock().await.push(proof.clone());
             self.means.act(Action::Present, &proof).await?;
         }

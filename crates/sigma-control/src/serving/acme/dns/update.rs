@@ -82,7 +82,7 @@ impl Updates {
             .map_err(unmade)?
             .ok_or_else(|| "cannot sign a DNS update".to_owned())?;
         let answer = exchange(server, &update.to_vec().map_err(unmade)?).await?;
-        // A server that refuses a signature cannot sign its answer, so a refusal is accepted unsigned.
+        // A server that refuses a signature cannot sign its response, so a refusal is accepted unsigned.
         let code = Message::from_vec(&answer)
             .map_err(|error| format!("{server} sent a malformed response to an update: {error}"))?
             .metadata

@@ -104,7 +104,7 @@ impl Lead {
         let Some(held) = held.take() else { return };
         let condition = Condition::ModifiedAt { key: self.key.clone(), revision: held.revision };
         let writes = vec![Write::Delete { key: self.key.clone() }];
-        // Without an answer the lease ends it.
+        // Without a response the lease ends it.
         let _ = self.store.commit(Transaction { conditions: vec![condition], writes }).await;
     }
 

@@ -1,10 +1,9 @@
-//! Shared state of several gateways on one etcd: the account, certificates and attempts, and the answers to
-//! an authority that checks a proof. One of them orders (`lead`); all of them answer, and show the ordered
-//! certificates.
+//! Shared state of several gateways on one etcd: the account, certificates and attempts, and the responses to an
+//! authority that checks a proof. One of them orders (`lead`); all of them answer, and show the ordered certificates.
 //!
-//! It is in a folder next to the resources, and each gateway follows it (`seen`). Private keys are sealed by
-//! the keyring of `data_encryption`. A gateway records its active answers, so that the authority is called
-//! only when all of them have the answers.
+//! It is in a folder next to the resources, and each gateway follows it (`seen`). Private keys are sealed by the
+//! keyring of `data_encryption`. A gateway records its active responses, so that the authority is called only when all
+//! of them have the responses.
 
 mod lead;
 mod seen;
@@ -264,7 +263,7 @@ impl Shared {
         self.store.commit(Transaction { conditions: Vec::new(), writes: vec![write] }).await.map(drop)
     }
 
-    /// Has the proofs given no longer. Without an answer their time ends them.
+    /// Has the proofs given no longer. Without a response their time ends them.
     pub(super) async fn withdraw(&self) {
         let _ = self.lead.commit(vec![Write::Delete { key: PROOFS.to_owned() }]).await;
     }
@@ -278,7 +277,7 @@ impl Shared {
     pub(super) async fn leave(&self) {
         self.lead.resign().await;
         let writes = vec![Write::Delete { key: self.own.clone() }];
-        // Without an answer the lease ends it.
+        // Without a response the lease ends it.
         let _ = self.store.commit(Transaction { conditions: Vec::new(), writes }).await;
     }
 

@@ -9,7 +9,7 @@ use crate::store::{self, Change};
 /// Where all of it is, among what gateways report.
 pub(super) const FOLDER: &str = "data_plane/acme/";
 
-/// The records of ssls, and the answers to an authority.
+/// The records of ssls, and the responses to an authority.
 pub(super) const CERTIFICATES: &str = "data_plane/acme/certificates/";
 pub(super) const PROOFS: &str = "data_plane/acme/proofs";
 /// Ssls that an operator wants ordered now.

@@ -97,7 +97,7 @@ fn one_orders_and_all_answer_and_show() {
     assert_eq!((issued(orders), issued(follows) + issued(&later)), (3, 0));
 }
 
-/// The one that orders is killed while it does; another one goes on, and there is one certificate in the end.
+/// The one that orders is killed while it does; another one continues, and there is one certificate in the end.
 #[test]
 fn another_takes_over_in_the_midst_of_an_order() {
     let ((etcd, origin), pebble) = (world(), Pebble::start(json!({})));
