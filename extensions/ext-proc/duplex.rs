@@ -26,9 +26,9 @@ pub(crate) struct Duplex {
     /// The end of the body was sent.
     has_ended: bool,
     trailers: Option<Box<Headers>>,
-    /// The end has been passed on.
+    /// The end has been forwarded.
     is_over: bool,
-    /// Something of the processor was passed on: the original can not replace it any more.
+    /// Something of the processor was forwarded: the original can not replace it any more.
     has_begun: bool,
     /// Bytes of the original were sent here.
     has_sent: bool,

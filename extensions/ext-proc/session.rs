@@ -137,7 +137,7 @@ pub(crate) struct Session {
     /// The direction whose message is being written.
     writing: Option<Direction>,
     has_begun: bool,
-    /// Messages that asked for more time.
+    /// Messages that requested more time.
     extensions: u32,
     claims: Rc<Claims>,
     pub(crate) request: RequestProgress,

@@ -54,7 +54,7 @@ pub(crate) fn run(trial: &ScriptTrial) -> Result<String, String> {
     Ok(run.finished())
 }
 
-/// The plugin of a file and its configuration: a plugin of its own, or a function.
+/// The plugin of a file and its configuration: its own plugin, or a function.
 fn plugin_of(trial: &ScriptTrial, text: &str) -> Result<(Arc<dyn Kind>, Value), String> {
     let is_function = with_checker(|engine| {
         let value = engine.compile(text).and_then(|chunk| engine.define(&chunk));

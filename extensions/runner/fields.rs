@@ -49,7 +49,7 @@ fn is_value(value: &[u8]) -> bool {
     !value.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0))
 }
 
-/// Checks the runner's fields; fields of the gateway are left out.
+/// Checks the runner's fields; fields of the gateway are omitted.
 ///
 /// # Errors
 /// Returns an error message if a name or a value would break a message.

@@ -200,7 +200,7 @@ impl RequestFilter {
         }
     }
 
-    /// Returns the runner's response. A request that is to be stopped never continues: invalid parts are left out.
+    /// Returns the runner's response. A request that is to be stopped never continues: invalid parts are omitted.
     fn stop(&self, status: u16, headers: &[Entry<'_>], body: &[u8]) -> Reply {
         let status = match status {
             0 => 200,

@@ -99,7 +99,7 @@ fn a_runner_responds_to_the_client() {
     assert!(reply.unwrap().headers.is_empty());
 }
 
-/// The first call asks for a token; later ones of the same worker use it, on the same connection.
+/// The first call requests a token; later ones of the same worker use it, on the same connection.
 #[test]
 fn a_token_and_a_connection_serve_many_calls() {
     let scripted = replying(made::unchanged());
@@ -360,7 +360,7 @@ fn messages_that_are_cut_have_names() {
     check(&[4, 255, 255, 255, 1, 2, 3], "data truncated");
 }
 
-/// Calls at the same time have a connection each; of many, one asks for the token.
+/// Calls at the same time have a connection each; of many, one requests the token.
 #[test]
 fn calls_at_once_have_their_own_connections() {
     let scripted = replying(response_frame());
@@ -507,7 +507,7 @@ fn responses_are_changed_without_their_bodies() {
     assert_eq!(call.tables(2).unwrap()[0].bytes(0), Ok(Some(&b"content-type"[..])));
 }
 
-/// Asks for the body of the response, and sends this frame then.
+/// Requests the body of the response, and sends this frame then.
 fn reading(frame: Vec<u8>) -> Scripted {
     runner(move |_, got| match got.kind {
         kind::HTTP_RESP_CALL => Act::Send(made::asks_for(3)),

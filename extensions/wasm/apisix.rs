@@ -1,4 +1,4 @@
-//! Plugins of APISIX's section `wasm`: each entry is a plugin of its own.
+//! Plugins of APISIX's section `wasm`: each entry is its own plugin.
 
 use std::borrow::Cow;
 use std::path::PathBuf;

@@ -143,7 +143,7 @@ pub(crate) async fn obtain(vm: Arc<Vm>, worker: Worker) -> Result<Rc<Instance>, 
     Err(NotStarted)
 }
 
-/// Starts an instance on a thread of its own.
+/// Starts an instance on its own thread.
 async fn begin(vm: &Arc<Vm>) -> Result<Started, String> {
     let compiled = vm.code.compiled().await.map_err(|reason| reason.to_string())?;
     let vm = Arc::clone(vm);

@@ -1,5 +1,5 @@
 //! Responses of Dubbo providers, and bodies that become calls: no bytes break the readers, the pieces that they come
-//! in change nothing, a head that is taken is fit to be passed on, and no body has more parameters than it may.
+//! in change nothing, a head that is taken is fit to be forwarded, and no body has more parameters than it may.
 
 #![no_main]
 

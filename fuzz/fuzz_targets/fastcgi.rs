@@ -1,5 +1,5 @@
 //! Responses of FastCGI applications: no bytes break the reader, the pieces that they come in change nothing, and a
-//! head that is taken is fit to be passed on.
+//! head that is taken is fit to be forwarded.
 
 #![no_main]
 

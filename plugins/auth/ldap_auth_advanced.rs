@@ -408,8 +408,7 @@ fn credentials(value: &[u8], word: &str) -> Option<(String, Vec<u8>)> {
     (!password.is_empty()).then(|| (user.to_owned(), password.to_vec()))
 }
 
-/// Names of groups as a list. One with a comma would be read as two, and is left out. None if there are too
-/// many.
+/// Names of groups as a list. One with a comma would be read as two, and is omitted. None if there are too many.
 fn field_of(groups: &[String]) -> Option<String> {
     let is_one = |name: &&str| !name.is_empty() && !name.chars().any(|c| c == ',' || c.is_control());
     let field = groups.iter().map(String::as_str).filter(is_one).collect::<Vec<_>>().join(", ");

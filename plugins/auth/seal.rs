@@ -1,5 +1,5 @@
-//! Data that browsers keep for the gateway and cannot read: sealed with AES-256-GCM under a key of its own
-//! for each text, and split into cookies.
+//! Data that browsers keep for the gateway and cannot read: sealed with AES-256-GCM under its own key for each text,
+//! and split into cookies.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
@@ -26,7 +26,7 @@ pub(crate) struct Seal {
 }
 
 impl Seal {
-    /// `context` tells those apart who share a secret.
+    /// `context` distinguishes those  who share a secret.
     pub(crate) fn new(secret: &str, context: &[&str]) -> Seal {
         let length = |text: &&str| text.len().to_be_bytes();
         let context = context.iter().flat_map(|text| [&length(text)[..], text.as_bytes()].concat());

@@ -30,8 +30,8 @@ struct Kept<T> {
 }
 
 impl SessionCookie {
-    /// The cookie of this name. Values that were sealed with an older secret are read as well. `context`
-    /// tells those apart who share a secret.
+    /// The cookie of this name. Values that were sealed with an older secret are read as well. `context` distinguishes
+    /// those  who share a secret.
     pub(super) fn new<'s>(
         name: String,
         secret: &'s str,

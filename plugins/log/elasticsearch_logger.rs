@@ -259,7 +259,7 @@ impl Server {
         Ok(Server { roots, bulk, sender, version: OnceCell::new(), node })
     }
 
-    /// Asks for the major version.
+    /// Requests the major version.
     async fn asked_version(&self) -> Result<u64, String> {
         let answer = self.sender.get(self.roots.pick()).await;
         let mut answer = answer.map_err(|failure| failure.to_string())?;

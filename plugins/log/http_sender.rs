@@ -233,7 +233,7 @@ impl Fields {
         Ok(())
     }
 
-    /// Adds a secret, which is left out of shown responses.
+    /// Adds a secret, which is omitted from shown responses.
     pub(super) fn hide(&mut self, secret: &str) {
         if !secret.is_empty() {
             self.secrets.push(secret.into());

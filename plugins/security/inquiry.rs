@@ -82,7 +82,7 @@ pub(super) trait Inquiry: Sized + 'static {
     /// The service's decision.
     type Verdict: Verdict;
 
-    /// What remembers decisions; None if each request is asked about.
+    /// What remembers decisions; None if each request is queried about.
     fn memory(&self) -> Option<&Memory>;
 
     /// Writes all data of a request that the service gets and that its decision may depend on. It is called

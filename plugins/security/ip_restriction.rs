@@ -99,7 +99,7 @@ impl IpRestriction {
         match (&self.whitelist, &self.blacklist) {
             (Some(list), _) => !listed(list),
             (None, Some(list)) => listed(list),
-            // The schema asks for one of them.
+            // The schema requests one of them.
             (None, None) => true,
         }
     }

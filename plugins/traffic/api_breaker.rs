@@ -154,7 +154,7 @@ impl Breaker {
         }
     }
 
-    /// Whether it is closed for good.
+    /// Whether it is closed permanently.
     fn succeeded(&mut self, config: &Config) -> bool {
         self.successes += 1;
         self.successes >= config.healthy.successes
@@ -170,7 +170,7 @@ fn key(ctx: &Context) -> Vec<u8> {
     crate::limit::bounded([&*ctx.host_name(), &ctx.uri].concat())
 }
 
-/// The status of the last attempt on a node; None if no node was asked.
+/// The status of the last attempt on a node; None if no node was queried.
 fn upstream_status(ctx: &Context) -> Option<u16> {
     let record = &ctx.record;
     match record.attempts.last() {

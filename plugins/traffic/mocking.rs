@@ -170,7 +170,7 @@ impl Invention<'_> {
         least + self.local.random() % (most - least + 1)
     }
 
-    /// Returns an object with the properties of a schema; properties of unknown types are left out.
+    /// Returns an object with the properties of a schema; properties of unknown types are omitted.
     fn object(&self, schema: &Value, level: usize) -> Value {
         let properties = schema.get("properties").and_then(Value::as_object);
         let properties = properties.filter(|_| level < MOST_LEVELS).into_iter().flatten();

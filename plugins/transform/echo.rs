@@ -48,9 +48,10 @@ hello
 
 /// Adds text around the body of a response or replaces it, and sets header fields: for tests.
 ///
-/// The node still gets the request and sets the status. If its body is used, the request asks for none of the content
-/// codings; a body that is encoded all the same gets no text around it. The request never has a range. `Content-Length`, `Content-Encoding`, `Accept-Ranges`, `Last-Modified`, `ETag` and digests of
-/// the body are removed, because they belong to another body.
+/// The node still gets the request and sets the status. If its body is used, the gateway requests none of the content
+/// codings; a body that is encoded all the same gets no text around it. The request never has a range.
+/// `Content-Length`, `Content-Encoding`, `Accept-Ranges`, `Last-Modified`, `ETag` and digests of the body are removed,
+/// because they belong to another body.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("anyOf" = [{"required": ["before_body"]}, {"required": ["body"]}, {"required": ["after_body"]}]))]
 struct Config {

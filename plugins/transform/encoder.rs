@@ -56,7 +56,7 @@ pub(super) struct Encoder<C> {
     /// With its share of the worker's memory. None behind the end: a client that reads slowly does not
     /// hold it.
     compressor: Option<(C, Share)>,
-    /// Each piece is passed on at once.
+    /// Each piece is forwarded at once.
     flushes: bool,
     work: Work,
 }
@@ -71,7 +71,7 @@ enum Work {
 }
 
 impl<C: Compressor + 'static> Encoder<C> {
-    /// As a filter; `flushes` for a body whose pieces are passed on at once.
+    /// As a filter; `flushes` for a body whose pieces are forwarded at once.
     pub(super) fn filter(compressor: C, share: Share, flushes: bool) -> Box<dyn BodyFilter> {
         Box::new(Encoder { compressor: Some((compressor, share)), flushes, work: Work::Idle })
     }

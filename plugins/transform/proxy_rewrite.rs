@@ -1,4 +1,4 @@
-//! `proxy-rewrite`: the node is requested something else than the client asked for.
+//! `proxy-rewrite`: the node is requested something else than the client requested.
 
 use std::borrow::Cow;
 
@@ -387,7 +387,7 @@ mod tests {
         check(json!({"uri": "/n/$http_x_a"}), "/", "/n/a%3Fb");
         check(json!({"uri": "/n/$uri"}), "/a%0d%0ab%20%25", "/n//a%0D%0Ab%20%25");
         check(json!({"uri": "/n?u=$uri"}), "/a%0d%0ab", "/n?u=/a%0D%0Ab");
-        // No value becomes an argument of its own.
+        // No value becomes its own argument.
         check(
             json!({"uri": "/n?u=$arg_a"}),
             "/?a=1%26x=%232%25%2B",

@@ -3,8 +3,8 @@
 //! It must cost far less per request than any gateway in front of it, or the benchmark measures the
 //! origin. So it looks for the end of the head, the first two words and `Content-Length`, and nothing else.
 //!
-//! - `GET /1m` answers 1 MiB, `GET /1k` 1 KiB, whatever its query; `POST /v1/data/…` lets everybody pass, as a policy
-//!   of an Open Policy Agent does; every other path returns 128 bytes, head included.
+//! - `GET /1m` answers 1 MiB, `GET /1k` 1 KiB, whatever its query; `POST /v1/data/…` allows everybody, as a policy of
+//!   an Open Policy Agent does; every other path returns 128 bytes, head included.
 //! - A body framed by `Content-Length` is read and dropped before the response.
 //! - A chunked body is refused with 501, so that a gateway which re-frames shows up as errors.
 

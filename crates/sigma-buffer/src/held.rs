@@ -364,7 +364,7 @@ impl Drop for Account {
 
 /// Bytes of an account in other hands, such as those that a peer has not acknowledged. Their return is progress.
 ///
-/// It is `Send` for owners that ask for it, but it must be dropped in its thread: elsewhere it returns nothing.
+/// It is `Send` for owners that request it, but it must be dropped in its thread: elsewhere it returns nothing.
 #[derive(Debug)]
 pub struct Loan {
     number: u32,

@@ -169,7 +169,7 @@ pub struct AcmeDns {
     /// Dynamic updates.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub update: Option<DnsUpdate>,
-    /// A program of your own.
+    /// Your own program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hook: Option<DnsHook>,
     /// The API of Cloudflare.
@@ -220,8 +220,8 @@ pub struct OnDemand {
     /// Host names, and wildcards such as `*.example.com` for names one label below.
     #[schemars(length(max = 1_000))]
     pub names: Vec<String>,
-    /// URL of a service of your own, called as `GET URL?domain=NAME` before each order. Status 200 permits the name;
-    /// any other result refuses it.
+    /// URL of your own service, called as `GET URL?domain=NAME` before each order. Status 200 permits the name; any
+    /// other result refuses it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ask: Option<String>,
     /// Timeout of a call of that service in milliseconds.

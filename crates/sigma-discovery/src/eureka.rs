@@ -349,7 +349,7 @@ mod tests {
         server.answer("200 OK", "", &whole("UP_2_", &[]));
         server.answer("200 OK", "", &whole("UP_2_", &[a.clone(), b]));
         assert_eq!(next(&mut source).await, ["10.0.0.1:8080 100", "10.0.0.2:8080 100"]);
-        // A server without changes is not asked for them again.
+        // A server without changes is not requested them again.
         server.answer("403 Forbidden", "", "");
         server.answer("200 OK", "", &whole("UP_1_", std::slice::from_ref(&a)));
         server.answer("200 OK", "", &whole("UP_1_", &[a]));

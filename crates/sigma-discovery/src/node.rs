@@ -82,7 +82,7 @@ impl LeftOut {
         kept > 0 || self.malformed == 0
     }
 
-    /// Records an entry that is left out.
+    /// Records an entry that is omitted.
     pub(crate) fn note(&mut self, what: &str) {
         if self.count == 0 {
             self.first = what.chars().take(100).collect();

@@ -153,7 +153,7 @@ impl Words {
     }
 }
 
-/// Returns the bytes of a name as numbers; numbers of names from 4 bytes on may overlap. Some bytes are left out for a
+/// Returns the bytes of a name as numbers; numbers of names from 4 bytes on may overlap. Some bytes are omitted for a
 /// name that is longer than any known one.
 #[inline]
 const fn words(name: &[u8]) -> [u64; 3] {

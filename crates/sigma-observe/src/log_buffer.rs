@@ -104,7 +104,7 @@ struct Requests {
 }
 
 impl Requests {
-    /// Returns true if the wait for a stalled reader is over.
+    /// Returns true if the wait for a stalled reader has ended.
     fn is_over(&self) -> bool {
         self.close.get().is_some_and(|since| since.elapsed() >= LAST_WAIT)
     }

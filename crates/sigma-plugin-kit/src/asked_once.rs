@@ -1,4 +1,4 @@
-//! Facts that many requests need from a service: it is asked once, and the response is used for a while.
+//! Facts that many requests need from a service: it is queried once, and the response is used for a while.
 
 use std::rc::Rc;
 

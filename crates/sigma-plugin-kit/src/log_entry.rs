@@ -267,7 +267,7 @@ impl<S: Sink> Plugin for Logger<S> {
     }
 }
 
-/// Returns the request body if a plugin has read it, without a limit of its own.
+/// Returns the request body if a plugin has read it, without its own limit.
 pub fn request_body(ctx: &Context) -> Option<String> {
     ctx.seen_request_body(MAX_BODY_BYTES).map(|body| text_of(&body))
 }

@@ -146,7 +146,7 @@ impl LogFormat {
         })
     }
 
-    /// Adds the values to an entry. Absent values are left out.
+    /// Adds the values to an entry. Absent values are omitted.
     pub fn fill(&self, of: &impl Subject, bodies: Bodies<'_>, out: &mut Map<String, Value>) {
         for (name, item) in &self.0 {
             if let Some(value) = item.value(of, bodies) {

@@ -15,7 +15,7 @@ pub struct BodyCopy {
 }
 
 impl BodyCopy {
-    /// Copies a piece. If the memory for clients is full, this piece and all later ones are left out.
+    /// Copies a piece. If the memory for clients is full, this piece and all later ones are omitted.
     pub fn see(&self, data: &[u8]) {
         let mut bytes = self.bytes.borrow_mut();
         let room = self.limit.get().saturating_sub(bytes.len());

@@ -1,7 +1,7 @@
 //! Sessions over TCP or UDP, and the plugins of stream routes.
 //!
-//! A plugin takes part in stream routes by [`crate::Descriptor::flow`]: a schema of its own and instances that
-//! implement [`FlowPlugin`]. The rest is as on routes: the same order, `_meta`, secrets and environment of a hook.
+//! A plugin takes part in stream routes by [`crate::Descriptor::flow`]: its own schema and instances that implement
+//! [`FlowPlugin`]. The rest is as on routes: the same order, `_meta`, secrets and environment of a hook.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -314,7 +314,7 @@ impl fmt::Debug for Session {
 pub struct FlowChain(Box<[Arc<Entry<dyn FlowPlugin>>]>);
 
 impl FlowChain {
-    /// Returns the chain of these plugins; of several with one name the last one counts. Disabled ones are left out.
+    /// Returns the chain of these plugins; of several with one name the last one counts. Disabled ones are omitted.
     pub fn new(entries: impl IntoIterator<Item = Arc<Entry<dyn FlowPlugin>>>) -> FlowChain {
         FlowChain(in_order(entries).into())
     }

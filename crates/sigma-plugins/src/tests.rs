@@ -406,7 +406,7 @@ fn every_plugin_has_documentation() {
     }
 }
 
-/// A value that is parsed into a type of its own may be a reference to a secret as well.
+/// A value that is parsed into its own type may be a reference to a secret as well.
 #[test]
 fn references_are_parsed_when_they_are_known() {
     let roster = Roster::new(kinds(), None);

@@ -97,7 +97,7 @@ struct Held {
 }
 
 impl Held {
-    /// Returns true if its sockets are those that `wanted` asks for. Sockets of UDP always are: datagrams to a socket
+    /// Returns true if its sockets are those that `wanted` requests. Sockets of UDP always are: datagrams to a socket
     /// that is being replaced would be lost, and none of the options is about the socket.
     fn serves(&self, wanted: &Listener) -> bool {
         let place = wanted.place();

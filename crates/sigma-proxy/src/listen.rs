@@ -321,7 +321,7 @@ async fn serve_admitted(
     listener: Arc<ListenerOptions>,
     open: Rc<Cell<bool>>,
 ) {
-    // Boxed, so that the memory of a handshake is free again when it is over.
+    // Boxed, so that the memory of a handshake is free again when it has ended.
     let admitted = Box::pin(admit(&entered.0, stream, origin, &listener)).await;
     let alternative = quic::alternative(&entered.0, &listener);
     drop(listener);
@@ -494,8 +494,8 @@ mod tests {
         assert!(size_of::<Http1Connection>() <= 448, "{} bytes", size_of::<Http1Connection>());
     }
 
-    /// Moved into its box once for every request: rarely needed state has a box of its own. Up to 1,024 bytes the
-    /// allocator takes its short path; the count of held bytes, HTTP/3 and owners of connections take 56 bytes more.
+    /// Moved into its box once for every request: rarely needed state has its own box. Up to 1,024 bytes the allocator
+    /// takes its short path; the count of held bytes, HTTP/3 and owners of connections take 56 bytes more.
     #[test]
     fn an_exchange_needs_little_room() {
         assert!(room(exchange) <= 1080, "{} bytes", room(exchange));

@@ -27,14 +27,14 @@ pub(crate) struct Passage<'p> {
     pass: Option<Pass>,
     begun: Option<Begun>,
     has_told: bool,
-    /// Kept until the exchange, or the session, is over.
+    /// Kept until the exchange, or the session, has ended.
     permit: Option<Permit>,
 }
 
 /// The result of an exchange, as guards see it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Seen {
-    /// A response with this status, after so many milliseconds if a guard asks for the time.
+    /// A response with this status, after so many milliseconds if a guard requests the time.
     Answer { status: u16, latency_ms: Option<f64> },
     /// A node has accepted a session, so many milliseconds after the dial; the content of the session is unknown.
     Taken { connect_ms: Option<f64> },

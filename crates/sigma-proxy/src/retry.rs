@@ -24,7 +24,7 @@ pub(crate) struct RetryPolicy {
     pub(crate) hedging: Option<Hedging>,
 }
 
-/// The time at which a second node is asked.
+/// The time at which a second node is queried.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Hedging {
     delay_ms: u64,
@@ -133,7 +133,7 @@ pub(crate) enum Missing {
 pub(crate) enum RetryDecision {
     /// The response is the client's.
     Deliver,
-    /// Make another attempt; after so many milliseconds, if the node asks for a pause.
+    /// Make another attempt; after so many milliseconds, if the node requests a pause.
     Again(Option<u64>),
 }
 
@@ -229,7 +229,7 @@ impl RetryPolicy {
             && head.headers.find(b"grpc-status").is_some_and(named)
     }
 
-    /// Returns the pause in milliseconds before attempt `retries` + 1: the pause that the node asked for and up to
+    /// Returns the pause in milliseconds before attempt `retries` + 1: the pause that the node requested and up to
     /// half as much again, or the back-off with full jitter.
     pub(crate) fn pause_ms(&self, retries: u32, asked_ms: Option<u64>, random: u64) -> u64 {
         let up_to = |bound: u64| ((u128::from(random) * u128::from(bound + 1)) >> 64) as u64;

@@ -104,7 +104,7 @@ impl SeenFields {
     }
 }
 
-/// An exchange that is over. It still contains secrets: mask them before showing it.
+/// An exchange that has ended. It still contains secrets: mask them before showing it.
 #[derive(Debug)]
 pub struct Seen {
     /// When it ended, in milliseconds since 1970 by the worker's clock.
@@ -148,7 +148,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Copies an exchange that is over.
+    /// Copies an exchange that has ended.
     pub(crate) fn of(
         ctx: &Context,
         route: Option<Arc<RouteFacts>>,

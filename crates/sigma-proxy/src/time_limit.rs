@@ -81,7 +81,7 @@ impl<'l> TimeLeft<'l> {
         self.is_clients
     }
 
-    /// Returns true if it is over.
+    /// Returns true if it has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.deadline.poll_expired(&mut Context::from_waker(Waker::noop())).is_ready()
     }

@@ -53,7 +53,7 @@ pub(crate) struct View {
     pub(crate) answer_limits: HeadLimits,
     /// Where addresses are. A copy of this worker's own: exchanges count theirs of it.
     pub(crate) geography: Option<Rc<Geography>>,
-    /// The facts that are asked of exchanges on all routes: by plugins of all routes, and by the access log.
+    /// The facts that are queried of exchanges on all routes: by plugins of all routes, and by the access log.
     pub(crate) interest: Interest,
     /// Routes' chains with the plugins of consumers, made when the two first meet.
     merged: RefCell<HashMap<(usize, usize), Rc<Chain>>>,

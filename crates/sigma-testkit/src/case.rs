@@ -50,7 +50,7 @@ pub struct Case {
     pub h1_origin: bool,
     /// It does not apply to connections over TLS.
     pub clear: bool,
-    /// It needs a gateway of its own, in addition to what its settings require.
+    /// It needs its own gateway, in addition to what its settings require.
     pub alone: bool,
     /// The steps, in order.
     pub steps: Vec<Step>,

@@ -189,7 +189,7 @@ impl Gateway {
         runs_with(pid, self.dir.path()).then_some(pid)
     }
 
-    /// Asks for an upgrade (SIGUSR2). It happens later; poll for its effect.
+    /// Requests an upgrade (SIGUSR2). It happens later; poll for its effect.
     pub fn upgrade(&self) -> Result<()> {
         self.signal(Signal::USR2)
     }
@@ -213,7 +213,7 @@ impl Gateway {
         Ok(fs::rename(aside, &self.config)?)
     }
 
-    /// Asks for a reload (SIGHUP). It happens later; poll for its effect.
+    /// Requests a reload (SIGHUP). It happens later; poll for its effect.
     pub fn reload(&self) -> Result<()> {
         self.signal(Signal::HUP)
     }

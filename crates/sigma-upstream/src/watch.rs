@@ -152,7 +152,7 @@ impl Watch {
         }
     }
 
-    /// Returns the current endpoints, which replace the `former` ones. Names that were never resolved are left out.
+    /// Returns the current endpoints, which replace the `former` ones. Names that were never resolved are omitted.
     pub fn successor(&self, former: Option<&EndpointSet>) -> EndpointSet {
         made_ahead(self.endpoints(), self.balance, former)
     }

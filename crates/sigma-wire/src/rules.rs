@@ -13,8 +13,8 @@ pub(crate) fn announce(alternative: Option<&str>, head: &mut ResponseHead) {
     }
 }
 
-/// Frames a final response, as [`frame_response`] does. The response to a CONNECT is the gateway's own, and may ask for
-/// credentials of a proxy; a node's demand is never the client's.
+/// Frames a final response, as [`frame_response`] does. The response to a CONNECT is the gateway's own, and may
+/// request credentials of a proxy; a node's demand is never the client's.
 pub(crate) fn frame_final(
     head: &mut ResponseHead,
     length: BodyLength,

@@ -113,7 +113,7 @@ impl Subrequest {
         Poll::Ready(Ok(piece.map_or(Frame::End, Frame::Data)))
     }
 
-    /// Ends like a client whose patience is over.
+    /// Ends like a client whose patience has ended.
     pub(crate) fn poll_departure(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.abandoned.get() || self.end == End::TooLong {
             return Poll::Ready(());

@@ -32,7 +32,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Largest configuration that is searched for `pid_file`.
 const FILE_BYTES_MAX: usize = 64 << 20;
 
-/// Asks for a reload and waits for its outcome.
+/// Requests a reload and waits for its outcome.
 pub(crate) fn reload(args: &Signal) -> Result<ExitCode> {
     order(process_of(args)?, SignalNumber::HUP, "reload", RELOAD_LIMIT).map_err(|refusal| match refusal {
         Refusal::Refused(problem) => {
@@ -42,7 +42,7 @@ pub(crate) fn reload(args: &Signal) -> Result<ExitCode> {
     })
 }
 
-/// Asks for an upgrade and waits for its outcome.
+/// Requests an upgrade and waits for its outcome.
 pub(crate) fn upgrade(args: &Signal) -> Result<ExitCode> {
     order(process_of(args)?, SignalNumber::USR2, "upgrade", UPGRADE_LIMIT).map_err(|refusal| match refusal {
         Refusal::Refused(problem) => {

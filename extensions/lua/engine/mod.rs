@@ -165,7 +165,7 @@ impl Engine {
         &self.host
     }
 
-    /// Compiles a text in an environment of its own.
+    /// Compiles a text in its own environment.
     ///
     /// # Errors
     /// Returns Lua's message, with the line.

@@ -95,7 +95,7 @@ impl Pool {
         Lease { handler: Some(handler), pool: Rc::clone(self), tally, _permit: permit }
     }
 
-    /// Starts an instance on a thread of its own.
+    /// Starts an instance on its own thread.
     async fn begin(&self) -> Result<Handler, String> {
         let compiled = self.vm.code.compiled().await.map_err(|reason| reason.to_string())?;
         let vm = Arc::clone(&self.vm);

@@ -1,8 +1,8 @@
 //! The texts of the CAS protocol.
 //!
-//! Two facts are read of two documents whose form is fixed: the user of a good ticket, and the ticket of a
-//! session that is over. Parts that could contradict them (declarations, comments, CDATA, a second such
-//! element) are refused, so that no XML parser is needed, nor its entities.
+//! Two facts are read of two documents whose form is fixed: the user of a good ticket, and the ticket of a session
+//! that has ended. Parts that could contradict them (declarations, comments, CDATA, a second such element) are
+//! refused, so that no XML parser is needed, nor its entities.
 
 use super::super::form::fields;
 

@@ -1,4 +1,4 @@
-//! Where Keycloak is asked: as the configuration says, or its discovery document.
+//! Where Keycloak is queried: as the configuration says, or its discovery document.
 
 use std::sync::Arc;
 

@@ -386,7 +386,7 @@ impl Plugin for LoginGuard {
     }
 
     fn header_filter(&self, ctx: &mut Context, env: &Env<'_>) -> ResponseStep {
-        // Taken: where another node is asked, its response is not a second login.
+        // Taken: where another node is queried, its response is not a second login.
         let Some(attempt) = ctx.take_kept::<_, Attempt>(self) else { return ResponseStep::Next };
         match (self.outcome(&attempt, ctx), &attempt.account) {
             (Outcome::Failed, _) => self.fail(&attempt, ctx, env, process_ms()),

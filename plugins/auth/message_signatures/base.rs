@@ -57,7 +57,7 @@ impl TryFrom<String> for Component {
     }
 }
 
-/// The parts of a request that have a name of their own (RFC 9421 §2.2).
+/// The parts of a request that have their own name (RFC 9421 §2.2).
 const DERIVED: [&str; 8] =
     ["@method", "@target-uri", "@authority", "@scheme", "@request-target", "@path", "@query", "@query-param"];
 

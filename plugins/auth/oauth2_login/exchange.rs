@@ -13,7 +13,7 @@ use crate::answers;
 use crate::form::{self, Form};
 
 impl Logins {
-    /// Asks for the token of a code.
+    /// Requests the token of a code.
     pub(super) fn ask_token(self: Arc<Self>, code: &str, begun: Begun, ctx: &Context, env: &Env<'_>) -> Step {
         let (config, style) = (&self.config, &self.style);
         let mut form = Form::default()
@@ -40,7 +40,7 @@ impl Logins {
         })
     }
 
-    /// Asks for the user of a token.
+    /// Requests the user of a token.
     fn ask_user(self: Arc<Self>, granted: Granted, begun: Begun, ctx: &Context, env: &Env<'_>) -> Step {
         let Granted { token, response } = granted;
         let Some(service) = &self.user else {

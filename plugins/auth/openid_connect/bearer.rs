@@ -1,4 +1,4 @@
-//! Requests that bring a token of their own.
+//! Requests that bring their own token.
 
 use std::rc::Rc;
 use std::sync::Arc;

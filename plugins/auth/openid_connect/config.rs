@@ -318,7 +318,7 @@ impl Config {
         self.public_key.is_some() || self.use_jwks
     }
 
-    /// Whether requests may bring a token of their own.
+    /// Whether requests may bring their own token.
     pub(super) fn takes_tokens(&self) -> bool {
         self.bearer_only || self.introspection_endpoint.is_some() || self.verifies_signatures()
     }

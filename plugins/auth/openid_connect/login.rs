@@ -44,9 +44,9 @@ pub(super) enum Reason {
 pub(super) struct Pending {
     pub(super) state: String,
     pub(super) nonce: String,
-    /// Proves who asked for the code (RFC 7636).
+    /// Proves who requested the code (RFC 7636).
     pub(super) verifier: String,
-    /// Path and query that were asked for.
+    /// Path and query that were requested.
     pub(super) target: String,
     pub(super) redirect_uri: String,
     /// Seconds since 1970.

@@ -11,7 +11,7 @@ use super::Party;
 use super::config::Config;
 use super::session::{Session, Sessions};
 
-/// For browsers that ask for an image: one transparent pixel.
+/// For browsers that request an image: one transparent pixel.
 const PIXEL: &str =
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==";
 

@@ -128,7 +128,7 @@ struct Party {
     provider: Arc<Provider>,
     /// As who it asks about tokens.
     introspector: Client,
-    /// As who it asks for tokens.
+    /// As who it requests tokens.
     client: Client,
     /// As who it leaves questions before browsers are sent with them; None if it does not.
     pusher: Option<Client>,

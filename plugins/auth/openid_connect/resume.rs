@@ -21,7 +21,7 @@ pub(super) struct Renewed(pub(super) Vec<String>);
 /// Sessions whose access token is being renewed: for the whole gateway.
 pub(super) type Renewals = SingleFlights<Result<Tokens, Arc<str>>>;
 
-/// How long the new tokens of a session are handed on to requests that come with the old cookie: a page asks for many
+/// How long the new tokens of a session are handed on to requests that come with the old cookie: a page requests many
 /// things at once, and a provider may take a refresh token once.
 const HANDED_ON: Duration = Duration::from_secs(30);
 

@@ -32,7 +32,7 @@ pub(super) struct Pending {
     request: String,
     /// The address for the provider's response.
     answer_to: String,
-    /// Path and query that were asked for.
+    /// Path and query that were requested.
     back: String,
     /// Seconds since 1970.
     began: u64,

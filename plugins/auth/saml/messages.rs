@@ -50,13 +50,13 @@ impl Head<'_> {
         )
     }
 
-    /// Asks for a login, whose response is to be brought here.
+    /// Requests a login, whose response is to be brought here.
     pub(super) fn authn_request(&self, binding: Binding, answer_to: &str) -> String {
         let attributes = [("ProtocolBinding", binding.urn()), ("AssertionConsumerServiceURL", answer_to)];
         self.message("AuthnRequest", &attributes, "")
     }
 
-    /// Asks for the end of a session.
+    /// Requests the end of a session.
     pub(super) fn logout_request(&self, name: &NameId, session_index: Option<&str>) -> String {
         let said = [
             ("Format", &name.format),

@@ -67,7 +67,7 @@ pub(crate) struct Metadata {
 pub(crate) enum Known {
     /// It does.
     Metadata(Arc<Metadata>),
-    /// The document has to be fetched; then [`Provider::look`] is to be asked for the last time.
+    /// The document has to be fetched; then [`Provider::look`] is to be requested the last time.
     Waits(Pin<Box<dyn Future<Output = ()>>>),
     /// The provider cannot be reached, or has another issuer.
     Away,

@@ -42,9 +42,9 @@ pub(crate) enum Found<'s> {
 }
 
 impl KeySet {
-    /// Reads a set. Keys that are for something else, that are insecure, or that this gateway cannot use are
-    /// left out, as RFC 7517 §5 asks: encryption keys, symmetric and private ones, RSA keys that are too
-    /// short, unknown types and curves.
+    /// Reads a set. Keys that are for something else, that are insecure, or that this gateway cannot use are omitted,
+    /// as RFC 7517 §5 asks: encryption keys, symmetric and private ones, RSA keys that are too short, unknown types
+    /// and curves.
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if the text is no set, or if it has too many keys.
@@ -69,7 +69,7 @@ impl KeySet {
     }
 
     /// The keys that may have signed a token, by its `kid` and an algorithm of `allowed`. OpenID Connect Core §10.1
-    /// asks for names in a set with several keys. Providers without them exist, so a few keys are tried in turn: all
+    /// requests names in a set with several keys. Providers without them exist, so a few keys are tried in turn: all
     /// for a token without a name, those without a name for a token whose name is unknown.
     ///
     /// # Errors

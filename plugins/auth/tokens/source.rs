@@ -65,7 +65,7 @@ pub(crate) struct KeySource {
 pub(crate) enum Lookup {
     /// The issuer has signed it.
     Verified,
-    /// The issuer's keys have to be fetched; then [`KeySource::verify`] is to be asked for the last time.
+    /// The issuer's keys have to be fetched; then [`KeySource::verify`] is to be requested the last time.
     Waits(Pin<Box<dyn Future<Output = ()>>>),
     /// It is refused; the text is for the log.
     Refused(&'static str),

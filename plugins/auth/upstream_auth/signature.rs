@@ -28,7 +28,7 @@ pub(super) struct MessageSignature {
     private_key: Option<Confidential>,
     /// The algorithm of the private key.
     algorithm: Option<PairAlgorithm>,
-    /// Signed components, as in `hmac-auth`. Fields that a request does not have are left out.
+    /// Signed components, as in `hmac-auth`. Fields that a request does not have are omitted.
     #[schemars(length(min = 1, max = 64), extend("default" = ["@method", "@authority", "@path", "@query"]))]
     components: Vec<Component>,
     /// The label of the signature.

@@ -127,7 +127,7 @@ impl TokenServer {
         key(own.chain(more.iter().copied()))
     }
 
-    /// Asks for a token with these fields besides those that say who asks and what for.
+    /// Requests a token with these fields besides those that say who asks and what for.
     pub(super) async fn grant(&self, fields: &[(&str, &str)]) -> Result<Granted, Denied> {
         let Settings { client_id, client_secret, scope, audience, resource, .. } = &self.settings;
         let mut pairs = fields.to_vec();
@@ -244,7 +244,7 @@ const MOST_SEEN: usize = 1024;
 /// The result for a request.
 pub(super) enum Found {
     Token(Token),
-    /// A token has to be fetched; then the source is to be asked for the last time.
+    /// A token has to be fetched; then the source is to be requested the last time.
     Waits(std::pin::Pin<Box<dyn Future<Output = ()>>>),
     None,
 }

@@ -114,7 +114,7 @@ const SERVER: &str = "server";
 /// Time limit of a permission query, in milliseconds.
 const CHECK_MS: u64 = 10_000;
 
-/// How often wolf is asked at most as long as it answers that it has failed, and the pause between.
+/// How often wolf is queried at most as long as it answers that it has failed, and the pause between.
 const TRIES: u32 = 3;
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
 

@@ -1,8 +1,8 @@
 //! `error-log-logger`: lines of the gateway's own error log, in batches to a server that collects them.
 //!
-//! The thread of the log shows each line to a [`Courier`], which never waits. All sending runs on a thread of
-//! its own, and that thread's own lines are not shipped: a server that refuses lines would otherwise cause
-//! further ones, without end.
+//! The thread of the log shows each line to a [`Courier`], which never waits. All sending runs on its own thread, and
+//! that thread's own lines are not shipped: a server that refuses lines would otherwise cause further ones, without
+//! end.
 
 mod target;
 #[cfg(test)]

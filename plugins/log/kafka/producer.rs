@@ -10,8 +10,8 @@ use sigma_plugin_kit::kafka::records;
 use sigma_plugin_kit::kafka::wire::{self, Absent, Answer};
 use sigma_plugin_kit::server::Security;
 
-/// The times before further attempts at a message. A topic that is made by being asked for takes a moment, and
-/// so does another leader.
+/// The times before further attempts at a message. A topic that is made by being requested takes a moment, and so does
+/// another leader.
 const PAUSES_MS: [u64; 4] = [100, 200, 400, 800];
 
 /// The settings of a producer.

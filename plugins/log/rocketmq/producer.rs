@@ -55,7 +55,7 @@ pub(super) struct Producer {
 #[derive(Default)]
 struct Known {
     route: Option<(Instant, Arc<Route>)>,
-    /// The name server that is asked first.
+    /// The name server that is queried first.
     first: usize,
     /// The queue that is next.
     turn: u32,

@@ -25,8 +25,8 @@ enum Request {
 /// The number of every question: a connection has one at a time.
 const OPAQUE: i64 = 1;
 
-/// The version that the gateway speaks as: 4.1. Servers write standard JSON to later ones only, and to those
-/// that ask for it.
+/// The version that the gateway speaks as: 4.1. Servers write standard JSON to later ones only, and to those that
+/// request it.
 const VERSION: i64 = 317;
 
 /// Servers in their usual configuration make topics like this one when a message for them comes.

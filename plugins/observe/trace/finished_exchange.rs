@@ -15,7 +15,7 @@ const SIGNATURES: [&[u8]; 4] = [b"AWSAccessKeyId", b"Signature", b"sig", b"X-Goo
 /// Time since 1970, in nanoseconds.
 pub(crate) type Nanos = u64;
 
-/// An exchange that is over.
+/// An exchange that has ended.
 pub(crate) struct FinishedExchange<'r> {
     record: &'r Record,
     pub(crate) began: Nanos,

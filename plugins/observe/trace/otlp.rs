@@ -274,8 +274,7 @@ impl Attributes {
 #[derive(Debug, Default)]
 pub(crate) struct SpanAttributes {
     encoded: Vec<u8>,
-    /// Keys that a configuration has chosen. The gateway's own of the same name are left out: a key occurs
-    /// once.
+    /// Keys that a configuration has chosen. The gateway's own of the same name are omitted: a key occurs once.
     chosen: Vec<String>,
 }
 

@@ -75,7 +75,7 @@ struct ChaitinWaf(Arc<Waf>);
 /// The requests to detectors, and the handling of verdicts.
 struct Waf {
     config: Config,
-    /// How the detectors are asked; None where no metadata say where they are.
+    /// How the detectors are queried; None where no metadata say where they are.
     detectors: Option<Detectors>,
 }
 
@@ -111,7 +111,7 @@ impl ChaitinWaf {
 }
 
 impl Detectors {
-    /// Returns the data of a request for a detector. `id` tells it apart from others.
+    /// Returns the data of a request for a detector. `id` distinguishes it  from others.
     fn detector_request(&self, ctx: &Context, env: &Env<'_>, id: u128, start: &BodyStart) -> Vec<u8> {
         let body = Some(&*start.bytes).filter(|bytes| !bytes.is_empty());
         t1k::question(&head(ctx), body, self.facts(ctx, env, id).as_bytes())

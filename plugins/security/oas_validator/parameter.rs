@@ -67,7 +67,7 @@ pub(super) type Pairs<'p> = [Pair<'p>];
 /// A name and its value.
 pub(super) type Pair<'p> = (Cow<'p, str>, Cow<'p, str>);
 
-/// Fields that have a meaning of their own, with any description in a document.
+/// Fields that have their own meaning, with any description in a document.
 const UNDESCRIBED: [&str; 3] = ["accept", "content-type", "authorization"];
 
 impl Location {

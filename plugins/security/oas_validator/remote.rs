@@ -14,7 +14,7 @@ use sigma_plugin_kit::freshness::Freshness;
 use sigma_plugin_kit::registry::Registry;
 use sigma_plugin_kit::web::{Address, Reply, Web, WebRequest, WebSettings};
 
-/// Milliseconds after which a server that gave no document is asked again.
+/// Milliseconds after which a server that gave no document is queried again.
 const PAUSE_MS: u64 = 1_000;
 
 /// All that tells one source of a document from another.

@@ -174,7 +174,7 @@ impl Shape {
         };
         let mut inner = |part: &Part<'_>| Shape::within(source, &part.pointer, levels);
         let items = survey.items.as_ref().filter(|_| survey.is_array).map(&mut inner).transpose()?;
-        // Without a schema of their own, items are texts.
+        // Without their own schema, items are texts.
         let items = match items {
             None if survey.is_array => {
                 Some(Shape { id, scalars: Scalars::default(), items: None, members: None })

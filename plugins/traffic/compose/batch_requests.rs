@@ -149,7 +149,7 @@ fn read(ctx: &mut Context, env: &Env<'_>) -> Step {
     if ctx.within > 0 {
         return refused(400, "a request of the gateway to itself cannot send a batch");
     }
-    // The node's part takes a lock; each worker asks for it once.
+    // The node's part takes a lock; each worker requests it once.
     let limits = env.local.part(|| Shared::of(env.node)).get();
     let limit = usize::try_from(limits.max_body_size).unwrap_or(usize::MAX);
     let then = move |ctx: &mut Context, _: &Env<'_>, read| {
@@ -213,7 +213,7 @@ struct Batch {
 }
 
 impl Batch {
-    /// Reads the body. All of it is checked before anything is asked.
+    /// Reads the body. All of it is checked before anything is queried.
     fn parse(ctx: &Context, limits: Limits) -> Result<Batch, String> {
         let body = ctx.body.as_deref().unwrap_or_default();
         if body.is_empty() {

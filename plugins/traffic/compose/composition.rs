@@ -58,10 +58,10 @@ const MOST_VALUES: usize = 250_000;
 /// It has the fields of the client's request, except fields about the body. Independent calls run at the same time; a
 /// call that uses the response of another one (`${calls.user.id}`) waits for it. A call succeeds with a 2xx and JSON.
 /// The objects of all calls are merged; of equal members the call that is listed last wins. `group` puts the result of
-/// a call into a member of its own, and `template` transforms the whole result. `X-Sigma-Completed: false` means that
-/// some calls have failed and their parts are missing. Without any part, or without a `required` one, the response is
-/// 502, or the status from 400 to 499 of the required call. The request's own body is not read. A called route may
-/// itself be composed, four levels deep.
+/// a call into its own member, and `template` transforms the whole result. `X-Sigma-Completed: false` means that some
+/// calls have failed and their parts are missing. Without any part, or without a `required` one, the response is 502,
+/// or the status from 400 to 499 of the required call. The request's own body is not read. A called route may itself
+/// be composed, four levels deep.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 struct Config {

@@ -1,4 +1,4 @@
-//! The calls of a composition: what each asks for, and in which order they can be made.
+//! The calls of a composition: what each requests, and in which order they can be made.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use sigma_http::{Method, RequestHead};
 
-/// A host and a port that a client asks for.
+/// A host and a port that a client requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Destination {
     /// A name in lower case, or an address without brackets.
@@ -58,7 +58,7 @@ impl Destination {
     }
 }
 
-/// Returns the kind of tunnel that a request asks for; None if it asks for no tunnel.
+/// Returns the kind of tunnel that a request requests; None if it requests no tunnel.
 pub(super) fn asked(head: &RequestHead) -> Option<Carries> {
     if head.method == Method::Connect {
         return Some(Carries::Bytes);

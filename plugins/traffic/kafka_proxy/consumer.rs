@@ -34,7 +34,7 @@ const FETCHED_BYTES: usize = 8 << 20;
 /// Fetches in a row that found nothing but what brokers and transactions keep for themselves.
 const ROUNDS: usize = 16;
 
-/// Questions that the brokers of one upstream are asked at a time; others wait for one to end. It bounds the memory
+/// Questions that the brokers of one upstream are queried at a time; others wait for one to end. It bounds the memory
 /// that their responses take.
 const AT_A_TIME: usize = 16;
 

@@ -457,7 +457,7 @@ mod tests {
     fn the_crowd_waits_and_the_rest_is_refused() {
         let conf = json!({"conn": 1, "burst": 1, "default_conn_delay": 0.05, "key": "arg_k", "rejected_msg": "full"});
         let entry = entry("limit-conn", conf).unwrap();
-        // Each exchange has a context of its own, and so remembers its own place.
+        // Each exchange has its own context, and so remembers its own place.
         let mut cases: Vec<Case> = (0..3).map(|_| Case::new("GET / HTTP/1.1\nHost: h\n")).collect();
         let (first, delay) = ask(&mut cases[0], &entry, "/");
         assert!(first.is_none() && delay < Duration::from_millis(50), "{delay:?}");

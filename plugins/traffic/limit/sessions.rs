@@ -50,7 +50,7 @@ struct LimitSessions {
     delay_s: f64,
 }
 
-/// A slot that a session takes up; given back when it is over, however it ends.
+/// A slot that a session takes up; given back when it has ended, however it ends.
 struct LimitedSession {
     counts: Arc<Counts>,
     key: Vec<u8>,

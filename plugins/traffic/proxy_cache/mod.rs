@@ -194,7 +194,7 @@ fn warnings(conf: &Value) -> Vec<Problem> {
     idle.collect()
 }
 
-/// The longest body of a POST whose response is kept, in bytes: it is read before a node is asked.
+/// The longest body of a POST whose response is kept, in bytes: it is read before a node is queried.
 const BODY_MAX: usize = 64 << 10;
 
 struct ProxyCache(CacheOrder);

@@ -1,4 +1,4 @@
-//! A client's WebSocket: its events are asked about one after the other, and pushes go between their responses.
+//! A client's WebSocket: its events are queried about one after the other, and pushes go between their responses.
 
 use std::cell::Cell;
 use std::io;
@@ -120,7 +120,7 @@ impl Conversation {
         }
     }
 
-    /// Asks a client whether it is there that was not heard for a while; ends it if it was asked before.
+    /// Asks a client whether it is there that was not heard for a while; ends it if it was queried before.
     fn poll_pulse(&mut self, task: &mut Task<'_>) -> Poll<()> {
         while self.pulse.poll_expired(task).is_ready() {
             let Some(caller) = self.caller.as_ref().filter(|_| self.socket.is_open()) else { break };

@@ -200,7 +200,7 @@ impl Realtime {
         })
     }
 
-    /// A place for a connection, and how the service is asked about it.
+    /// A place for a connection, and how the service is queried about it.
     fn seat(&self, medium: Medium, ctx: &Context, env: &Env<'_>) -> Result<(Seat, Caller), Step> {
         let mut bytes = [0; 16];
         if env.machine.fill_random(&mut bytes).is_err() {
@@ -282,7 +282,7 @@ impl Plugin for Realtime {
 /// Returns the client's response for a response of the service that opens no connection.
 fn passed_on(answer: Result<Answer, CallError>) -> Step {
     match answer {
-        // A success that was not asked for would be no response to an upgrade.
+        // A success that was not requested would be no response to an upgrade.
         Ok(answer) if answer.status >= 200 => {
             with_fields(Reply::new(answer.status), &answer.headers).text(answer.body).into()
         }

@@ -58,7 +58,7 @@ impl Event {
     }
 }
 
-/// How the service is asked about one connection.
+/// How the service is queried about one connection.
 pub(super) struct Caller {
     pub(super) config: Arc<Config>,
     upstream: Box<str>,

@@ -1,8 +1,8 @@
 //! XML as a value: elements are members of the one around them.
 //!
-//! Prefixes of namespaces are left out of the names of elements. Attributes are in `_attr`, text next to them
-//! or to elements in `1`; an element of text alone is that text. Parsed in one pass, without declarations of
-//! types and their entities, of which a few bytes make gigabytes, and files.
+//! Prefixes of namespaces are omitted from the names of elements. Attributes are in `_attr`, text next to them or to
+//! elements in `1`; an element of text alone is that text. Parsed in one pass, without declarations of types and their
+//! entities, of which a few bytes make gigabytes, and files.
 
 use serde_json::{Map, Value};
 

@@ -215,7 +215,7 @@ impl StatusPage {
         }
     }
 
-    /// The forms that there are, the ones of programs before the one of browsers, which ask for theirs by name.
+    /// The forms that there are, the ones of programs before the one of browsers, which request theirs by name.
     fn forms(&self) -> impl Iterator<Item = Form<'_>> {
         let form = |text, media_type, content_type, escape| Form { text, media_type, content_type, escape };
         let json = self.json.as_ref();

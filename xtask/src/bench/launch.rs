@@ -79,7 +79,7 @@ impl Launch {
         self.start_with_fields("")
     }
 
-    /// Starts a gateway whose route asks for these fields, each with its line end.
+    /// Starts a gateway whose route requests these fields, each with its line end.
     pub(super) fn start_with_fields(&self, fields: &str) -> anyhow::Result<(Running, Duration)> {
         let begin = Instant::now();
         let mut process = self.start_process()?;

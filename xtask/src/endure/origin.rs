@@ -30,7 +30,7 @@ impl Origin {
     }
 }
 
-/// Serves each connection on a thread of its own.
+/// Serves each connection on its own thread.
 fn listen(serve: fn(TcpStream)) -> anyhow::Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let port = listener.local_addr()?.port();
@@ -52,7 +52,7 @@ fn echo(mut stream: TcpStream) {
 }
 
 fn grpc(stream: TcpStream) {
-    // A connection that the gateway has left is over.
+    // A connection that the gateway has left has ended.
     drop(http2::serve(stream));
 }
 

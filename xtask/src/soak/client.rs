@@ -188,7 +188,7 @@ impl Client {
         }
         let Some(goes_back) = self.open.get(&stream).copied() else { return Ok(()) };
         if kind == HEADERS {
-            // `:status: 200` is an index of its own.
+            // `:status: 200` is its own index.
             ensure!(payload.first() == Some(&0x88), "not answered with 200: {}", payload.escape_ascii());
         } else {
             ensure!(BODY.as_bytes().starts_with(payload), "another body: {}", payload.escape_ascii());

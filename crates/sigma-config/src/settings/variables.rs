@@ -129,7 +129,7 @@ impl Variable {
     }
 }
 
-/// Compiles checked variables. An invalid one, which the check refuses, is left out.
+/// Compiles checked variables. An invalid one, which the check refuses, is omitted.
 #[must_use]
 pub fn definitions(variables: &Variables) -> Option<Arc<Definitions>> {
     if variables.is_empty() {

@@ -1,7 +1,7 @@
 //! The audit log: a line for each call that changes something, and for each that was refused.
 //!
-//! A line is written by a thread of its own, after the response has left: no call waits for a disk. The caller in a
-//! line comes from the connection and from the verified key, never from a query or a body.
+//! A line is written by its own thread, after the response has left: no call waits for a disk. The caller in a line
+//! comes from the connection and from the verified key, never from a query or a body.
 
 use std::fs::File;
 use std::io::Write as _;

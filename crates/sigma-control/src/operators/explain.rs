@@ -32,7 +32,7 @@ const BEFORE_NODE: [Phase; 4] = [Phase::Rewrite, Phase::Access, Phase::BeforePro
 /// Explains requests.
 pub(crate) struct Explainer(Arc<Publisher>);
 
-/// What is asked.
+/// What is queried.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ExplainQuery(Vec<(String, String)>);
 

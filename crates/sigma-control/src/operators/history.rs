@@ -61,7 +61,7 @@ impl HistoryReader {
             return Err(bad(format_args!("invalid argument limit: should be between 1 and {LISTED_MAX}")));
         }
         let before = number("before", wanted.before.as_deref())?;
-        // One more tells whether there are further ones.
+        // One more reports whether there are further ones.
         let mut found = self.history.list(limit + 1, before, wanted.key).await.map_err(unavailable)?;
         let has_more = found.len() > limit;
         found.truncate(limit);

@@ -28,7 +28,7 @@ struct Window {
     /// Since when workers count, in seconds of [`Live::began`]; None while they do not.
     since: Option<u64>,
     asked: u64,
-    /// By the second, the oldest first; seconds without requests are left out.
+    /// By the second, the oldest first; seconds without requests are omitted.
     seconds: VecDeque<(u64, Figures)>,
     /// By [`SLOT`], the oldest first.
     slots: VecDeque<Slot>,

@@ -27,8 +27,8 @@ impl RightsError {
     }
 }
 
-/// Takes the limits, the folder and the user that the settings name. Each thread has a user of its own, which those
-/// that it starts get too: so this is to be called while there is but one.
+/// Takes the limits, the folder and the user that the settings name. Each thread has its own user, which those that it
+/// starts get too: so this is to be called while there is but one.
 ///
 /// # Errors
 /// Returns an error if one of them cannot be had; the process is not to go on then.

@@ -11,7 +11,7 @@ pub(crate) const STUCK: &str = "a worker does not respond";
 /// Between two looks pass so many milliseconds.
 const LOOK_MS: u32 = 1_000;
 
-/// A parent that could not help is asked again after so many looks.
+/// A parent that could not help is queried again after so many looks.
 const ASK_AGAIN: u32 = 10;
 
 /// Observations of the workers.

@@ -50,8 +50,8 @@ pub struct Quarantined {
 pub enum Standing {
     /// The form before it.
     LastGood,
-    /// 503, or no handshake for the names of an ssl. That is so without an earlier form, and where the
-    /// earlier form lets requests pass that the new one guards.
+    /// 503, or no handshake for the names of an ssl. That is so without an earlier form, and where the earlier form
+    /// allows requests that the new one guards.
     Closed,
     /// Nothing: its requests are unknown, or it serves none by itself. The former state stays in force.
     LeftOut,

@@ -103,7 +103,7 @@ pub(crate) struct Planning<'e> {
 }
 
 impl Planning<'_> {
-    /// The compilation is over.
+    /// The compilation has ended.
     pub(crate) fn into_pending(self) -> Pending {
         self.pending
     }
@@ -356,8 +356,8 @@ impl Endpoints {
         if let Some(resolver) = &self.resolver {
             return Ok(resolver.clone());
         }
-        // Without a usable resolver configuration, addresses still work; names are asked of this
-        // machine, which says why they fail.
+        // Without a usable resolver configuration, addresses still work; names are queried of this machine, which says
+        // why they fail.
         let servers: Vec<SocketAddr> = self.dns.servers.iter().map(|server| server.0).collect();
         let resolver = match servers.is_empty() {
             false => Resolver::with_servers(&servers),

@@ -106,7 +106,7 @@ pub(crate) enum Standing {
     NotYet,
     /// It expires within so many days.
     Within(Reverse<u32>),
-    /// It is over.
+    /// It has ended.
     Expired,
     /// Its time cannot be read.
     Unreadable,

@@ -1,5 +1,5 @@
-//! Shared health of nodes between gateways on one etcd: each writes its findings under a key of its own,
-//! which goes with its lease, and heeds the others' findings.
+//! Shared health of nodes between gateways on one etcd: each writes its findings under its own key, which goes with
+//! its lease, and heeds the others' findings.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

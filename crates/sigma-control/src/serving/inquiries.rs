@@ -1,8 +1,8 @@
 //! Queries to responders about certificates of clients (OCSP), for the handshakes that wait for it.
 //!
 //! Each certificate has one task, which queries at its first connection, and again before a response expires, as long
-//! as it is in use. A responder that is away leaves the last response in force until that is over. The settings of the
-//! ssl decide then; a revoked certificate stays revoked.
+//! as it is in use. A responder that is away leaves the last response in force until that has ended. The settings of
+//! the ssl decide then; a revoked certificate stays revoked.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -18,9 +18,9 @@ use super::published::{Request, shown};
 
 /// Questions that wait; more of them count as not answered.
 const QUEUE: usize = 1_024;
-/// Responders that are asked at the same time.
+/// Responders that are queried at the same time.
 const AT_ONCE: usize = 64;
-/// No responder is asked about one certificate more often than this while its responses are good, in seconds.
+/// No responder is queried about one certificate more often than this while its responses are good, in seconds.
 const ASK_MIN_S: i64 = 5;
 /// The longest pause after failures, in seconds.
 const RETRY_MAX_S: i64 = 300;

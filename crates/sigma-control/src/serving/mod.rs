@@ -1,14 +1,14 @@
 //! From a file or a store to a snapshot in force.
 //!
-//! `source` reads the file. `desired` knows the desired resources and quarantines invalid ones. `publisher`
-//! compiles what changed. External inputs of the compilation come from `endpoints` (names resolved, health
-//! checked), `revealed` (the values that `secret` found for `references`) and `files`, with lists of revoked
-//! certificates from `revocation` and staples from `stapling`, both of which `published` fetches and keeps,
-//! and queries about clients' certificates from `inquiries`; certificates that the gateway orders itself come
-//! from `acme`. `file_stamp` tells whether a file has changed; `pair_files` follows the certificates of ssls
-//! that are in files. `ticket_keys` keeps keys of session tickets, and shares them. `purges` has caches
-//! forget, on all gateways of a store; `cache_disk` is where they keep what outlasts the process. `trial`
-//! compiles resources before they are stored. `expiry` watches the certificates in force.
+//! `source` reads the file. `desired` knows the desired resources and quarantines invalid ones. `publisher` compiles
+//! what changed. External inputs of the compilation come from `endpoints` (names resolved, health checked), `revealed`
+//! (the values that `secret` found for `references`) and `files`, with lists of revoked certificates from `revocation`
+//! and staples from `stapling`, both of which `published` fetches and keeps, and queries about clients' certificates
+//! from `inquiries`; certificates that the gateway orders itself come from `acme`. `file_stamp` reports whether a file
+//! has changed; `pair_files` follows the certificates of ssls that are in files. `ticket_keys` keeps keys of session
+//! tickets, and shares them. `purges` has caches forget, on all gateways of a store; `cache_disk` is where they keep
+//! what outlasts the process. `trial` compiles resources before they are stored. `expiry` watches the certificates in
+//! force.
 
 pub(crate) mod acme;
 pub(crate) mod cache_disk;

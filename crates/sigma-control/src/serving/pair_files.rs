@@ -79,8 +79,8 @@ impl PairFiles {
         Ok(pair)
     }
 
-    /// Whether files are in another state than when they were read, and in the same as when this was asked before: the
-    /// writer has finished. To be asked at intervals.
+    /// Whether files are in another state than when they were read, and in the same as when this was queried before:
+    /// the writer has finished. To be asked at intervals.
     pub(crate) fn have_changed(&mut self) -> bool {
         let mut have_changed = self.is_pending;
         for (names, file) in &mut self.files {
@@ -91,8 +91,8 @@ impl PairFiles {
         have_changed
     }
 
-    /// Reads the files that have changed; tells whether there is a new pair. The error log names files that cannot be
-    /// used, once for each change. Blocks.
+    /// Reads the files that have changed; reports whether there is a new pair. The error log names files that cannot
+    /// be used, once for each change. Blocks.
     pub(crate) fn refresh(&mut self) -> bool {
         let mut is_new = std::mem::take(&mut self.is_pending);
         for (names, file) in &mut self.files {

@@ -46,7 +46,7 @@ pub(crate) struct State {
     pub(crate) endpoints: Endpoints,
     /// The store's revision that is in force.
     pub(crate) published: u64,
-    /// The snapshot in force; None before the start is over.
+    /// The snapshot in force; None before the start has ended.
     pub(crate) snapshot: Option<Arc<Snapshot>>,
     compiler: Compiler,
     revealed: Revealed,
@@ -196,7 +196,7 @@ impl Publisher {
         self.compile_change(holders).await
     }
 
-    /// Asks for all secrets after a pause, so that [`Publisher::refresh`] need not wait for any.
+    /// Requests all secrets after a pause, so that [`Publisher::refresh`] need not wait for any.
     pub(crate) fn look_ahead(&self, pause: Duration) -> impl Future<Output = ()> + use<> {
         let (secrets, wanted) = (self.secrets.clone(), self.state().references.all());
         async move {

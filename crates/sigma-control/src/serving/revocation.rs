@@ -22,7 +22,7 @@ use super::published::{Folder, Request, shown};
 const LOOK: Duration = Duration::from_secs(1);
 /// The time for one list of a URL.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
-/// When a URL that did not respond is asked again; its interval, if that is shorter.
+/// When a URL that did not respond is queried again; its interval, if that is shorter.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 /// A list is fetched so long before it runs out: two attempts, and some time of the clock.
 const AHEAD_S: i64 = 120;

@@ -113,7 +113,7 @@ pub(crate) fn listed(path: &Path, problems: &[Problem]) -> String {
 }
 
 impl Source {
-    /// A file of its own.
+    /// Its own file.
     pub fn file(path: impl Into<PathBuf>) -> Source {
         Source {
             path: path.into(),

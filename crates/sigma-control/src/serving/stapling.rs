@@ -113,7 +113,7 @@ struct Follower {
     staple: Weak<Staple>,
     /// When the newest response was made; an older one is a recording.
     last_update: i64,
-    /// When that which is stapled is over; None while nothing is.
+    /// When that which is stapled has ended; None while nothing is.
     ends: Option<i64>,
     failures: u32,
     /// The last problem; it is logged once.
@@ -211,7 +211,7 @@ impl Follower {
         Ok(status)
     }
 
-    /// Seconds until it is asked again.
+    /// Seconds until it is queried again.
     fn succeeded(&mut self, status: RevocationStatus) -> i64 {
         let place = &self.place;
         self.failures = 0;

@@ -176,7 +176,7 @@ impl Drop for Mirrored {
     /// Waits until the last change is in the copy, unless a watch is still open.
     fn drop(&mut self) {
         self.keeper = None;
-        // A watch has a sender of its own and may outlive the store.
+        // A watch has its own sender and may outlive the store.
         if let Some(thread) = self.thread.take().filter(|_| Arc::strong_count(&self.copied) == 1) {
             // It has printed a panic on stderr by itself.
             let _ = thread.join();

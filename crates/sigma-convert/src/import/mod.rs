@@ -2,7 +2,7 @@
 //!
 //! Each format has a folder with its own parser. The common middle is [`decision`]; [`build`] makes the document of
 //! it, and [`report`] says what became of each source line. Two rules hold for all formats: a guard that cannot be
-//! converted closes its route, and nothing is left out without a remark.
+//! converted closes its route, and nothing is omitted without a remark.
 
 mod apisix;
 pub mod build;

@@ -6,7 +6,7 @@ use super::hessian::{self, Value};
 use super::{Call, Form, HEADER_BYTES, PROTOCOL, flag, header, lines};
 use crate::Headers;
 
-/// The key of the body in the map of a method. A field of this name is left out: a client could pass it off as the
+/// The key of the body in the map of a method. A field of this name is omitted: a client could pass it off as the
 /// body.
 const BODY_KEY: &str = "body";
 

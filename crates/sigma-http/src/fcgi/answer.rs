@@ -26,7 +26,7 @@ pub fn head_end(text: &[u8], from: usize) -> Option<usize> {
 ///
 /// The status comes from `Status`; without it, it is 302 with a `Location`, otherwise 200. A `Location` with only a
 /// path is forwarded too, and the gateway does not resolve it (RFC 3875 §6.2.2): the client comes back with it,
-/// through routes and rules. Connection fields are left out, as an application has no connection.
+/// through routes and rules. Connection fields are omitted, as an application has no connection.
 ///
 /// # Errors
 /// Returns an error if the head must not be forwarded or exceeds `limits`.

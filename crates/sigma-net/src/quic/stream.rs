@@ -218,7 +218,7 @@ impl SendStream {
         if let Some(stream) = inner.streams.get_mut(&self.id) {
             stream.priority = priority;
         }
-        // The machine does not know a stream that is over.
+        // The machine does not know a stream that has ended.
         let _ = inner.machine.send_stream(self.id).set_priority(priority);
     }
 }

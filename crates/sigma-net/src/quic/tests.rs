@@ -110,7 +110,7 @@ async fn accept(server: &Endpoint) -> Result<Connection, HandshakeError> {
 }
 
 impl Connection {
-    /// Sends a PING frame in a packet of its own.
+    /// Sends a PING frame in its own packet.
     fn ping_while_open(&self) -> Result<(), ConnectionLost> {
         let mut inner = self.shared().inner.borrow_mut();
         if let Some(lost) = inner.lost {

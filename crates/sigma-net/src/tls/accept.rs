@@ -209,7 +209,7 @@ impl Greeting {
         &self.hello.alpn
     }
 
-    /// Whether the client has asked for TLS in cleartext before.
+    /// Whether the client has requested TLS in cleartext before.
     pub fn was_requested(&self) -> bool {
         self.hello.was_requested
     }
@@ -361,7 +361,7 @@ struct Hello {
     order: Order,
     /// The offered protocols above TLS.
     alpn: Vec<Vec<u8>>,
-    /// The client has asked for TLS in cleartext.
+    /// The client has requested TLS in cleartext.
     was_requested: bool,
 }
 

@@ -49,7 +49,7 @@ pub struct Authorities {
 
 impl Authorities {
     /// Returns the system's trusted authorities: from the file in the environment's `SSL_CERT_FILE`, else from the
-    /// first readable usual file. Unsupported authorities are left out, as elsewhere.
+    /// first readable usual file. Unsupported authorities are omitted, as elsewhere.
     ///
     /// # Errors
     /// Returns an error if there is no such file, or no supported certificate in it.

@@ -66,7 +66,7 @@ pub struct Cluster {
 #[derive(Default)]
 struct Known {
     topics: HashMap<Box<str>, (Instant, Arc<Topic>)>,
-    /// The configured broker that is asked first.
+    /// The configured broker that is queried first.
     first: usize,
 }
 

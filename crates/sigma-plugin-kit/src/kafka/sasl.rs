@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use sigma_schema::Confidential;
 
-/// The rounds that a broker may ask for: less is weak (RFC 7677, §4), and more would block the control thread.
+/// The rounds that a broker may request: less is weak (RFC 7677, §4), and more would block the control thread.
 const ROUNDS: std::ops::RangeInclusive<u32> = 4096..=100_000;
 
 /// The gateway's credentials for a broker.

@@ -59,7 +59,7 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.put_slice(bytes);
 }
 
-/// Asks for the partitions of a topic, which a broker may create if it is missing and `absent` allows it.
+/// Requests the partitions of a topic, which a broker may create if it is missing and `absent` allows it.
 pub fn metadata(topic: &str, absent: Absent) -> Vec<u8> {
     let mut out = request_head(Api::Metadata);
     out.put_i32(1);
@@ -109,8 +109,8 @@ pub fn produce((topic, partition): (&str, i32), acks: i16, timeout_ms: i32, reco
 /// The sender is a client, and not another broker.
 const NO_REPLICA: i32 = -1;
 
-/// Asks for the first offset at or after a time: milliseconds since 1970, -1 for the next offset to be written, -2
-/// for the first existing one.
+/// Requests the first offset at or after a time: milliseconds since 1970, -1 for the next offset to be written, -2 for
+/// the first existing one.
 pub fn list_offsets((topic, partition): (&str, i32), timestamp: i64) -> Vec<u8> {
     let mut out = request_head(Api::ListOffsets);
     out.put_i32(NO_REPLICA);
@@ -131,7 +131,7 @@ pub struct FetchBounds {
     pub bytes: i32,
 }
 
-/// Asks for records from an offset on, committed or not.
+/// Requests records from an offset on, committed or not.
 pub fn fetch((topic, partition): (&str, i32), offset: i64, wish: FetchBounds) -> Vec<u8> {
     let mut out = request_head(Api::Fetch);
     out.put_i32(NO_REPLICA);
@@ -299,7 +299,7 @@ pub struct Topic {
     pub partitions: Vec<(i32, i32)>,
 }
 
-/// Returns a text of a broker for the error log, in which it must not look like a line of its own.
+/// Returns a text of a broker for the error log, in which it must not look like its own line.
 fn shown(text: &str) -> String {
     text.chars().take(200).flat_map(char::escape_debug).collect()
 }

@@ -6,7 +6,7 @@ use super::ber::{
 
 /// Result codes (RFC 4511 §A.1) that are used here.
 pub const SUCCESS: u32 = 0;
-/// More entries than were asked for.
+/// More entries than were requested.
 pub const SIZE_LIMIT_EXCEEDED: u32 = 4;
 /// There is no entry of this name.
 pub const NO_SUCH_OBJECT: u32 = 32;
@@ -38,7 +38,7 @@ pub(super) fn bind(id: u32, name: &[u8], password: &[u8]) -> Vec<u8> {
     message(id, &element(BIND_REQUEST, &parts.concat()))
 }
 
-/// Asks for TLS on this connection (RFC 4511 §4.14).
+/// Requests TLS on this connection (RFC 4511 §4.14).
 pub(super) fn start_tls(id: u32) -> Vec<u8> {
     message(id, &element(EXTENDED_REQUEST, &element(CONTEXT_0, START_TLS)))
 }

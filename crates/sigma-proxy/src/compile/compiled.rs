@@ -406,7 +406,7 @@ impl Building<'_, '_> {
         Some(Arc::new(scripts.script(&self.resource(), text)))
     }
 
-    /// Compiles an identity; a failing one is left out, so that it grants no access.
+    /// Compiles an identity; a failing one is omitted, so that it grants no access.
     fn identity(&mut self, kind: &Arc<dyn sigma_plugin::Kind>, conf: &Arc<Value>) -> Option<KeyOfIdentity> {
         let mut revealed = Value::clone(conf);
         self.task.sources.secrets.reveal(&mut revealed);

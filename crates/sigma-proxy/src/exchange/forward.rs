@@ -126,7 +126,7 @@ impl Exchange<'_, '_> {
     /// Returns the remaining time of the exchange.
     ///
     /// # Errors
-    /// Returns an error if it is over.
+    /// Returns an error if it has ended.
     pub(super) fn time_left<'l>(
         &self,
         route: &'l Route,

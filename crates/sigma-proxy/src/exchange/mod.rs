@@ -310,7 +310,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
         Ok(())
     }
 
-    /// Finds the route and prepares the target for its node. If a condition asks for the body, which was not read,
+    /// Finds the route and prepares the target for its node. If a condition requests the body, which was not read,
     /// `asks_body` is set, and the returned number is meaningless.
     fn find_route(&mut self, body: Option<&BodyFields>) -> Result<u32, Fault> {
         let snapshot = &self.view.snapshot;

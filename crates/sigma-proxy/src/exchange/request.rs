@@ -70,7 +70,7 @@ pub(crate) struct RequestView<'r> {
     internal: Option<&'r str>,
     /// A condition read a field of the body, which was not read, or a value that cannot be decided.
     asks_body: Cell<bool>,
-    /// The operation of GraphQL of a request without a body, once a condition asked for it.
+    /// The operation of GraphQL of a request without a body, once a condition requested it.
     asked_operation: OnceCell<Result<Option<Chosen>, NoMessage>>,
 }
 
@@ -166,8 +166,8 @@ impl<'r> RequestView<'r> {
         RequestView { internal: name, ..self }
     }
 
-    /// Returns variables that are read too seldom to have a match arm of their own. Variables that are known only
-    /// later are absent.
+    /// Returns variables that are read too seldom to have their own match arm. Variables that are known only later are
+    /// absent.
     fn other(&self, name: &str) -> Option<VarValue<'_>> {
         let text = |text: &'r str| Some(VarValue::text(text));
         if let Some(name) = name.strip_prefix(defined::PREFIX) {

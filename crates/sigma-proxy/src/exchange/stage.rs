@@ -121,8 +121,8 @@ impl InForce<'_, '_> {
     }
 }
 
-/// Returns the active chains, global rules first. `merged` is the route's with a consumer's plugins. Empty ones
-/// are left out.
+/// Returns the active chains, global rules first. `merged` is the route's with a consumer's plugins. Empty ones are
+/// omitted.
 pub(super) fn chains<'v>(
     view: &'v View,
     route: Option<u32>,

@@ -9,8 +9,8 @@ use crate::snapshot::Route;
 
 const WEBSOCKET: &[u8] = b"websocket";
 
-/// Returns true if the client asks for exactly one protocol, in a request that can be upgraded: one without a
-/// body, whose bytes could be mistaken for bytes of the tunnel.
+/// Returns true if the client requests exactly one protocol, in a request that can be upgraded: one without a body,
+/// whose bytes could be mistaken for bytes of the tunnel.
 pub(super) fn is_asked_for(head: &RequestHead, length: BodyLength) -> bool {
     head.version != Version::Http10
         && head.method == Method::Get
@@ -42,7 +42,7 @@ pub(super) fn admitted<'h>(head: &'h RequestHead, route: &Route) -> Option<&'h [
     route.upgrades().iter().any(|name| named(name)).then_some(offer)
 }
 
-/// Checks that a 101 response confirms `protocol`; an empty one was not asked for.
+/// Checks that a 101 response confirms `protocol`; an empty one was not requested.
 pub(super) fn check_agreement(head: &ResponseHead, protocol: &[u8]) -> Result<(), Fault> {
     if head.status != 101 {
         return Ok(());

@@ -127,7 +127,7 @@ impl Met {
 }
 
 impl Explained {
-    /// The names of the plugins that run before a node is asked, and so may respond themselves.
+    /// The names of the plugins that run before a node is queried, and so may respond themselves.
     pub fn may_be_refused_by(&self) -> impl Iterator<Item = &str> {
         let before = [Phase::Rewrite, Phase::Access, Phase::BeforeProxy];
         let may = move |one: &&Met| one.runs() && before.iter().any(|phase| one.phases.contains(phase));

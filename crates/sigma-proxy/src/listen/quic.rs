@@ -226,7 +226,7 @@ impl Newcomer {
         let (worker, peer, local) = (&self.worker, self.peer, arrival.local_addr());
         let view = worker.view();
         let shown = Shown { snapshot: Arc::clone(&view.snapshot), listener: Arc::clone(&self.listener) };
-        // Boxed, so that the memory of a handshake is free again when it is over.
+        // Boxed, so that the memory of a handshake is free again when it has ended.
         let shaking = Box::pin(arrival.accept(Arc::new(shown), &tls.options.offer));
         drop(view);
         let Some(shaken) = unless_closing(worker, shaking).await else { return };

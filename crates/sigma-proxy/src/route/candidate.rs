@@ -16,7 +16,7 @@ use super::params::Params;
 use super::pattern::{Expression, Template, UNNAMED};
 
 /// The facts about a request that the router reads. All of it is cheap except [`Request::variables`], which is only
-/// asked for routes with `vars`.
+/// requested routes with `vars`.
 pub trait Request {
     /// The method.
     fn method(&self) -> Method;
@@ -260,7 +260,7 @@ impl Conditions {
         Ok(())
     }
 
-    /// Checks the media types: they come last, and have a response of their own.
+    /// Checks the media types: they come last, and have their own response.
     pub(super) fn check_media<Q: Request + ?Sized>(&self, request: &Q) -> Result<(), Unmet> {
         if !self.consumes.is_empty() && !media::consumes(&self.consumes, request.content_type()) {
             return Err(Unmet::Consumes);

@@ -45,7 +45,7 @@ pub struct RouteInput<'a> {
     pub listeners: Vec<u16>,
     /// Clients cannot reach the route.
     pub internal: bool,
-    /// A disabled route is left out: it shadows nothing.
+    /// A disabled route is omitted: it shadows nothing.
     pub enabled: bool,
 }
 

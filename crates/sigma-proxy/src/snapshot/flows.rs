@@ -1,6 +1,6 @@
 //! Stream routes, and which of them serves a session.
 //!
-//! As in APISIX: routes with a server name come first, the longest name before the others, where the session asks for
+//! As in APISIX: routes with a server name come first, the longest name before the others, where the session requests
 //! one; then those without, in the order of the store. All conditions have to hold; the first route serves. A route
 //! that cannot be served as it was written keeps its rank and serves no session.
 
@@ -139,7 +139,7 @@ mod tests {
         }))
     }
 
-    /// A session `from`, to a port of 10.0.0.1, that asks for a name and protocols.
+    /// A session `from`, to a port of 10.0.0.1, that requests a name and protocols.
     fn found(router: &FlowRouter, from: &str, port: u16, asked: Option<(&str, &[&str])>) -> String {
         let client = Client {
             addr: from.parse().ok(),

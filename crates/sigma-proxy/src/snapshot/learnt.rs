@@ -64,7 +64,7 @@ impl Learnt {
         !self.matches.is_empty() || matches!(self.named_by, NamedBy::Address)
     }
 
-    /// The session of a client with this address, if that tells them apart.
+    /// The session of a client with this address, if that distinguishes them.
     pub(crate) fn named_by_address(&self, addr: Option<IpAddr>) -> Option<Named> {
         match (&self.named_by, addr?) {
             (NamedBy::Address, IpAddr::V4(addr)) => Some(self.look_up(&addr.octets())),
@@ -97,7 +97,7 @@ impl Learnt {
         })
     }
 
-    /// Learns from a response of the node with this token; `serves` tells whether a node still serves its sessions.
+    /// Learns from a response of the node with this token; `serves` reports whether a node still serves its sessions.
     ///
     /// A name that the request invented is not learnt, and a known session moves only when its node is gone: a client
     /// that can make a node send a name, or fail, moves no other session.

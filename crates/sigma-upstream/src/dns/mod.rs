@@ -1,8 +1,8 @@
 //! DNS queries: addresses of nodes with configured names, and services.
 //!
-//! Every address of a name counts, of both families. Both are queried at the same time; a response of one family
-//! waits only briefly for the other, since some name servers never respond for IPv6 (in the spirit of RFC 8305). An
-//! IPv6 address without a route from this machine is left out if there is another address. IPv6 can be switched off.
+//! Every address of a name counts, of both families. Both are queried at the same time; a response of one family waits
+//! only briefly for the other, since some name servers never respond for IPv6 (in the spirit of RFC 8305). An IPv6
+//! address without a route from this machine is omitted if there is another address. IPv6 can be switched off.
 //!
 //! `/etc/hosts` and the system's resolver configuration are read once, when the [`Resolver`] is made.
 

@@ -62,8 +62,8 @@ impl std::fmt::Debug for SharedConnection {
 }
 
 impl SharedConnection {
-    /// Takes a connection after its handshake, and drives it in a task of its own, which ends with the last request
-    /// once the connection is dropped.
+    /// Takes a connection after its handshake, and drives it in its own task, which ends with the last request once
+    /// the connection is dropped.
     pub fn open(connection: Connection, limits: &SharedLimits) -> Rc<SharedConnection> {
         let common = Common::new(connection, config(limits), Account::default());
         let shared = Rc::new(SharedConnection {
@@ -220,7 +220,7 @@ impl Drop for SharedConnection {
     }
 }
 
-/// Drives a connection until it ends, or until all its users have dropped it and its requests are over.
+/// Drives a connection until it ends, or until all its users have dropped it and its requests have ended.
 async fn drive(common: Rc<Common>, shared: Weak<SharedConnection>, mut silence: Silence) {
     let mut control = Control::default();
     poll_fn(|cx| {

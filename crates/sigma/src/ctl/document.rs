@@ -80,9 +80,9 @@ impl Sent {
         Ok(Sent { value, written })
     }
 
-    /// Reads a whole configuration, as a file of a gateway has it; the gateway's own settings are left
-    /// out, and named on standard error. A key that is neither section nor setting is refused: a misspelt
-    /// section would be an empty one, and remove everything of its kind.
+    /// Reads a whole configuration, as a file of a gateway has it; the gateway's own settings are omitted, and named
+    /// on standard error. A key that is neither section nor setting is refused: a misspelt section would be an empty
+    /// one, and remove everything of its kind.
     pub(crate) fn configuration(file: &Path) -> Result<Sent> {
         let written = Written { file: file.to_owned(), text: text(file)?, section: None };
         let found = written.configuration().map_err(|problems| written.listed(problems))?;

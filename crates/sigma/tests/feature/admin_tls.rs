@@ -98,7 +98,7 @@ async fn call(stream: &mut Stream) -> u16 {
     answer.map_or(0, |answer| status(&answer))
 }
 
-/// The same over a connection of its own. In TLS 1.3 a client learns only then that it was refused.
+/// The same over its own connection. In TLS 1.3 a client learns only then that it was refused.
 async fn called(gateway: &Gateway, client: &ClientTls) -> u16 {
     match shake(gateway, client).await {
         Ok(mut stream) => call(&mut stream).await,

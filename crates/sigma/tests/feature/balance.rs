@@ -256,7 +256,7 @@ fn sessions_stay_on_the_node_that_has_named_them() {
         gateway.reload().unwrap();
         assert!(until(PATIENCE, || reloads() > before), "{}", gateway.stderr());
     };
-    // Each on a connection of its own, of one worker or the other.
+    // Each on its own connection, of one worker or the other.
     let mut sessions: Vec<(String, String)> = (0..12)
         .map(|_| {
             let (status, origin, cookie) = visit(&gateway, "");

@@ -118,7 +118,7 @@ fn a_restart_keeps_answers() {
         assert_eq!((known.status(), known.body.len()), (304, 0));
     }
     assert_eq!(origin.requests(), asked);
-    // A purged response is gone for good.
+    // A purged response is gone permanently.
     assert_eq!(ask(&gateway, "PURGE", LARGE, "").status(), 200);
     gateway.kill().unwrap();
     assert_eq!(kept_files(&gateway).len(), 2);

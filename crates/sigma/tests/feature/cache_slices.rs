@@ -231,7 +231,7 @@ fn ranges_that_cannot_be_assembled_are_forwarded() {
         let answer = ask(&gateway, &path, &range(70_000, 70_009));
         check(&answer, 206, 0, (70_000, 70_010));
         assert_eq!(node.asked(), [slice_of(&path, 1), format!("{path} bytes=70000-70009")]);
-        // For a while nothing else is asked.
+        // For a while nothing else is queried.
         check(&ask(&gateway, &path, &range(5, 9)), 206, 0, (5, 10));
         assert_eq!(node.asked(), [format!("{path} bytes=5-9")]);
     }

@@ -61,7 +61,7 @@ fn gateway(root: &Authority, ca: &Authority, origin: &Origin, crl: Value) -> Gat
     Gateway::start(SIGMA, &text).unwrap()
 }
 
-/// Whether a client gets a response over a connection of its own. In TLS 1.3 it learns only then that it was refused.
+/// Whether a client gets a response over its own connection. In TLS 1.3 it learns only then that it was refused.
 pub(crate) async fn is_served(gateway: &Gateway, client: &ClientTls) -> bool {
     match shake(gateway, client, "a.test").await {
         Ok(mut stream) => {

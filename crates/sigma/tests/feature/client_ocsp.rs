@@ -1,4 +1,4 @@
-//! Responders that are asked whether certificates of clients were revoked.
+//! Responders that are queried whether certificates of clients were revoked.
 
 use std::path::Path;
 
@@ -32,7 +32,7 @@ impl World {
         self.root.client(Some(&Issued { cert: read("crt"), key: read("key") }))
     }
 
-    /// A gateway with one worker, which a waiting handshake must not block. `b.test` asks for no certificate.
+    /// A gateway with one worker, which a waiting handshake must not block. `b.test` requests no certificate.
     fn gateway(&self, ocsp: Value) -> Gateway {
         let ca = read(self.dir.path(), "ca.crt");
         let guarded = json!({ "id": "1", "sni": "a.test", "client": { "ca": ca, "ocsp": ocsp } });

@@ -1,4 +1,5 @@
-//! The documents and examples: their configurations are valid, and their commands have the described effect. No block of a page is left out.
+//! The documents and examples: their configurations are valid, and their commands have the described effect. No block
+//! of a page is omitted.
 
 use std::fs;
 use std::path::Path;
@@ -222,7 +223,7 @@ fn the_first_file_of_the_readme() {
     assert!(fs::read_to_string(dir.path().join("answer")).unwrap().contains("502"));
 }
 
-/// A gateway on a document's configuration with an Admin API, in a folder of its own.
+/// A gateway on a document's configuration with an Admin API, in its own folder.
 fn with_admin(config: &str) -> Gateway {
     let config = config.replace("127.0.0.1:9080", ":9080").replace(":9080", "{listen}");
     let gateway = Gateway::start(SIGMA, &config.replace("127.0.0.1:9180", "{admin}")).unwrap();

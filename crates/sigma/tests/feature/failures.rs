@@ -207,7 +207,7 @@ fn logs_name_a_node_whose_name_is_unknown() {
     let dns = Dns::start().unwrap();
     let upstream = json!({ "nodes": { "nowhere.test:80": 1 } });
     let gateway = shop(&upstream, &json!({ "dns": { "servers": [dns.address()] } }));
-    // At first the name is still asked for.
+    // At first the name is still requested.
     let ask = || gateway.connect().unwrap().get("/shop/1").unwrap().text().contains("\"dns_error\"");
     assert!(until(PATIENCE, ask), "{}", gateway.stderr());
     named(&gateway, 503, &["reason=\"dns_error\""], "fault=dns_error");

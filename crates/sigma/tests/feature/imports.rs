@@ -1,4 +1,4 @@
-//! Configurations from API descriptions: each request has a route of its own, and validation is optional.
+//! Configurations from API descriptions: each request has its own route, and validation is optional.
 
 use std::path::Path;
 use std::process::{Command, Output};

@@ -210,7 +210,7 @@ fn a_state_lasts_over_reloads() {
     assert_eq!(shown.unwrap()["reason"], "operator: maintenance", "{all}");
 }
 
-/// Requests go to these origins only, for good.
+/// Requests go to these origins only, permanently.
 fn is_served_by(gateway: &Gateway, origins: [&Origin; 2], served: [bool; 2]) {
     let reached = || {
         let before = origins.map(Origin::requests);

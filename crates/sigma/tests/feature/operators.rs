@@ -72,7 +72,7 @@ fn heads_are_waited_for_so_long_and_no_longer() {
     }
 }
 
-/// Connections that are only held open make room for those that ask for something.
+/// Connections that are only held open make room for those that request something.
 #[test]
 fn held_connections_do_not_block_others() {
     let gateway = start(&format!("{EMBEDDED}\noperators: {{ connections: 3, {HOUR} }}"));

@@ -165,7 +165,7 @@ fn a_sweep_ejects_by_the_percentage_of_failures() {
     assert_eq!(shown(&gateway, &good)["reason"], Value::Null);
 }
 
-/// Connections that are refused count as errors, or by a rule of their own.
+/// Connections that are refused count as errors, or by their own rule.
 #[test]
 fn failures_on_connections_eject_a_node() {
     for (split, reason) in

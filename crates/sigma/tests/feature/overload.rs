@@ -78,7 +78,7 @@ pub(crate) fn ask(gateway: &Gateway) -> (u16, String) {
     (answer.status(), answer.text())
 }
 
-/// Asks on a thread of its own.
+/// Asks on its own thread.
 pub(crate) fn begin(gateway: &Gateway, fields: &str) -> JoinHandle<u16> {
     let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
     let request = format!("GET / HTTP/1.1\r\nHost: h\r\n{fields}\r\n");

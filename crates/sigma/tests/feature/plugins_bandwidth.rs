@@ -219,7 +219,7 @@ fn sessions_of_other_protocols_are_slow_too() {
             .unwrap();
     let hundred = "x".repeat(100);
     assert_eq!(talk(&gateway, &hundred), ("one".to_owned(), hundred));
-    // The node still speaks at once, and hears of the client when that is over.
+    // The node still speaks at once, and hears of the client when that has ended.
     let mut client = gateway.connect().unwrap();
     assert_eq!(client.read_line().unwrap(), "one");
     client.send("y".repeat(1000)).unwrap();

@@ -26,7 +26,7 @@ fn status(answer: &Message) -> String {
     answer.head.get("apisix-cache-status").unwrap_or_default().to_owned()
 }
 
-/// For any number of clients on any number of workers, a node gets one request, and its response is passed on at once.
+/// For any number of clients on any number of workers, a node gets one request, and its response is forwarded at once.
 #[test]
 fn one_request_fetches_for_all_and_all_read_it() {
     let origin = Origin::scripted().unwrap();

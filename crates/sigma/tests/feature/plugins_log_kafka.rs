@@ -29,7 +29,7 @@ struct Broker {
 #[derive(Default)]
 struct KafkaState {
     partitions: i32,
-    /// User and password, if it asks for them.
+    /// User and password, if it requests them.
     login: Option<(&'static str, &'static str)>,
     /// The responses to the next produce requests; success, when there are no more.
     errors: Mutex<VecDeque<i16>>,
@@ -316,7 +316,7 @@ fn temporary_errors_are_retried_and_permanent_ones_reported() {
 /// A failed login is logged in the error log without its secrets, and nothing is sent without one.
 #[test]
 fn a_broker_that_asks_for_a_login_gets_it() {
-    // Lines are written by a thread of its own.
+    // Lines are written by its own thread.
     let check = |password: &str, told: &str| {
         let broker = Broker::start(1, Some(("jack", "jacks-password")), &[]);
         let sasl = json!({ "user": "jack", "password": password });
@@ -394,7 +394,7 @@ fn a_message_may_be_the_request_itself() {
     assert!(value.contains("\r\nx-a: b\r\n"), "{value}");
 }
 
-/// A line of the error log is a message of its own, a JSON string.
+/// A line of the error log is its own message, a JSON string.
 #[test]
 fn lines_of_the_error_log_are_messages() {
     for acks in [1, 0] {

@@ -16,7 +16,7 @@ use crate::streams::{self, upstream};
 use crate::tls::Authority;
 use crate::{PATIENCE, SIGMA};
 
-/// The account that the server knows, if it asks for one.
+/// The account that the server knows, if it requests one.
 const ACCESS_KEY: &str = "RocketMQ";
 const SECRET_KEY: &str = "a-secret-of-twelve";
 

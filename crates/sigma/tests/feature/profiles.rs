@@ -170,7 +170,7 @@ fn of_exchanges(lines: &str) -> usize {
     of_them.map(|line| line.rsplit_once(' ').unwrap().1.parse::<usize>().unwrap()).sum()
 }
 
-/// Asks for a profile, makes the gateway keep answers when it is being taken, and returns it.
+/// Requests a profile, makes the gateway keep answers when it is being taken, and returns it.
 fn taken_while_answers_are_kept(gateway: &Gateway, round: usize, query: &str) -> Message {
     let lines = || gateway.stderr().matches("an operator requested a profile").count();
     let before = lines();

@@ -179,7 +179,7 @@ fn a_plugin_that_is_not_enabled_closes_what_names_it() {
     assert!(listed.contains("routes/1") && listed.contains("unknown plugin [key-auth]"), "{listed}");
 }
 
-/// A name that asks for certificates of clients is not served by a wildcard that asks for none.
+/// A name that requests certificates of clients is not served by a wildcard that requests none.
 #[test]
 fn a_certificate_that_cannot_be_used_keeps_its_names() {
     let (root, clients, origin) =

@@ -436,7 +436,7 @@ fn is_shown(shown: &str, told: &str) -> bool {
         rest = &rest[at + piece.len()..];
         last = piece;
     }
-    // Behind the last piece nothing follows, unless that is left out; it may stand there once more.
+    // Behind the last piece nothing follows, unless that is omitted; it may stand there once more.
     rest.is_empty() || (shown.contains('…') && (last.is_empty() || rest.ends_with(last)))
 }
 

@@ -180,7 +180,7 @@ fn connections_queued_in_the_kernel_end_with_the_drain() {
     gateway.terminate().unwrap();
     assert!(until(PATIENCE, || gateway.connect().is_err()), "still accepts while draining");
     let serving = std::thread::spawn(move || {
-        // Each exchange on a connection of its own, so that every one of them is accepted here.
+        // Each exchange on its own connection, so that every one of them is accepted here.
         let ok = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok";
         let mut answered = 0;
         peer.send(ok).unwrap();

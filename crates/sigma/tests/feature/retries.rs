@@ -106,7 +106,7 @@ fn a_body_is_sent_again_as_it_was() {
 fn the_last_answer_is_the_clients() {
     let (one, other) = (always(503, "X-Node: 1\r\n"), always(503, "X-Node: 2\r\n"));
     let policy = json!({ "retry_on": ["5xx"], "back_off": { "base_interval": 0.001 } });
-    // More attempts than nodes: each is asked again.
+    // More attempts than nodes: each is queried again.
     let gateway = gateway(&[&one, &other], json!({ "retries": 3, "retry_policy": policy }));
     assert_eq!(ask(&gateway, "GET", "", ""), (503, "no".to_owned()));
     assert_eq!((one.requests(), other.requests()), (2, 2));
@@ -248,7 +248,7 @@ fn the_first_of_two_answers_is_served_and_the_other_attempt_taken_back() {
     assert_eq!(good.connections(), 1);
 }
 
-/// A node that verifies signatures, each over the Host of who was asked, and one that never responds.
+/// A node that verifies signatures, each over the Host of who was queried, and one that never responds.
 #[test]
 fn the_second_request_is_signed_for_its_node() {
     let (seen, good) = (Arc::default(), always(200, ""));
@@ -320,7 +320,7 @@ fn a_second_node_that_fails_leaves_the_first_its_time() {
     .unwrap();
     let gateway = gateway(&[&slow, &closing], hedging(json!({})));
     for _ in 0..4 {
-        // Whichever is asked first: a reset is retried, and a hedge that fails is let go.
+        // Whichever is queried first: a reset is retried, and a hedge that fails is let go.
         assert_eq!(ask(&gateway, "GET", "", ""), (200, "slow".to_owned()));
     }
 }

@@ -357,8 +357,7 @@ fn nodes_follow_the_keys_of_consul() {
 /// The version of the API server in `/version`; without it that is v0.0.0.
 const KUBERNETES: &str = "-X k8s.io/component-base/version.gitVersion=v1.34.1 -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=34";
 
-/// An API server of one test alone, over an etcd of its own. There are no controllers: the test writes their
-/// objects.
+/// An API server of one test alone, over its own etcd. There are no controllers: the test writes their objects.
 struct Kubernetes {
     dir: tempfile::TempDir,
     etcd: EtcdServer,

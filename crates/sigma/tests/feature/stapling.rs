@@ -58,7 +58,7 @@ impl Responder {
         Responder { port, manner, asked }
     }
 
-    /// How often it was asked.
+    /// How often it was queried.
     pub(crate) fn asked(&self) -> usize {
         self.asked.load(Ordering::Acquire)
     }

@@ -327,7 +327,7 @@ fn a_node_that_shakes_hands_itself_gets_the_request_of_its_client() {
             let mut stream = client.shake(begun(&gateway, opening).await, "db.test").await.unwrap();
             assert_eq!(greeting(&mut stream).await, "database");
         }
-        // Clients that begin with TLS are passed on as they are.
+        // Clients that begin with TLS are forwarded as they are.
         assert_eq!(*seen.borrow(), [SSL_REQUEST.to_vec(), Vec::new()]);
     });
 }

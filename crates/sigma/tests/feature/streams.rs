@@ -241,7 +241,7 @@ fn clients_of_mqtt_keep_to_their_broker() {
     let broker_of = |client_id: &str| {
         let packet = mqtt_connect(client_id);
         let mut peer = gateway.connect().unwrap();
-        // In pieces: it is looked at when it is whole, and passed on as it was.
+        // In pieces: it is looked at when it is whole, and forwarded as it was.
         packet.iter().for_each(|byte| peer.send([*byte]).unwrap());
         let name = peer.read_line().unwrap();
         peer.half_close().unwrap();

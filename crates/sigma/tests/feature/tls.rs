@@ -399,7 +399,7 @@ fn clients_show_their_certificates() {
             (None, "lax.test", "lax.test", "/closed", Some(400)),
             (Some(&stranger), "lax.test", "lax.test", "/stranger", Some(400)),
             (Some(&known), "lax.test", "lax.test:443", "/closed", Some(200)),
-            // One name is no way to another one that asks for more.
+            // One name is no way to another one that requests more.
             (None, "open.test", "strict.test", "/", Some(421)),
             (None, "open.test", "LAX.test", "/open", Some(421)),
             (None, "open.test", "strict.test.", "/", Some(421)),
@@ -635,7 +635,7 @@ fn nodes_over_tls_are_verified_and_shown_a_certificate() {
             }
             assert!(until(PATIENCE, || gateway.stdout().contains(&format!("{expected} https"))));
         }
-        // The client's own host is requested, and verified, where it is passed on.
+        // The client's own host is requested, and verified, where it is forwarded.
         let tls = json!({ "verify": true, "ca": root.pem });
         let gateway = in_cleartext(json!({ "nodes": nodes, "scheme": "https", "tls": tls }), json!({}));
         assert_eq!(plain(&gateway, "node.test").await, 200);

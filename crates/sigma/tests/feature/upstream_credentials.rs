@@ -119,7 +119,7 @@ fn a_token_of_the_gateways_own() {
     ];
     tokens.says(503, "{}");
     let gateway = Gateway::start(SIGMA, &document(&origin, &routes)).unwrap();
-    // No token, no request; and a server that is asked again.
+    // No token, no request; and a server that is queried again.
     assert_eq!(told(&ask(&gateway, "/own", LIE)), "503");
     tokens.says(200, r#"{"access_token":"tN","token_type":"Bearer","expires_in":300}"#);
     assert!(

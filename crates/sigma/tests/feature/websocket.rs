@@ -86,7 +86,7 @@ struct Node {
     origin: Origin,
     /// Small frames as they came, masks included.
     seen: Arc<Mutex<Vec<Vec<u8>>>>,
-    /// WebSockets that are over.
+    /// WebSockets that have ended.
     over: Arc<Mutex<usize>>,
 }
 
@@ -446,7 +446,7 @@ fn an_idle_websocket_ends_and_one_in_use_does_not() {
             assert_eq!(socket.ask(PING, b"still here"), (PONG, b"still here".to_vec()), "{by:?}");
         }
         let silent = Instant::now();
-        // Over HTTP/2 an end that neither side asked for is a stream taken back.
+        // Over HTTP/2 an end that neither side requested is a stream taken back.
         assert_eq!(socket.end().is_ok(), by == By::Upgrade, "{by:?}");
         // The gateway's clock is coarse, and began with the response to the last ping.
         assert!(silent.elapsed() > IDLE / 2, "{by:?}: {:?}", silent.elapsed());

@@ -64,7 +64,7 @@ impl Browser {
         Browser { case, cookies: BTreeMap::new(), body: Vec::new(), attributes: Vec::new() }
     }
 
-    /// A request for a path, with further fields. 0 if it passes on to the node.
+    /// A request for a path, with further fields. 0 if it forwards to the node.
     fn ask(&mut self, gateway: &Gateway, line: &str, fields: &str) -> Seen {
         let cookies: Vec<String> =
             self.cookies.iter().map(|(name, value)| format!("{name}={value}")).collect();

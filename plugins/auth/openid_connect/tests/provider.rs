@@ -40,11 +40,11 @@ pub(super) struct Inside {
     seen: HashSet<String>,
     /// Questions that were left before a browser came with them.
     pushed: HashMap<String, String>,
-    /// The key that proves who asks for tokens, and the nonce that must stand in proofs.
+    /// The key that proves who requests tokens, and the nonce that must stand in proofs.
     pub(super) dpop: Option<(Key, Value, Option<String>)>,
     /// Whether refresh tokens are refused.
     pub(super) refuses_refresh: bool,
-    /// Paths that were asked for, with their forms.
+    /// Paths that were requested, with their forms.
     pub(super) asked: Vec<String>,
 }
 

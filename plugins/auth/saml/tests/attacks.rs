@@ -263,7 +263,7 @@ fn missing_parts_deny_the_login() {
     );
 }
 
-/// A provider of our own.
+/// Our own provider.
 pub(super) struct Provider(OwnKey);
 
 /// Returns a response to a request; it is canonical already.

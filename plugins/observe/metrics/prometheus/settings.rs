@@ -288,8 +288,8 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// Reads the attribute, which its schema has accepted. A remaining mistake causes a warning and is left
-    /// out: a mistake in monitoring must not stop the traffic.
+    /// Reads the attribute, which its schema has accepted. A remaining mistake causes a warning and is omitted: a
+    /// mistake in monitoring must not stop the traffic.
     pub(super) fn of(attribute: &Value) -> Settings {
         let attributes = Option::<Attributes>::deserialize(attribute).unwrap_or_else(|error| {
             tracing::warn!(%error, "plugin_attr.prometheus is invalid; the defaults are used");

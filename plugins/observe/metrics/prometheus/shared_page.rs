@@ -171,7 +171,7 @@ struct Page {
 }
 
 struct State {
-    /// None while the next piece is due, and when the page is over.
+    /// None while the next piece is due, and when the page has ended.
     pieces: Option<Pieces>,
     is_begun: bool,
     end: Option<End>,

@@ -11,7 +11,7 @@ use super::gzip::{Gzip, SHORTEST, WINDOW};
 /// Bytes of a piece that leaves, about.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// How a page looks to who asks for it.
+/// How a page looks to who requests it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Look {
     pub(super) form: Form,

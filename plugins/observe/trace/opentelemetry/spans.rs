@@ -118,7 +118,7 @@ fn values<'h>(headers: &'h Headers, name: &[u8]) -> Cow<'h, [u8]> {
     }
 }
 
-/// The spans of an exchange that is over, each one encoded: the request's, then its children's.
+/// The spans of an exchange that has ended, each one encoded: the request's, then its children's.
 pub(super) fn spans(
     ctx: &Context,
     env: &Env<'_>,

@@ -269,7 +269,7 @@ impl Plugin for Zipkin {
 }
 
 impl Zipkin {
-    /// The spans of an exchange that is over.
+    /// The spans of an exchange that has ended.
     fn spans(&self, ctx: &Context, env: &Env<'_>, sampled: &Sampled) -> Vec<Value> {
         let Some(course) = FinishedExchange::of(ctx, env) else { return Vec::new() };
         let local = self.local(ctx);

@@ -21,7 +21,7 @@ const MOST_WAITING: usize = 10_000;
 /// Local state of one key.
 #[derive(Debug, Clone, Copy, Default)]
 struct State {
-    /// The rest that Redis reported, and until when that is valid; None before it was asked.
+    /// The rest that Redis reported, and until when that is valid; None before it was queried.
     remote: Option<(u64, u64)>,
     /// Requests that passed since.
     delta: u64,

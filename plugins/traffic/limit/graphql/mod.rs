@@ -111,8 +111,8 @@ const NO_SCHEMA_MS: u64 = 10_000;
 /// the schema of the server, which it requests once by introspection. A worker keeps the schema until the
 /// configuration of the plugin changes. The server is the upstream of the service, or else of the route. Without a
 /// schema queries get 400, and the error log has the reason. Set `introspection_endpoint` if the route has many paths
-/// or hosts: each has a schema of its own, and a worker keeps 16. While the Admin API's store has an unreadable
-/// decoration without an earlier form, queries that need decorations get 503.
+/// or hosts: each has its own schema, and a worker keeps 16. While the Admin API's store has an unreadable decoration
+/// without an earlier form, queries that need decorations get 503.
 ///
 /// A query with expanded fragments has at most 100,000 selections, and its text at most 100 levels; more gets 400. An
 /// ambiguous request gets 400 as well, such as one with a query string and a body, or with a repeated name in JSON.
@@ -229,7 +229,7 @@ struct Inner {
     max_size: usize,
     /// The upstream of the endpoint for introspection.
     endpoint: String,
-    /// Schemas that were asked for under other configurations are others.
+    /// Schemas that were requested under other configurations are others.
     space: String,
 }
 

@@ -88,7 +88,7 @@ impl Keeper {
 
     /// Everything that precedes the start between a free port and `origin`; nothing is kept from earlier runs.
     ///
-    /// `None` if the gateway is not there or not asked for.
+    /// `None` if the gateway is not there or not requested.
     fn prepare(self, bench: &Bench<'_>, origin: u16) -> anyhow::Result<Option<Launch>> {
         let Bench { options, folders, programs } = bench;
         let program = programs.path(self.contender());
@@ -248,7 +248,7 @@ fn memory(bench: &Bench<'_>) -> anyhow::Result<Outcome> {
          | gateway | memory before | memory with them | bytes for each | beside the body |\n|---|--:|--:|--:|--:|\n"
     );
     for keeper in [Keeper::Sigma, Keeper::Nginx { keeps_open: false }] {
-        // Each has an origin of its own, which ends.
+        // Each has its own origin, which ends.
         let origin = process::origin(&bench.programs, &bench.folders.work)?;
         let Some(launch) = keeper.prepare(bench, origin.port)? else { continue };
         let gateway = launch.start_listening()?;

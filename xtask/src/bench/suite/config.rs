@@ -59,7 +59,7 @@ const SERVED_LIMIT: Duration = Duration::from_secs(120);
 /// Time for freed memory to be given back before it is read.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// Sigma with the Admin API, its configuration in an embedded store of its own.
+/// Sigma with the Admin API, its configuration in its own embedded store.
 struct Administered {
     gateway: Running,
     admin: Client,

@@ -261,7 +261,7 @@ fn datagrams(ports: Ports, stop: &AtomicBool, count: &AtomicU64) {
     while runs(stop) {
         for _ in 0..10 {
             let from = attacker(11, count.fetch_add(1, Ordering::Relaxed));
-            // A port of its own for each, as if the sender were made up.
+            // Its own port for each, as if the sender were made up.
             let Ok(socket) = UdpSocket::bind((from, 0)) else { continue };
             drop(socket.send_to(&[FLOOD], (Ipv4Addr::LOCALHOST, ports.udp)));
         }

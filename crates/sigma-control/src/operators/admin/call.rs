@@ -138,7 +138,7 @@ impl Call {
         self.arguments.all("dry_run").any(|value| value == "true")
     }
 
-    /// The time to live that a write asks for.
+    /// The time to live that a write requests.
     pub(crate) fn ttl(&self) -> Result<Option<Duration>, Refusal> {
         let Some(text) = self.arguments.get("ttl") else { return Ok(None) };
         let seconds = text.trim().parse::<f64>().ok();

@@ -81,7 +81,7 @@ impl Filter {
     }
 }
 
-/// `filter=` holds a query of its own, e.g. `service_id=1&upstream_id=2`.
+/// `filter=` holds its own query, e.g. `service_id=1&upstream_id=2`.
 fn fields(arguments: &Arguments, collection: &Collection) -> Vec<(&'static str, String)> {
     let Some(text) = arguments.get("filter") else { return Vec::new() };
     if !collection.is(Kind::Route) && !collection.is(Kind::StreamRoute) {

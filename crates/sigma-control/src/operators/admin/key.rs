@@ -119,7 +119,7 @@ fn letters() -> io::Result<String> {
     while key.len() < LETTERS {
         let mut random = [0_u8; LETTERS];
         getrandom::fill(&mut random).map_err(|_| io::Error::other("cannot get random bytes"))?;
-        // Bytes above a multiple of 52 are left out, so that every letter is as likely.
+        // Bytes above a multiple of 52 are omitted, so that every letter is as likely.
         let fair = random.iter().filter(|byte| **byte < 208);
         key.extend(fair.take(LETTERS - key.len()).map(|byte| char::from(ALPHABET[usize::from(byte % 52)])));
     }

@@ -37,7 +37,7 @@ pub(crate) enum Content {
     Json(Value),
     /// Text as it is.
     Text(&'static str),
-    /// Text with a media type of its own.
+    /// Text with its own media type.
     Typed(&'static str, String),
     /// Lines of JSON that come one after the other.
     Lines(Coming),

@@ -1,8 +1,7 @@
 //! The Control API (`/v1/…`): the served configuration, as opposed to the stored one.
 //!
-//! It asks for no key and belongs on a loopback address. The running gateway answers through
-//! [`Inspect`]; everything here only puts answers into APISIX's form. `/v1/revision`, `/v1/certificates` and
-//! `/v1/acme` are Sigma's own.
+//! It needs no key and belongs on a loopback address. The running gateway answers through [`Inspect`]; everything
+//! here only puts answers into APISIX's form. `/v1/revision`, `/v1/certificates` and `/v1/acme` are Sigma's own.
 
 mod health_page;
 mod history;
@@ -314,7 +313,7 @@ impl ControlState {
             Kind::Upstream => without_silent_defaults(&mut item.value),
             _ => item.value.get_mut("upstream").map_or((), without_silent_defaults),
         }
-        // It asks for no key.
+        // It needs no key.
         mask_resource(item.key.kind, &mut item.value, &*self.plugins);
         let mut shown = Map::new();
         shown.insert("key".into(), self.shown_key(&item.key).into());
@@ -337,7 +336,7 @@ async fn health(State(state): Control, headers: HeaderMap) -> Response {
     }
 }
 
-/// The kinds whose health can be asked for.
+/// The kinds whose health can be requested.
 fn checked_kind(section: &str) -> Option<Kind> {
     let kinds = [Kind::Route, Kind::Service, Kind::Upstream, Kind::StreamRoute];
     kinds.into_iter().find(|kind| kind.section() == section)

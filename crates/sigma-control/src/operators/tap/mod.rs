@@ -51,7 +51,7 @@ impl Tapping {
         Tapping { board, publisher, plugins, settings }
     }
 
-    /// Whether the Control API, which asks for no key, opens taps.
+    /// Whether the Control API, which needs no key, opens taps.
     pub(crate) fn is_open_to_all(&self) -> bool {
         self.settings.control_api
     }

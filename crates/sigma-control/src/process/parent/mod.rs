@@ -58,7 +58,7 @@ enum Why {
     First,
     /// The one before has died.
     Death,
-    /// The one before has asked for it.
+    /// The one before has requested it.
     Replacement,
     /// An operator's order to restart the program.
     Upgrade,

@@ -237,7 +237,7 @@ impl Supervisor {
         self.log.reopen();
     }
 
-    /// Asks for all secrets after a pause, so that they need not be waited for.
+    /// Requests all secrets after a pause, so that they need not be waited for.
     fn look_ahead(&self) -> impl Future<Output = ()> + use<> {
         let period = Duration::from_millis(self.current.settings.secret_lookup.refresh_ms.into());
         self.publisher.look_ahead(period.mul_f64(1.0 + SECRETS_JITTER * (fastrand::f64() - 0.5)))

@@ -49,7 +49,7 @@ impl Caller {
         Ok(Caller { client, asked: Arc::default() })
     }
 
-    /// The seconds that the authority has asked for since the last call of this.
+    /// The seconds that the authority has requested since the last call of this.
     pub(super) fn take_asked(&self) -> Option<i64> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

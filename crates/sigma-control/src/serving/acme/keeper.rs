@@ -98,7 +98,7 @@ impl Keeper {
         }
     }
 
-    /// All that is wanted: for ssls, and for names that clients have asked for.
+    /// All that is wanted: for ssls, and for names that clients have requested.
     fn wanted(&self, now: i64) -> Vec<Wanted> {
         let mut wanted = self.ordered.state().wanted.clone();
         let Some(on_demand) = &self.ordered.on_demand else { return wanted };
@@ -134,7 +134,7 @@ impl Keeper {
         }
     }
 
-    /// Whether the name that an order is for is still permitted, if a client has asked for it.
+    /// Whether the name that an order is for is still permitted, if a client has requested it.
     async fn is_permitted(&mut self, wanted: &Wanted, now: i64) -> bool {
         let named = name_of(&wanted.ssl).zip(self.ordered.on_demand.as_ref());
         // Before the first order that has just been asked.

@@ -34,7 +34,7 @@ pub(super) struct Record {
     /// The chain, in PEM; empty without a certificate.
     pub(super) cert: String,
     pub(super) key: Confidential,
-    /// When it is renewed, and when its authority is asked again whether that is right; in Unix seconds.
+    /// When it is renewed, and when its authority is queried again whether that is right; in Unix seconds.
     pub(super) renew_at: i64,
     pub(super) ask_at: i64,
     /// Failed orders since the last successful one, one that is under way among them.

@@ -416,7 +416,7 @@ impl Wanted {
         resources.ssls.iter().filter(is_ordered).map(wanted).collect()
     }
 
-    /// The certificate of a name that a client has asked for.
+    /// The certificate of a name that a client has requested.
     fn on_demand(name: String, settings: &Acme) -> Wanted {
         Wanted {
             ssl: on_demand::ssl_of(&name),

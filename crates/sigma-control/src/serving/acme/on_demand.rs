@@ -120,7 +120,7 @@ impl State {
     }
 
     fn is_refused(&self, name: &str, now: i64) -> bool {
-        // A clock that was set back refuses no longer than an authority may ask for.
+        // A clock that was set back refuses no longer than an authority may request.
         self.refused.get(name).is_some_and(|until| (now..=now + 7 * 24 * HOUR).contains(until))
     }
 

@@ -10,7 +10,7 @@ use sigma_net::tls::pem::Pair;
 use sigma_net::tls::{Identity, Offer, Resumption, ServerIdentity, Versions};
 use sigma_proxy::challenges::{Challenges, Expected};
 
-/// A proof that an authority asks for.
+/// A proof that an authority requests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Proof {
     pub(super) name: String,

@@ -120,7 +120,7 @@ impl StoreFile {
         Ok(Ok(everything))
     }
 
-    /// Writes what changed (None is gone) and the revision; on disk for good when it returns.
+    /// Writes what changed (None is gone) and the revision; on disk permanently when it returns.
     pub(super) fn write(
         &self,
         revision: u64,

@@ -60,8 +60,8 @@ impl Shared {
 }
 
 impl Embedded {
-    /// Opens the store in `dir`; makes both if they do not exist (modes 0600 and 0700). Records
-    /// whose time to live ended meanwhile are deleted, as a change of its own. Blocks on the disk.
+    /// Opens the store in `dir`; makes both if they do not exist (modes 0600 and 0700). Records whose time to live
+    /// ended meanwhile are deleted, as its own change. Blocks on the disk.
     pub fn open(dir: &Path) -> Result<Embedded, StoreError> {
         let (opened, result) = mpsc::channel();
         let (orders, waiting) = mpsc::channel();
@@ -142,7 +142,7 @@ impl Store for Embedded {
     }
 
     fn next_id(&self) -> Pending<'_, u64> {
-        // A revision of its own, kept on disk like any other, so that none is handed out again.
+        // Its own revision, kept on disk like any other, so that none is handed out again.
         Box::pin(self.write(Transaction::default()))
     }
 

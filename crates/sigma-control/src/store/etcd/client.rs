@@ -92,8 +92,8 @@ impl Client {
         }
     }
 
-    /// The token of the user, if there is one. `stale` has been refused: of those who come with the
-    /// same one, the first asks for another.
+    /// The token of the user, if there is one. `stale` has been refused: of those who come with the same one, the
+    /// first requests another.
     async fn token(&self, stale: Option<AsciiMetadataValue>) -> Result<Option<AsciiMetadataValue>, Status> {
         let Some(user) = &self.user else { return Ok(None) };
         let mut token = self.token.lock().await;
@@ -154,7 +154,7 @@ impl Watching {
         self.responses.message().await
     }
 
-    /// Asks for a sign of life.
+    /// Requests a sign of life.
     pub(super) async fn request_progress(&self) -> Result<(), Status> {
         let order = WatchOrder::Progress(WatchProgressRequest {});
         let sent = self.requests.send(order.into()).await;

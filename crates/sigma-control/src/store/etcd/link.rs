@@ -112,7 +112,7 @@ impl Link {
         }
     }
 
-    /// Sends a request; passes on to the next member when one fails.
+    /// Sends a request; forwards to the next member when one fails.
     pub(super) async fn call<R: Request>(
         &self,
         repeat: Repeat,
@@ -122,8 +122,8 @@ impl Link {
         Ok(answer)
     }
 
-    /// Does what takes one member, or several requests to the same; passes on to the next member
-    /// when one fails. Returns the number of the connection as well.
+    /// Does what takes one member, or several requests to the same; forwards to the next member when one fails.
+    /// Returns the number of the connection as well.
     pub(super) async fn through<T, F, Fut>(&self, repeat: Repeat, ask: F) -> Result<(T, u64), StoreError>
     where
         F: Fn(Client) -> Fut,

@@ -295,7 +295,7 @@ pub(super) struct WatchRequest {
 pub(super) enum WatchOrder {
     #[prost(message, tag = "1")]
     Create(WatchCreateRequest),
-    /// Asks for a sign of life.
+    /// Requests a sign of life.
     #[prost(message, tag = "3")]
     Progress(WatchProgressRequest),
 }
@@ -330,7 +330,7 @@ pub(super) struct WatchResponse {
     /// The last response.
     #[prost(bool, tag = "4")]
     pub(super) canceled: bool,
-    /// Where changes up to this revision are forgotten and were asked for; 0 otherwise.
+    /// Where changes up to this revision are forgotten and were requested; 0 otherwise.
     #[prost(int64, tag = "5")]
     pub(super) compact_revision: i64,
     #[prost(string, tag = "6")]

@@ -1,9 +1,9 @@
 //! The history of the configuration: every change with its author, its result here, and how objects were before.
 //!
-//! It only watches: the maker of a change reports it and continues. A thread of its own writes to a file of
-//! its own, `history.redb` next to the store; on an etcd each node keeps its own observations. Missed
-//! changes, because the process was killed between a write and its version or because the disk is slow, are
-//! found by comparing the present with the known state, and recorded as changes by an unknown author.
+//! It only watches: the maker of a change reports it and continues. Its own thread writes to its own file,
+//! `history.redb` next to the store; on an etcd each node keeps its own observations. Missed changes, because the
+//! process was killed between a write and its version or because the disk is slow, are found by comparing the present
+//! with the known state, and recorded as changes by an unknown author.
 //!
 //! Values are kept as the store has them, with their secrets encrypted.
 

@@ -198,7 +198,7 @@ impl<'t, 's> Translation<'t, 's> {
         }
     }
 
-    /// The page of statistics: Sigma has its own, at an address of its own.
+    /// The page of statistics: Sigma has its own, at its own address.
     fn stats(&mut self, proxy: &Proxy, line: &Line, ports: &[u16]) {
         let text = "Sigma's own state is at the address of `status`; this path returns 404.";
         self.tell(line, Outcome::Differs, text);

@@ -1,7 +1,7 @@
 //! Kong's declarative configuration (decK), format versions 1.1 to 3.0.
 //!
 //! Routes are ordered as Kong's traditional router orders them: by the kinds of their conditions, plain hosts first,
-//! regular expressions by `regex_priority`, then the longest prefix. Each path of a route is a decision of its own.
+//! regular expressions by `regex_priority`, then the longest prefix. Each path of a route is its own decision.
 
 mod plugins;
 mod route;

@@ -93,7 +93,7 @@ pub(super) struct State<'a> {
     pub(super) files_of: Option<Rc<Level<'a>>>,
     /// Whether only internal requests come here.
     pub(super) is_internal: bool,
-    /// Whether the response is the page of an error: fields for successes are left out.
+    /// Whether the response is the page of an error: fields for successes are omitted.
     pub(super) is_error: bool,
 }
 

@@ -364,7 +364,7 @@ pub(super) fn is_stock(path: &str) -> bool {
         || path.contains("/usr/share/nginx/modules/")
 }
 
-/// Returns true if a directive has a conversion, or a remark of its own.
+/// Returns true if a directive has a conversion, or its own remark.
 pub(super) fn is_known(name: &str) -> bool {
     matches!(
         name,

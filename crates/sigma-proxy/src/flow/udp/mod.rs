@@ -7,7 +7,7 @@
 //! | `session` | a session's life: its route's plugins, its node, answers, the end |
 //! | `passage` | sessions that another process continues |
 //!
-//! A worker has a socket of its own for a listener, and the kernel gives all datagrams of a client to the same one. A
+//! A worker has its own socket for a listener, and the kernel gives all datagrams of a client to the same one. A
 //! datagram costs a lookup in the table and a part of a system call: once the node is known, the session's task runs
 //! only for replies.
 

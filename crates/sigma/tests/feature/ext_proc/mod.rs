@@ -7,7 +7,7 @@ use sigma_testkit::{Gateway, Message, Origin, Peer, until};
 use crate::{PATIENCE, SIGMA};
 use processor::Processor;
 
-/// An origin that responds with the body of the request, or `hello`; trailers where the path asks for them.
+/// An origin that responds with the body of the request, or `hello`; trailers where the path requests them.
 fn origin() -> Origin {
     Origin::answer(|request| {
         let (method, target) = request.head.request_line().unwrap_or_default();

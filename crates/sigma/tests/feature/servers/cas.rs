@@ -50,7 +50,7 @@ impl Cas {
             ])
             .args(["--cas.authn.accept.users=casuser::Mellon", "--cas.tgc.secure=false"])
             .arg("--cas.service-registry.core.init-from-json=true")
-            // Where it is writes a log of its own.
+            // Where it is writes its own log.
             .current_dir(dir.path())
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())

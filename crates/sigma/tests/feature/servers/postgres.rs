@@ -37,7 +37,7 @@ fn command(name: &str, dir: &Path) -> Command {
     command
 }
 
-/// A database on a port of its own; stopped at once when dropped.
+/// A database on its own port; stopped at once when dropped.
 struct Postgres {
     port: u16,
     child: Child,
@@ -118,7 +118,7 @@ fn psql(port: u16) -> Command {
     client
 }
 
-/// Returns the response to a session of its own.
+/// Returns the response to its own session.
 fn ask(port: u16, query: &str) -> Result<String, String> {
     let Output { status, stdout, stderr } = psql(port).args(["-c", query]).output().unwrap();
     match status.success() {
@@ -206,7 +206,7 @@ fn clients_verify_the_certificate_on_either_side() {
         "stream_routes": [
             { "id": "plain", "sni": "plain.db.test", "upstream": upstream(&[plain.port]) },
             { "id": "known", "sni": "known.db.test", "upstream": upstream(&[plain.port]) },
-            // The name that the client asked for is the one that the node has to prove.
+            // The name that the client requested is the one that the node has to prove.
             { "id": "pass", "sni": "pass.db.test", "upstream": over_tls(encrypted.port, verified.clone()) },
             { "id": "other", "sni": "other.db.test", "upstream": over_tls(encrypted.port, verified) },
             { "id": "declines", "sni": "declines.db.test", "upstream": over_tls(plain.port, json!({})) },

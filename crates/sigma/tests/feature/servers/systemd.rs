@@ -1,4 +1,4 @@
-//! systemd as it is: it boots in a container of its own, and has the shipped unit start the gateway.
+//! systemd as it is: it boots in its own container, and has the shipped unit start the gateway.
 //!
 //! The container has the network of this machine, so clients reach the gateway as they do any other. It needs
 //! root; another user leaves the test out, with a message.
@@ -56,7 +56,7 @@ impl Machine {
         Some(machine)
     }
 
-    /// Boots one that has nothing of the gateway, and a network of its own; `packages` is its folder /opt/packages.
+    /// Boots one that has nothing of the gateway, and its own network; `packages` is its folder /opt/packages.
     pub(super) fn boot_bare(packages: &Path) -> Option<Machine> {
         let root = root("systemd-root-bare", &["bare"])?;
         let dir = tempfile::tempdir().unwrap();

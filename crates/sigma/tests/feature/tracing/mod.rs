@@ -20,7 +20,7 @@ fn gateway(config: &str) -> Gateway {
     Gateway::start(SIGMA, &format!("workers: 1\nlisteners: [\"{{listen}}\"]\n{config}")).unwrap()
 }
 
-/// Asks for a path with these fields.
+/// Requests a path with these fields.
 fn ask(gateway: &Gateway, path: &str, fields: &str) -> Message {
     gateway.connect().unwrap().ask(format!("GET {path} HTTP/1.1\r\nHost: shop.test\r\n{fields}\r\n")).unwrap()
 }

@@ -46,7 +46,7 @@ enum PushProtocol {
     Grpc(Callee),
 }
 
-/// Requests a last push, and is notified when it is over.
+/// Requests a last push, and is notified when it has ended.
 type LastOne = oneshot::Sender<()>;
 
 /// Begins to push, once for the process, if a collector is configured.

@@ -17,10 +17,10 @@ const TRIES: usize = 2;
 /// The bytes of a message before its questions (RFC 1035 §4.1.1).
 const HEADER: usize = 12;
 
-/// The largest response over UDP; a server sends more than 512 bytes only to who asks for them.
+/// The largest response over UDP; a server sends more than 512 bytes only to who requests them.
 const DATAGRAM_MAX: usize = 4_096;
 
-/// Asks for the records of a name. An empty result is a response.
+/// Requests the records of a name. An empty result is a response.
 pub(super) async fn ask(
     server: SocketAddr,
     name: &Name,

@@ -15,14 +15,14 @@ const PORT: u16 = 53;
 /// The most aliases that are followed; more are a circle.
 const ALIASES_MAX: usize = 8;
 
-/// The most name servers of a zone that are asked.
+/// The most name servers of a zone that are queried.
 const SERVERS_MAX: usize = 16;
 
 /// Pauses between two looks: the first, and the longest.
 const PAUSE: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Who is asked.
+/// Who is queried.
 pub(super) struct RecordLookup {
     /// The servers for all queries, if the settings name any.
     named: Vec<SocketAddr>,

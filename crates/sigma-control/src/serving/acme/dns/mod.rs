@@ -64,8 +64,8 @@ pub(super) struct Records {
 }
 
 impl Records {
-    /// None yet. `resolvers` tell the name servers of a zone, unless the settings name those that are asked;
-    /// without any, the system's do.
+    /// None yet. `resolvers` tell the name servers of a zone, unless the settings name those that are queried; without
+    /// any, the system's do.
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if there are no name servers.

@@ -1,4 +1,4 @@
-//! Certificates that are ordered when the first client asks for a name.
+//! Certificates that are ordered when the first client requests a name.
 
 use super::*;
 
@@ -37,7 +37,7 @@ fn is_ordered_by(challenge: &str) {
     let serial = serial.unwrap_or_else(|error| panic!("{error}\n{}", gateway.stderr()));
     // In any spelling.
     assert_eq!(ask_by(&gateway, &pebble, "B.A.test").as_ref(), Ok(&serial));
-    // A handshake may have it a moment before the order is over.
+    // A handshake may have it a moment before the order has ended.
     let order = await_state(&gateway, "~b.a.test", "valid");
     assert_eq!(order["names"], json!(["b.a.test"]), "{order}");
     // A name that is not in the list causes no order, and one that the authority refuses is not tried again
