@@ -20,7 +20,7 @@ pub(crate) enum Tunnel {
 }
 
 impl Tunnel {
-    /// Returns the tunnel that a request requests. RFC 8441 §5: these versions have no key and no key response, so the
+    /// Returns the tunnel that a request asks for. RFC 8441 §5: these versions have no key and no key response, so the
     /// gateway makes them.
     pub(crate) fn ask(random: [u64; 2], head: &mut RequestHead) -> Tunnel {
         let mut accept = None;

@@ -18,7 +18,7 @@ fn json_reply(status: u16, message: &'static str) -> Step {
 }
 
 impl Party {
-    /// Whether a request requests tokens.
+    /// Whether a request asks for tokens.
     pub(super) fn is_password_grant(&self, ctx: &Context) -> bool {
         let Some(uri) = &self.config.password_grant_token_generation_incoming_uri else { return false };
         let media_type = ctx.request.headers.get(HeaderId::ContentType).unwrap_or_default();

@@ -130,7 +130,7 @@ impl Party {
         call.headers.append("Authorization", format!("Bearer {token}").as_bytes());
         Step::wait(env.outbound.call(call), move |answer, ctx, env| {
             if answer.as_ref().is_ok_and(|answer| answer.status == 401) {
-                // Keycloak does not know it any more; the next request requests another one.
+                // Keycloak does not know it any more; the next request asks for another one.
                 forget::<AccountToken>(&self.account_key(), env);
             }
             match read_resources(answer) {

@@ -58,7 +58,7 @@ impl Destination {
     }
 }
 
-/// Returns the kind of tunnel that a request requests; None if it requests no tunnel.
+/// Returns the kind of tunnel that a request asks for; None if it asks for none.
 pub(super) fn asked(head: &RequestHead) -> Option<Carries> {
     if head.method == Method::Connect {
         return Some(Carries::Bytes);

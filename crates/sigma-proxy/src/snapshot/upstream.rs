@@ -47,7 +47,7 @@ impl From<&resources::UpstreamMember> for Member {
     }
 }
 
-/// The metadata that a request requests: a text with variables for each key.
+/// The metadata that a request asks for: a text with variables for each key.
 type Criteria = Box<[(Box<str>, Template)]>;
 
 /// A compiled upstream. Kept as it is over a reload that does not change its configuration.
@@ -66,7 +66,7 @@ pub struct Upstream {
     pub(crate) balancing: Rules,
     pub(crate) hash_key: Option<HashKey>,
     pub(crate) affinity: Option<Box<Affinity>>,
-    /// The metadata that a request requests, by key.
+    /// The metadata that a request asks for, by key.
     pub(crate) criteria: Option<Criteria>,
     pub(crate) timeouts: Timeouts,
     pub(crate) pool: PoolLimits,

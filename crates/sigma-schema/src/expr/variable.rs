@@ -8,7 +8,7 @@ use super::body_field::BodyField;
 /// The prefix of variables with the location of the client's address.
 const PLACES: &str = "geoip_";
 
-/// The operation that a GraphQL request requests.
+/// The operation that a GraphQL request asks for.
 const GRAPHQL: [&str; 3] = ["graphql_name", "graphql_operation", "graphql_root_fields"];
 
 /// A variable name, parsed once so that a lookup compares no text.
