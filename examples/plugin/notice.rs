@@ -131,7 +131,7 @@ mod tests {
     use std::rc::Rc;
 
     use serde_json::{Value, json};
-    use sigma_plugin::outbound::{Answer, Call, Calling, Outbound};
+    use sigma_plugin::outbound::{Call, Calling, Outbound, ServiceResponse};
     use sigma_plugin::{Consumers, Entry, Kind, Local, Node, Roster};
     use sigma_schema::plugins::{PluginSchemas, PluginScope};
 
@@ -147,7 +147,11 @@ mod tests {
     impl Outbound for Service {
         fn call(&self, call: Call) -> Calling {
             assert_eq!((&*call.host, &call.target[..]), ("bulletin", &b"/today"[..]));
-            let answer = Answer { status: self.0, body: b"closed today".to_vec(), ..Answer::default() };
+            let answer = ServiceResponse {
+                status: self.0,
+                body: b"closed today".to_vec(),
+                ..ServiceResponse::default()
+            };
             Box::pin(std::future::ready(Ok(answer)))
         }
     }

@@ -5,14 +5,14 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::{self, Poll, ready};
 
-use sigma_buffer::held::{self, Held};
+use sigma_buffer::held::{self, CountedBytes};
 use sigma_http::{BodyLength, Chunk, Fault, Frame, Headers};
 use sigma_plugin::{BodyFilter, Context, Frames, Reply};
 
 use crate::fields::forwarded;
 use crate::messages::{BodyMutation, CommonResponse, HttpBody, HttpTrailers, Mutation, Part};
 use crate::mode::BodyMode;
-use crate::rules::Place;
+use crate::rules::ChangeTarget;
 use crate::session::{Answered, CUT, Direction, Failure, Got, Kind, Session, failed};
 
 /// Largest piece of a body in one message, as in Envoy's full duplex.
@@ -50,7 +50,7 @@ pub(crate) struct Lockstep {
     /// The part that passes behind a buffered beginning.
     rest: Option<Chunk>,
     /// Memory of the body in this filter.
-    held: Held,
+    held: CountedBytes,
 }
 
 impl Lockstep {
@@ -72,7 +72,7 @@ impl Lockstep {
             trailers: None,
             buffered: Vec::new(),
             rest: None,
-            held: Held::default(),
+            held: CountedBytes::default(),
         }
     }
 
@@ -169,7 +169,7 @@ impl Lockstep {
         self.session.borrow().note_route_cache(&common);
         if self.mode == BodyMode::Buffered && self.direction == Direction::Response {
             let mutation = common.header_mutation.as_ref();
-            let applied = self.session.borrow_mut().apply(mutation, Place::Response, ctx, None);
+            let applied = self.session.borrow_mut().apply(mutation, ChangeTarget::Response, ctx, None);
             if let Err(got) = applied {
                 return self.leave(*got, original, is_last, ctx);
             }
@@ -413,8 +413,8 @@ pub(crate) fn end_with(
     ctx: &mut Context,
 ) -> Result<(), Fault> {
     let place = match direction {
-        Direction::Request => Place::RequestTrailers,
-        Direction::Response => Place::ResponseTrailers,
+        Direction::Request => ChangeTarget::RequestTrailers,
+        Direction::Response => ChangeTarget::ResponseTrailers,
     };
     let got = match got {
         Got::Answer(Answered::Trailers(mutation)) => {

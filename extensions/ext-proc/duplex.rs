@@ -12,7 +12,7 @@ use crate::body::{
     PIECE_BYTES, end_with, note_done, push, queue_piece, refuse, refuse_streamed, trailers_part,
 };
 use crate::messages::Mutation;
-use crate::rules::Place;
+use crate::rules::ChangeTarget;
 use crate::session::{Answered, Direction, Failure, Got, Kind, Session};
 
 /// A filter that sends pieces while it passes the processor's pieces on.
@@ -103,7 +103,7 @@ impl Duplex {
         match got {
             Got::Answer(Answered::Headers(common)) => {
                 let mutation = common.header_mutation.as_ref();
-                let applied = self.session.borrow_mut().apply(mutation, Place::Response, ctx, None);
+                let applied = self.session.borrow_mut().apply(mutation, ChangeTarget::Response, ctx, None);
                 applied.or_else(|got| self.leave(*got, ctx))
             }
             Got::Answer(Answered::Body(common)) => {

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE};
 use serde_json::{Value, json};
 use sigma_http::{Headers, Method};
-use sigma_plugin::outbound::{Answer as HttpAnswer, Call, CallError};
+use sigma_plugin::outbound::{Call, CallError, ServiceResponse as HttpAnswer};
 use sigma_plugin::{Context, Env, Reply, ResponseStep, Step};
 use sigma_plugin_kit::envoy::{BoolValue, HeaderMap, HeaderOption, HeaderValue, Struct};
 

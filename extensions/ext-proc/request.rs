@@ -14,7 +14,7 @@ use crate::duplex::Duplex;
 use crate::fields::of_request;
 use crate::messages::{CONTINUE_AND_REPLACE, CommonResponse, HttpHeaders, Part};
 use crate::mode::BodyMode;
-use crate::rules::Place;
+use crate::rules::ChangeTarget;
 use crate::session::streamed;
 use crate::session::{Answered, Direction, Failure, Got, Kind};
 
@@ -71,7 +71,8 @@ fn leave(session: &Shared, got: Got) -> Step {
 /// Returns the step of the hook if the response ends it.
 pub(crate) fn apply_headers(session: &Shared, common: CommonResponse, ctx: &mut Context) -> Result<(), Step> {
     session.borrow().note_route_cache(&common);
-    let applied = session.borrow_mut().apply(common.header_mutation.as_ref(), Place::Request, ctx, None);
+    let applied =
+        session.borrow_mut().apply(common.header_mutation.as_ref(), ChangeTarget::Request, ctx, None);
     applied.map_err(|got| leave(session, *got))?;
     if common.status == CONTINUE_AND_REPLACE {
         let body = mutated(common.body_mutation, Vec::new()).unwrap_or_default();
@@ -133,7 +134,7 @@ fn send_whole(session: &Shared, ctx: &mut Context, changes_fields: bool) -> Step
         session.borrow().note_route_cache(&common);
         if changes_fields {
             let mutation = common.header_mutation.as_ref();
-            let applied = session.borrow_mut().apply(mutation, Place::Request, ctx, None);
+            let applied = session.borrow_mut().apply(mutation, ChangeTarget::Request, ctx, None);
             if let Err(got) = applied {
                 return leave(session, *got);
             }

@@ -13,7 +13,7 @@ use crate::duplex::Duplex;
 use crate::fields::of_response;
 use crate::messages::{CONTINUE_AND_REPLACE, CommonResponse, HttpHeaders, Part};
 use crate::mode::BodyMode;
-use crate::rules::Place;
+use crate::rules::ChangeTarget;
 use crate::session::streamed;
 use crate::session::{Answered, Direction, Got, Kind};
 
@@ -77,7 +77,8 @@ pub(crate) fn apply_headers(
     ctx: &mut Context,
 ) -> Result<(), ResponseStep> {
     session.borrow().note_route_cache(&common);
-    let applied = session.borrow_mut().apply(common.header_mutation.as_ref(), Place::Response, ctx, None);
+    let applied =
+        session.borrow_mut().apply(common.header_mutation.as_ref(), ChangeTarget::Response, ctx, None);
     applied.map_err(|got| leave(session, *got))?;
     if common.status == CONTINUE_AND_REPLACE {
         let mut session = session.borrow_mut();

@@ -28,7 +28,7 @@ use crate::messages::{
     ProcessingResponse, ProtocolConfiguration,
 };
 use crate::mode::{BodyMode, ProcessingMode};
-use crate::rules::{Changes, Claims, Invalid, Place};
+use crate::rules::{ChangeTarget, Changes, Claims, Invalid};
 use streamed::StreamedReply;
 
 /// Bytes of responses that wait for one direction: a few pieces of a body. The processor waits when there are more.
@@ -493,7 +493,7 @@ impl Session {
     pub(crate) fn apply(
         &mut self,
         mutation: Option<&HeaderMutation>,
-        place: Place,
+        place: ChangeTarget,
         ctx: &mut Context,
         trailers: Option<&mut sigma_http::Headers>,
     ) -> Result<(), Box<Got>> {

@@ -14,7 +14,7 @@ use sigma_plugin::{
 
 use crate::engine::exchange::Exchange;
 use crate::engine::host::Stage;
-use crate::engine::place::Place;
+use crate::engine::place::ScriptPosition;
 use crate::engine::run::{Outcome, Run};
 use crate::engine::{Engine, message_of, settings};
 use crate::filter::{Filter, Unmeasured};
@@ -124,7 +124,7 @@ struct Functions {
     /// Arguments of the prelude's `run_all`.
     functions: Table,
     conf: LuaValue,
-    place: Rc<Place>,
+    place: Rc<ScriptPosition>,
 }
 
 impl Functions {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sigma_buffer::held::Held;
+use sigma_buffer::held::CountedBytes;
 use sigma_net::deadline;
 use sigma_plugin::Env;
 use sigma_plugin::runner_state::RunnerFailure;
@@ -58,9 +58,9 @@ struct Idle {
 
 /// A place among the calls of a worker.
 #[derive(Debug)]
-struct Place(Rc<Client>);
+struct CallSlot(Rc<Client>);
 
-impl Drop for Place {
+impl Drop for CallSlot {
     fn drop(&mut self) {
         self.0.calls.set(self.0.calls.get() - 1);
     }
@@ -69,7 +69,7 @@ impl Drop for Place {
 /// A call that is not over.
 #[derive(Debug)]
 pub(crate) struct Call {
-    place: Place,
+    place: CallSlot,
     runner: Arc<Runner>,
     conf: Arc<Conf>,
     message: Message,
@@ -142,7 +142,7 @@ impl Client {
         self.calls.set(self.calls.get() + 1);
         runner.state.called();
         let (runner, conf) = (Arc::clone(runner), Arc::clone(conf));
-        let (place, connection) = (Place(self), None);
+        let (place, connection) = (CallSlot(self), None);
         Ok(Call { place, runner, conf, message, uptime, tries: 0, questions: 0, connection })
     }
 
@@ -200,7 +200,7 @@ fn receiving(kind: u8, reason: impl std::fmt::Display) -> Failure {
 /// Sends a message.
 async fn send(connection: &mut Connection, message: &mut Message) -> Result<(), Failure> {
     let kind = message.kind;
-    let mut held = Held::default();
+    let mut held = CountedBytes::default();
     held.set(message.length());
     let frame = message.frame().map_err(|reason| sending(kind, reason))?;
     connection.send(frame).await.map_err(|reason| sending(kind, reason))

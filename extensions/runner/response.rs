@@ -11,7 +11,7 @@ use std::task::{self, Poll};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_buffer::held::{self, Held};
+use sigma_buffer::held::{self, CountedBytes};
 use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, Method};
 use sigma_plugin::record::Source;
 use sigma_plugin::{
@@ -88,7 +88,7 @@ impl Plugin for PostResp {
             filter,
             state: State::Reading(call),
             body: Vec::new(),
-            held: Held::default(),
+            held: CountedBytes::default(),
         }))
     }
 }
@@ -241,7 +241,7 @@ struct Exchange {
     state: State,
     /// The body so far.
     body: Vec<u8>,
-    held: Held,
+    held: CountedBytes,
 }
 
 enum State {

@@ -39,7 +39,7 @@ pub(crate) struct Runtime {
 }
 
 /// The runtime, or the reason that it could not be made.
-struct Made(Result<Arc<Runtime>, String>);
+struct SharedRuntime(Result<Arc<Runtime>, String>);
 
 impl Runtime {
     /// Returns the runtime of a gateway; the first configuration with a module makes it.
@@ -47,7 +47,7 @@ impl Runtime {
     /// # Errors
     /// Returns an error message if the settings are invalid, or the system cannot provide memory for the instances.
     pub(crate) fn of(node: &Node) -> Result<Arc<Runtime>, String> {
-        node.part(|| Made(Runtime::new(node))).0.clone()
+        node.part(|| SharedRuntime(Runtime::new(node))).0.clone()
     }
 
     fn new(node: &Node) -> Result<Arc<Runtime>, String> {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::{self, Poll, ready};
 use std::time::Duration;
 
-use sigma_buffer::held::{self, Held};
+use sigma_buffer::held::{self, CountedBytes};
 use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame};
 use sigma_plugin::{BodyFilter, Context, Frames, Reply};
 use tokio::time::Sleep;
@@ -48,7 +48,7 @@ pub(crate) struct Filter {
     /// The longest pause.
     pause: Option<Pin<Box<Sleep>>>,
     holds_head: bool,
-    held: Held,
+    held: CountedBytes,
 }
 
 impl Filter {
@@ -67,7 +67,7 @@ impl Filter {
             end: None,
             pause: None,
             holds_head,
-            held: Held::default(),
+            held: CountedBytes::default(),
         }
     }
 

@@ -22,7 +22,7 @@ use crate::instance::{Aborted, Instance};
 use crate::instances::{Instances, NotStarted, obtain};
 use crate::outline::Abi;
 use crate::stream::{Direction, Effect, Stream};
-use crate::usage::{Shared, Wanted, services, vm_use};
+use crate::usage::{ModuleReference, Shared, services, vm_use};
 use crate::vm_data::VmParts;
 
 /// The status of a session that the gateway closes since its module has failed.
@@ -63,7 +63,7 @@ pub(crate) fn build(build: &Build<'_>) -> Result<Arc<dyn FlowPlugin>, String> {
     };
     let name = config.file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     let sha256 = config.sha256.as_deref();
-    let vm_use = vm_use(build, Wanted { name: &name, file: &config.file, sha256, parts })?;
+    let vm_use = vm_use(build, ModuleReference { name: &name, file: &config.file, sha256, parts })?;
     if vm_use.vm.code.abi == Abi::HttpHandler {
         return Err(format!(
             "{}: a module of http-wasm handles requests, not streams",

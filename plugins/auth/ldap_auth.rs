@@ -17,7 +17,7 @@ use sigma_schema::Problem;
 use super::policy::{AuthPolicy, Cause, Refusal, Scheme, authorization};
 use sigma_plugin_kit::decision_service::DecisionService;
 use sigma_plugin_kit::ldap::{
-    self, Answered, Directory, INVALID_CREDENTIALS, Keeping, Place, SUCCESS, Security,
+    self, Answered, Directory, DirectoryAddress, INVALID_CREDENTIALS, Keeping, SUCCESS, Security,
 };
 use sigma_plugin_kit::log_throttle::LogThrottle;
 
@@ -69,7 +69,7 @@ struct Config {
     /// Base DN of the users.
     base_dn: String,
     /// Host and port of the directory, without a scheme. Default port: 389, also with TLS.
-    ldap_uri: Place,
+    ldap_uri: DirectoryAddress,
     /// Whether TLS encrypts the connection from its first byte (LDAPS).
     #[schemars(extend("default" = false))]
     use_tls: bool,

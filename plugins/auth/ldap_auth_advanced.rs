@@ -16,8 +16,8 @@ use sigma_schema::Confidential;
 use sigma_schema::Problem;
 
 use sigma_plugin_kit::ldap::{
-    self, Answered, Connection, Directory, Entry, Failure, INVALID_CREDENTIALS, Keeping, NO_SUCH_OBJECT,
-    Place, SIZE_LIMIT_EXCEEDED, SUCCESS, Search, Security,
+    self, Answered, Connection, Directory, DirectoryAddress, Entry, Failure, INVALID_CREDENTIALS, Keeping,
+    NO_SUCH_OBJECT, SIZE_LIMIT_EXCEEDED, SUCCESS, Search, Security,
 };
 use sigma_plugin_kit::log_throttle::LogThrottle;
 
@@ -82,7 +82,7 @@ const ATTRIBUTE: &str = r"^([A-Za-z][A-Za-z0-9-]*|(0|[1-9][0-9]*)(\.(0|[1-9][0-9
 struct Config {
     /// Host and port of the directory, without a scheme. Default port: 389, or 636 with `use_ldaps`.
     #[schemars(length(min = 1, max = 256))]
-    ldap_uri: Place,
+    ldap_uri: DirectoryAddress,
     /// Base DN of the users.
     #[schemars(length(min = 1, max = 4096))]
     base_dn: String,

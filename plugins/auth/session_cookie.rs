@@ -23,7 +23,7 @@ pub(super) struct SessionCookie {
 
 /// What is sealed.
 #[derive(Serialize, Deserialize)]
-struct Kept<T> {
+struct SealedSession<T> {
     /// The second since 1970 from which on it is nothing.
     until: u64,
     value: T,
@@ -51,7 +51,7 @@ impl SessionCookie {
     pub(super) fn read<T: DeserializeOwned>(&self, ctx: &Context, env: &Env<'_>) -> Option<T> {
         let sealed = joined(&ctx.request.headers, &self.name)?;
         let text = self.seals.iter().find_map(|seal| seal.open(&self.name, &sealed))?;
-        let kept: Kept<T> = serde_json::from_slice(&text).ok()?;
+        let kept: SealedSession<T> = serde_json::from_slice(&text).ok()?;
         (env.unix_time().as_secs() < kept.until).then_some(kept.value)
     }
 
@@ -67,7 +67,7 @@ impl SessionCookie {
         env: &Env<'_>,
     ) -> Result<Vec<String>, String> {
         let until = env.unix_time().as_secs().saturating_add(lives_s);
-        let text = serde_json::to_vec(&Kept { until, value }).map_err(|error| error.to_string())?;
+        let text = serde_json::to_vec(&SealedSession { until, value }).map_err(|error| error.to_string())?;
         let seal = self.seals.first().ok_or("no secret is configured")?;
         let sealed = seal.seal(&self.name, &text, env.machine)?;
         let parts =

@@ -85,7 +85,7 @@ struct Config {
 struct RuleConfig {
     /// Where the data is.
     #[serde(rename = "type")]
-    place: Place,
+    place: MaskReplacement,
     /// The name of an argument, a header field or a field of a form; in a JSON body a path, such as
     /// `$.users[*].password` or `$..token`.
     name: String,
@@ -101,7 +101,7 @@ struct RuleConfig {
 
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-enum Place {
+enum MaskReplacement {
     Query,
     Header,
     Body,
@@ -155,11 +155,11 @@ impl Rule {
     fn new(config: &RuleConfig) -> Result<Rule, String> {
         let name = config.name.clone();
         let place = match (config.place, config.body_format) {
-            (Place::Query, _) => Target::Query(name),
-            (Place::Header, _) => Target::Header(name),
-            (Place::Body, Some(BodyFormat::Urlencoded)) => Target::Form(name),
-            (Place::Body, Some(BodyFormat::Json)) => Target::Json(JsonPath::parse(&name)?),
-            (Place::Body, None) => return Err("property \"body_format\" is required".to_owned()),
+            (MaskReplacement::Query, _) => Target::Query(name),
+            (MaskReplacement::Header, _) => Target::Header(name),
+            (MaskReplacement::Body, Some(BodyFormat::Urlencoded)) => Target::Form(name),
+            (MaskReplacement::Body, Some(BodyFormat::Json)) => Target::Json(JsonPath::parse(&name)?),
+            (MaskReplacement::Body, None) => return Err("property \"body_format\" is required".to_owned()),
         };
         let value = || config.value.clone().ok_or("property \"value\" is required");
         let action = match config.action {

@@ -311,7 +311,11 @@ impl HttpSender {
     ///
     /// # Errors
     /// Returns an error if no head of a response comes in time.
-    pub(super) async fn post<'s>(&'s self, to: &'s Address, body: Vec<u8>) -> Result<Answer<'s>, Failure> {
+    pub(super) async fn post<'s>(
+        &'s self,
+        to: &'s Address,
+        body: Vec<u8>,
+    ) -> Result<ServerResponse<'s>, Failure> {
         self.exchange(Method::POST, to, HeaderMap::new(), body).await
     }
 
@@ -324,7 +328,7 @@ impl HttpSender {
         to: &'s Address,
         (name, value): (&'static str, &str),
         body: Vec<u8>,
-    ) -> Result<Answer<'s>, Failure> {
+    ) -> Result<ServerResponse<'s>, Failure> {
         let field = field_value(value, name).map_err(|reason| Failure::new(FailureKind::Send, to, reason));
         let mut field = field?;
         field.set_sensitive(true);
@@ -332,14 +336,14 @@ impl HttpSender {
         let answer = self.exchange(Method::POST, to, further, body).await?;
         // A scheme comes before the secret.
         let secret = value.split_once(' ').map_or(value, |(_, secret)| secret);
-        Ok(Answer { further: Some(secret.into()), ..answer })
+        Ok(ServerResponse { further: Some(secret.into()), ..answer })
     }
 
     /// Asks a question without a body.
     ///
     /// # Errors
     /// Returns an error if no head of a response comes in time.
-    pub(super) async fn get<'s>(&'s self, from: &'s Address) -> Result<Answer<'s>, Failure> {
+    pub(super) async fn get<'s>(&'s self, from: &'s Address) -> Result<ServerResponse<'s>, Failure> {
         self.exchange(Method::GET, from, HeaderMap::new(), Vec::new()).await
     }
 
@@ -349,7 +353,7 @@ impl HttpSender {
         to: &'s Address,
         further: HeaderMap,
         body: Vec<u8>,
-    ) -> Result<Answer<'s>, Failure> {
+    ) -> Result<ServerResponse<'s>, Failure> {
         let failed = |error: &reqwest::Error| Failure::new(FailureKind::of(error), to, causes(error));
         let client = self.client.get_or_try_init(|| async { self.transport.client() }).await;
         let mut request = client.map_err(|error| failed(&error))?.request(method, to.0.clone());
@@ -358,7 +362,13 @@ impl HttpSender {
             request = request.body(body);
         }
         let response = request.send().await.map_err(|error| failed(&error))?;
-        Ok(Answer { status: response.status().as_u16(), response, sender: self, from: to, further: None })
+        Ok(ServerResponse {
+            status: response.status().as_u16(),
+            response,
+            sender: self,
+            from: to,
+            further: None,
+        })
     }
 }
 
@@ -379,7 +389,7 @@ impl Transport {
 }
 
 /// A response whose body may be to come.
-pub(super) struct Answer<'s> {
+pub(super) struct ServerResponse<'s> {
     pub(super) status: u16,
     response: reqwest::Response,
     sender: &'s HttpSender,
@@ -388,7 +398,7 @@ pub(super) struct Answer<'s> {
     further: Option<Confidential>,
 }
 
-impl Answer<'_> {
+impl ServerResponse<'_> {
     /// The body, or as much of it as comes and fits.
     pub(super) async fn body(&mut self, limit: usize) -> Vec<u8> {
         let mut body = Vec::new();

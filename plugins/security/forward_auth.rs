@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use sigma_http::{HeaderId, Headers, Method, is_authority};
 use sigma_plugin::descriptor::InlineUpstream;
-use sigma_plugin::outbound::{Answer, Call, CallError, Service};
+use sigma_plugin::outbound::{Call, CallError, Service, ServiceResponse};
 use sigma_plugin::owned::texts;
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::variable_fields::{VariableField, VariableForm};
@@ -392,7 +392,7 @@ impl Inquiry for Verifier {
         }
     }
 
-    fn verdict(&self, answer: Result<Answer, CallError>) -> Verdict {
+    fn verdict(&self, answer: Result<ServiceResponse, CallError>) -> Verdict {
         match answer {
             Ok(answer) if answer.status >= 300 => {
                 let mut fields = Vec::new();
@@ -628,7 +628,7 @@ mod tests {
         let answer = |status, fields: &[(&str, &str)], body: &str| {
             let mut headers = Headers::default();
             fields.iter().for_each(|(name, value)| headers.append(name, value.as_bytes()));
-            Answer { status, headers, body: body.into(), ..Answer::default() }
+            ServiceResponse { status, headers, body: body.into(), ..ServiceResponse::default() }
         };
         let mut case = Case::new("GET / HTTP/1.1\nHost: h\nX-User: root");
         let settle = |answer, case: &mut Case| {
@@ -650,7 +650,8 @@ mod tests {
         let check = |status, fields: &[(&str, &str)], expected| {
             let mut headers = Headers::default();
             fields.iter().for_each(|(name, value)| headers.append(name, value.as_bytes()));
-            let verdict = plugin.0.verdict(Ok(Answer { status, headers, ..Answer::default() }));
+            let verdict =
+                plugin.0.verdict(Ok(ServiceResponse { status, headers, ..ServiceResponse::default() }));
             assert_eq!(inquiry::Verdict::outcome(&verdict), expected, "{status} {fields:?}");
         };
         check(200, &[], Outcome::Passes);

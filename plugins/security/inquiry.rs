@@ -6,7 +6,7 @@ use aws_lc_rs::rand;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use sigma_http::Headers;
-use sigma_plugin::outbound::{Answer, Call, CallError};
+use sigma_plugin::outbound::{Call, CallError, ServiceResponse};
 use sigma_plugin::{Build, Context, Env, Reply, Slot, Step};
 use sigma_schema::template::Template;
 
@@ -93,7 +93,7 @@ pub(super) trait Inquiry: Sized + 'static {
     fn call(&self, ctx: &Context, env: &Env<'_>, body: Option<Self::Body>) -> Call;
 
     /// The verdict in a response.
-    fn verdict(&self, answer: Result<Answer, CallError>) -> Self::Verdict;
+    fn verdict(&self, answer: Result<ServiceResponse, CallError>) -> Self::Verdict;
 
     /// Returns the service, for the error log.
     fn service(&self) -> DecisionService;
@@ -125,7 +125,7 @@ pub(super) fn ask<I: Inquiry + Send + Sync>(
     let question = CachedCall {
         key: memory.key(ctx, |told| inquiry.told(ctx, env, told)),
         call: move |ctx: &Context, env: &Env<'_>| asking.call(ctx, env, body),
-        read: Box::new(move |answer: Result<Answer, CallError>| {
+        read: Box::new(move |answer: Result<ServiceResponse, CallError>| {
             let allowed_s = answer.as_ref().map_or(0, |answer| allowed_s(&answer.headers));
             let verdict = reading.verdict(answer);
             let kept_s = reading.memory().map_or(0, |memory| memory.kept_s(&verdict)).min(allowed_s);

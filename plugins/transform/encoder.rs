@@ -6,7 +6,7 @@ use std::task::{self, Poll};
 use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame};
 use sigma_plugin::{BodyFilter, Context, Env, Frames};
 
-use sigma_plugin_kit::budget::{Budget, Held, Share};
+use sigma_plugin_kit::budget::{Budget, Share, WorkerBytes};
 use sigma_plugin_kit::changed_body::remove_digests;
 
 /// A request to a compressor.
@@ -38,7 +38,7 @@ pub(super) trait Compressor {
 
 /// The size of all compressors of one worker.
 #[derive(Default)]
-struct Compressors(Rc<Held>);
+struct Compressors(Rc<WorkerBytes>);
 
 /// A share of the worker's memory for a compressor of about so many bytes. None if all of them
 /// would take more than the budget: the response goes out as it is.

@@ -90,7 +90,7 @@ struct Call {
 }
 
 /// The response of a node to it.
-struct Answer {
+struct GrpcWebResponse {
     call: Call,
     /// The status of the call did not stand in the head.
     owes_status: bool,
@@ -149,7 +149,7 @@ impl Plugin for GrpcWeb {
 
     fn header_filter(&self, ctx: &mut Context, _: &Env<'_>) -> ResponseStep {
         // The state of an earlier node's response, which this response replaces.
-        let _ = ctx.take_kept::<_, Answer>(self);
+        let _ = ctx.take_kept::<_, GrpcWebResponse>(self);
         // The plugin cors has decided which origins may read the response, even if none may.
         let is_decided = ctx.has_kept::<CrossOrigin>();
         let call = ctx.kept::<_, Call>(self).copied();
@@ -173,13 +173,13 @@ impl Plugin for GrpcWeb {
             head.remove_name(b"trailer");
         }
         if is_node {
-            ctx.keep(self, Answer { call, owes_status });
+            ctx.keep(self, GrpcWebResponse { call, owes_status });
         }
         ResponseStep::Next
     }
 
     fn body_filter(&self, ctx: &mut Context, _: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
-        let Answer { call, owes_status } = ctx.take_kept(self)?;
+        let GrpcWebResponse { call, owes_status } = ctx.take_kept(self)?;
         // A later plugin may have replaced the response.
         let stands = ctx.response.headers.get(HeaderId::ContentType) == Some(call.media_type.as_bytes());
         stands.then(|| Box::new(ResponseBody { is_text: call.is_text, owes_status, is_over: false }) as _)

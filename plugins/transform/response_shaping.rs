@@ -15,7 +15,7 @@ use sigma_plugin::{
 use sigma_schema::described::schema_of;
 
 use super::whole_body::{Remake, WholeBody};
-use sigma_plugin_kit::budget::{Budget, Held};
+use sigma_plugin_kit::budget::{Budget, WorkerBytes};
 use sigma_plugin_kit::changed_body::change_head;
 use sigma_plugin_kit::json_body;
 use sigma_plugin_kit::log_throttle::LogThrottle;
@@ -281,7 +281,7 @@ fn is_json(content_type: &[u8]) -> bool {
 
 /// The bodies that one worker holds back.
 #[derive(Default)]
-struct Bodies(Rc<Held>);
+struct Bodies(Rc<WorkerBytes>);
 
 impl Remake for Arc<Shaper> {
     const FULL: Fault =

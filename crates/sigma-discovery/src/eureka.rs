@@ -12,9 +12,9 @@ use serde_json::{Map, Value};
 use sigma_config::discovery::{DiscoveryLimits, Eureka, Registry, RegistryAddress};
 use sigma_config::resources::Node;
 
-use crate::http::{Answer, Http, Members, RegistryRequest, Trust};
+use crate::http::{Http, Members, RegistryRequest, RegistryResponse, Trust};
 use crate::node::{self, LeftOut};
-use crate::polling::{Asked, Polling};
+use crate::polling::{MemberQuery, Polling};
 use crate::source::{Env, Listing, Trouble};
 
 /// The metadata key of a node's zone, for every registry.
@@ -58,7 +58,7 @@ impl Applications {
         }
     }
 
-    async fn get(&self, address: &RegistryAddress, further: &str) -> Result<Answer, Trouble> {
+    async fn get(&self, address: &RegistryAddress, further: &str) -> Result<RegistryResponse, Trouble> {
         let target = format!("{}{further}", self.target);
         let mut question = RegistryRequest::get(&target, self.within);
         question.headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
@@ -82,7 +82,7 @@ impl Applications {
     }
 }
 
-impl Asked for Applications {
+impl MemberQuery for Applications {
     async fn ask(&mut self, address: &RegistryAddress) -> Result<Listing, Trouble> {
         if self.deltas_left > 0 {
             self.deltas_left -= 1;

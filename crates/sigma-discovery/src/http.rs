@@ -74,13 +74,13 @@ impl<'q> RegistryRequest<'q> {
 
 /// A whole response.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct RegistryResponse {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Vec<u8>,
 }
 
-impl Answer {
+impl RegistryResponse {
     /// Returns the body, if the status is a success.
     pub(crate) async fn json(self, from: &RegistryAddress) -> Result<Value, Trouble> {
         if self.status != 200 {
@@ -141,7 +141,7 @@ impl Http {
         &self,
         address: &RegistryAddress,
         question: RegistryRequest<'_>,
-    ) -> Result<Answer, Trouble> {
+    ) -> Result<RegistryResponse, Trouble> {
         let mut response = self.open(address, question).await?;
         let (status, headers) = (response.status().as_u16(), std::mem::take(response.headers_mut()));
         let mut body = Vec::new();
@@ -152,7 +152,7 @@ impl Http {
                     body.extend_from_slice(&part);
                     continue;
                 }
-                Ok(None) => return Ok(Answer { status, headers, body }),
+                Ok(None) => return Ok(RegistryResponse { status, headers, body }),
                 Err(error) => trouble(address, error),
             };
             self.tally.unanswered();
@@ -299,7 +299,7 @@ mod tests {
         address.parse().expect("an address")
     }
 
-    async fn asked(address: &RegistryAddress, within: u64) -> Result<Answer, Trouble> {
+    async fn asked(address: &RegistryAddress, within: u64) -> Result<RegistryResponse, Trouble> {
         let http = Http::new(Duration::from_secs(20), Trust::System, &Env::of(10, 10));
         http.ask(address, RegistryRequest::get("/", Duration::from_millis(within))).await
     }

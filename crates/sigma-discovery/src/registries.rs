@@ -28,7 +28,7 @@ use crate::tally::{Report, Tally};
 
 /// The service of an upstream.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted<'w> {
+pub struct ServiceQuery<'w> {
     /// Its registry; not dns.
     pub registry: Registry,
     /// Its name there.
@@ -82,8 +82,8 @@ impl Registries {
     ///
     /// # Errors
     /// Returns an error if the registry has no settings, or cannot have such a service.
-    pub fn follow(&self, wanted: Wanted<'_>) -> Result<Subscription, ServiceProblem> {
-        let Wanted { registry, service, args, grpc } = wanted;
+    pub fn follow(&self, wanted: ServiceQuery<'_>) -> Result<Subscription, ServiceProblem> {
+        let ServiceQuery { registry, service, args, grpc } = wanted;
         check_service(registry, service, args)?;
         let metadata = args.map(|args| args.metadata.clone()).unwrap_or_default();
         let refused = Arc::clone(&self.refused);
@@ -403,8 +403,8 @@ mod tests {
         Registries::new(&serde_json::from_value(value).expect("settings"))
     }
 
-    fn wanted(registry: Registry, service: &str) -> Wanted<'_> {
-        Wanted { registry, service, args: None, grpc: false }
+    fn wanted(registry: Registry, service: &str) -> ServiceQuery<'_> {
+        ServiceQuery { registry, service, args: None, grpc: false }
     }
 
     #[test]
@@ -452,7 +452,7 @@ mod tests {
             tags: vec!["v2".into()],
             ..DiscoveryArgs::default()
         };
-        let wanted = Wanted { args: Some(&args), ..wanted(Registry::Consul, "web") };
+        let wanted = ServiceQuery { args: Some(&args), ..wanted(Registry::Consul, "web") };
         assert_eq!(all.follow(wanted).expect("a subscription").name(), "consul web dc=dc2&tag=v2");
     }
 

@@ -101,7 +101,7 @@ struct Decided<V> {
 }
 
 /// The state of a question.
-pub enum Known<V> {
+pub enum DecisionState<V> {
     /// The decision.
     Decided(Rc<V>),
     /// Another request asks already; see [`Pending::wait`].
@@ -128,17 +128,17 @@ impl<V> Default for Decisions<V> {
 
 impl<V> Decisions<V> {
     /// Returns the state at `now_ms`, by the worker's clock.
-    pub fn look(self: &Rc<Self>, key: Key, now_ms: u64) -> Known<V> {
+    pub fn look(self: &Rc<Self>, key: Key, now_ms: u64) -> DecisionState<V> {
         if let Some(value) = self.decided(&key, now_ms) {
-            return Known::Decided(value);
+            return DecisionState::Decided(value);
         }
         let mut asked = self.asked.borrow_mut();
         if let Some(pending) = asked.get(&key) {
-            return Known::Asked(Pending(pending.clone()));
+            return DecisionState::Asked(Pending(pending.clone()));
         }
         let (tell, pending) = watch::channel(None);
         asked.insert(key, pending);
-        Known::Nothing(Asking { decisions: Rc::clone(self), key, tell })
+        DecisionState::Nothing(Asking { decisions: Rc::clone(self), key, tell })
     }
 
     fn decided(&self, key: &Key, now_ms: u64) -> Option<Rc<V>> {
@@ -190,14 +190,14 @@ mod tests {
 
     fn asking(decisions: &Rc<Decisions<u32>>, key: Key, now_ms: u64) -> Asking<u32> {
         match decisions.look(key, now_ms) {
-            Known::Nothing(asking) => asking,
+            DecisionState::Nothing(asking) => asking,
             _ => panic!("something is known"),
         }
     }
 
     fn decided(decisions: &Rc<Decisions<u32>>, key: Key, now_ms: u64) -> Option<u32> {
         match decisions.look(key, now_ms) {
-            Known::Decided(value) => Some(*value),
+            DecisionState::Decided(value) => Some(*value),
             _ => None,
         }
     }
@@ -250,7 +250,7 @@ mod tests {
     async fn one_request_asks_for_all_waiting_ones() {
         let decisions = Rc::new(Decisions::default());
         let pending = |decisions: &Rc<Decisions<u32>>| match decisions.look([1; 32], 0) {
-            Known::Asked(pending) => pending,
+            DecisionState::Asked(pending) => pending,
             _ => panic!("nobody asks"),
         };
         let first = asking(&decisions, [1; 32], 0);

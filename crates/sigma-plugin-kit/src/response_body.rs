@@ -268,14 +268,14 @@ mod tests {
     use std::rc::Rc;
 
     use super::*;
-    use crate::budget::Held;
+    use crate::budget::WorkerBytes;
 
     const LIMIT: usize = 64 << 10;
 
     fn filtering(
         unfiltered: Unfiltered,
         encoding: Encoding,
-        held: &Rc<Held>,
+        held: &Rc<WorkerBytes>,
         replacement: &str,
     ) -> Filtering {
         let substitution = Substitution::new("a", replacement, "").unwrap();
@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn every_step_has_a_limit() {
         let check = |unfiltered, encoding, replacement: &str, body: &[u8], expected: Result<usize, &str>| {
-            let held = Rc::new(Held::default());
+            let held = Rc::new(WorkerBytes::default());
             let mut filter = filtering(unfiltered, encoding, &held, replacement);
             assert_eq!(run(&mut filter, body), expected, "{unfiltered:?} {encoding:?} {replacement}");
             drop(filter);
@@ -372,7 +372,7 @@ mod tests {
 
     #[test]
     fn the_bodies_of_a_worker_share_a_limit() {
-        let held = Rc::new(Held::default());
+        let held = Rc::new(WorkerBytes::default());
         let new = || filtering(Unfiltered::Cut, Encoding::Identity, &held, "");
         let (mut one, mut two, mut three) = (new(), new(), new());
         let body = vec![b'x'; LIMIT];

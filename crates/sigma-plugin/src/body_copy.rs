@@ -2,14 +2,14 @@
 
 use std::cell::{Cell, Ref, RefCell};
 
-use sigma_buffer::held::{self, Held};
+use sigma_buffer::held::{self, CountedBytes};
 
 /// The first bytes of a body, copied in transit.
 #[derive(Debug, Default)]
 pub struct BodyCopy {
     limit: Cell<usize>,
     bytes: RefCell<Vec<u8>>,
-    held: RefCell<Held>,
+    held: RefCell<CountedBytes>,
     /// Bytes are missing, as there was no memory for them.
     cut: Cell<bool>,
 }

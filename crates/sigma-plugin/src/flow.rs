@@ -147,7 +147,7 @@ pub struct FlowFacts {
 
 /// The client's ClientHello, as far as it is read before TLS begins.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct TlsHello {
     /// The requested server name, as it was sent.
     pub server_name: Option<Arc<str>>,
     /// The offered protocols above TLS.
@@ -203,7 +203,7 @@ pub struct Session {
     /// The matched route.
     pub route: Arc<FlowFacts>,
     /// The client's ClientHello, if the listener reads it.
-    pub asked: Option<Asked>,
+    pub asked: Option<TlsHello>,
     /// The first bytes of the client, before a node gets them. They are forwarded unchanged.
     pub early: Chunk,
     /// The key of an upstream that replaces the route's; see [`Build::upstream_key`].

@@ -75,7 +75,7 @@ pub struct Call {
 
 /// The response of a service.
 #[derive(Debug, Default)]
-pub struct Answer {
+pub struct ServiceResponse {
     /// The status.
     pub status: u16,
     /// The fields, without connection fields.
@@ -99,7 +99,7 @@ impl std::fmt::Display for CallError {
 impl std::error::Error for CallError {}
 
 /// A running call; dropping it cancels it.
-pub type Calling = Pin<Box<dyn Future<Output = Result<Answer, CallError>>>>;
+pub type Calling = Pin<Box<dyn Future<Output = Result<ServiceResponse, CallError>>>>;
 
 /// A call in another protocol than HTTP: bytes both ways over a connection that it has for itself. It may be sent
 /// twice, if a pooled connection is broken or a node is unreachable.
@@ -151,7 +151,7 @@ pub enum Missing {
     /// The timeout expired.
     Time,
     /// There is no valid response.
-    Answer,
+    Response,
 }
 
 /// A running [`BytesCall`]; dropping it cancels it.
@@ -256,13 +256,13 @@ pub trait Outbound {
     /// Starts a call in another protocol than HTTP.
     fn call_bytes(&self, call: BytesCall) -> CallingBytes {
         let reason = format!("{} is not available here", call.upstream);
-        Box::pin(std::future::ready(Err(BytesError { reason, missing: Missing::Answer })))
+        Box::pin(std::future::ready(Err(BytesError { reason, missing: Missing::Response })))
     }
 
     /// Opens a gRPC stream. It connects when it is first polled.
     fn open_stream(&self, call: StreamCall) -> Box<dyn MessageStream> {
         let reason = format!("{} is not available here", call.upstream);
-        Box::new(NoStream(StreamError { reason, missing: Missing::Answer }))
+        Box::new(NoStream(StreamError { reason, missing: Missing::Response }))
     }
 }
 

@@ -18,7 +18,7 @@ use sigma_schema::problem::json_pointer;
 use sigma_schema::validation::Unread;
 
 use self::children::Children;
-use self::known::{Checked, Known};
+use self::known::{Checked, RosterEntry};
 pub use self::lookup::Lookup;
 use self::off::{Off, early_filter, is_off, switched_off};
 pub use self::secrets::unresolved;
@@ -34,7 +34,7 @@ pub type Defaults = Arc<dyn Fn(&str, &mut Value) + Send + Sync>;
 
 /// The plugins that are enabled.
 pub struct Roster {
-    plugins: BTreeMap<Box<str>, Arc<Known>>,
+    plugins: BTreeMap<Box<str>, Arc<RosterEntry>>,
     /// All plugins, enabled or not.
     all: Arc<[Arc<dyn Kind>]>,
     /// Names of plugins that may be missing.
@@ -60,7 +60,7 @@ impl Roster {
         let absent = absent.iter().filter_map(|kind| Some((kind.name().into(), kind.left_out()?.into())));
         let is_enabled = |name: &str| enabled.is_none_or(|names| names.iter().any(|other| other == name));
         let plugins = all.iter().filter(|kind| is_enabled(kind.name())).map(Arc::clone);
-        let plugins = plugins.map(|kind| (kind.name().into(), Arc::new(Known::new(kind)))).collect();
+        let plugins = plugins.map(|kind| (kind.name().into(), Arc::new(RosterEntry::new(kind)))).collect();
         let left_out = absent.collect();
         let scripts = all.iter().find_map(|kind| kind.scripts());
         Roster {
@@ -121,7 +121,7 @@ impl Roster {
             all.retain(|known| known.name() != kind.name());
             all.push(Arc::clone(&kind));
             added.push(kind.name().into());
-            plugins.insert(kind.name().into(), Arc::new(Known::new(kind)));
+            plugins.insert(kind.name().into(), Arc::new(RosterEntry::new(kind)));
         }
         // Plugins added at run time are for requests.
         let mut allowed = self.allowed.clone();

@@ -9,7 +9,7 @@ use std::task::{self, Poll};
 use serde_json::Value;
 use sigma_http::{BodyLength, Chunk};
 
-use crate::outbound::{Answer, Call, CallError};
+use crate::outbound::{Call, CallError, ServiceResponse};
 use crate::{Context, Env, Takeover};
 
 /// Continues an exchange after a wait; runs on the hook's worker.
@@ -22,10 +22,10 @@ pub type BodyResume = Box<dyn FnOnce(&mut Context, &Env<'_>, BodyRead) -> Step>;
 pub type StartResume = Box<dyn FnOnce(&mut Context, &Env<'_>, BodyStart) -> Step>;
 
 /// The result of a call.
-pub type Asked = Result<Answer, CallError>;
+pub type CallResult = Result<ServiceResponse, CallError>;
 
 /// Continues once calls have ended, see [`Step::Ask`].
-pub type AskResume = Box<dyn FnOnce(&mut Context, &Env<'_>, Vec<Asked>) -> Step>;
+pub type AskResume = Box<dyn FnOnce(&mut Context, &Env<'_>, Vec<CallResult>) -> Step>;
 
 /// The result of a hook. Only waiting allocates.
 pub enum Step {
@@ -265,7 +265,7 @@ impl From<Reply> for Step {
 pub type ResponseResume = Box<dyn FnOnce(&mut Context, &Env<'_>) -> ResponseStep>;
 
 /// Continues with a response once calls have ended, see [`ResponseStep::Ask`].
-pub type ResponseAskResume = Box<dyn FnOnce(&mut Context, &Env<'_>, Vec<Asked>) -> ResponseStep>;
+pub type ResponseAskResume = Box<dyn FnOnce(&mut Context, &Env<'_>, Vec<CallResult>) -> ResponseStep>;
 
 /// The result of a hook for a response whose head is known and not sent.
 pub enum ResponseStep {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use sigma_net::answers::{Answers, Given};
+use sigma_net::answers::{Answers, PublishedResponse};
 use sigma_net::tls::{Proofs, ServerIdentity};
 
 /// The path prefix of HTTP challenges (RFC 8555 §8.3).
@@ -30,8 +30,8 @@ pub struct Expected {
 
 #[derive(Debug)]
 enum Which {
-    Token { _given: Given<Box<str>> },
-    Name { _given: Given<Arc<ServerIdentity>> },
+    Token { _given: PublishedResponse<Box<str>> },
+    Name { _given: PublishedResponse<Arc<ServerIdentity>> },
 }
 
 impl Challenges {

@@ -89,14 +89,14 @@ impl Listeners {
 }
 
 /// A listener with its sockets: one for each worker at least, and more if the process before had more workers.
-struct Held {
+struct ListenerSockets {
     listener: Listener,
     sockets: Vec<BoundSocket>,
     /// Removed when the listener is closed.
     file: Option<SocketFile>,
 }
 
-impl Held {
+impl ListenerSockets {
     /// Returns true if its sockets are those that `wanted` requests. Sockets of UDP always are: datagrams to a socket
     /// that is being replaced would be lost, and none of the options is about the socket.
     fn serves(&self, wanted: &Listener) -> bool {
@@ -107,7 +107,7 @@ impl Held {
 
 /// The state that passes from one generation to the next.
 pub struct Inheritance {
-    listening: Vec<Held>,
+    listening: Vec<ListenerSockets>,
     sessions: Option<Arc<Sessions>>,
     counters: Vec<Arc<WorkerCounters>>,
     health: HealthReporter,
@@ -120,7 +120,7 @@ pub struct Inheritance {
 
 /// Sockets that are bound and not in use yet.
 pub(crate) struct Bound {
-    added: Vec<Held>,
+    added: Vec<ListenerSockets>,
     closed: Vec<ListenPlace>,
     /// For each worker, in order.
     pub(crate) changes: Vec<Listeners>,
@@ -215,7 +215,7 @@ impl Inheritance {
                 ListenPlace::Unix(path) => Some(SocketFile::bound(path)),
                 ListenPlace::Tcp(_) | ListenPlace::Udp(_) => None,
             };
-            added.push(Held { listener: listener.clone(), sockets, file });
+            added.push(ListenerSockets { listener: listener.clone(), sockets, file });
         }
         let mut changes = handles(&added, self.counters.len())?;
         let gone = self.listening.iter().filter(|held| !wanted.iter().any(|listener| held.serves(listener)));
@@ -272,7 +272,7 @@ impl Inheritance {
 
     /// Which worker has each socket of datagrams, by the socket's number.
     pub(crate) fn workers_by_socket(&self) -> HashMap<u64, usize> {
-        let is_of_datagrams = |held: &&Held| matches!(held.listener.place(), ListenPlace::Udp(_));
+        let is_of_datagrams = |held: &&ListenerSockets| matches!(held.listener.place(), ListenPlace::Udp(_));
         let sockets =
             self.listening.iter().filter(is_of_datagrams).flat_map(|held| held.sockets.iter().enumerate());
         // As they are handed out.
@@ -316,9 +316,9 @@ fn with_quic(wanted: &[Listener]) -> Vec<Listener> {
     wanted.iter().cloned().chain(quic).collect()
 }
 
-fn handles(held: &[Held], workers: usize) -> Result<Vec<Listeners>, BindError> {
+fn handles(held: &[ListenerSockets], workers: usize) -> Result<Vec<Listeners>, BindError> {
     let mut handles: Vec<Listeners> = (0..workers).map(|_| Listeners::default()).collect();
-    for Held { listener, sockets, .. } in held {
+    for ListenerSockets { listener, sockets, .. } in held {
         let place = listener.place();
         for (number, socket) in sockets.iter().enumerate() {
             let socket = socket.try_clone().map_err(|source| BindError::new(&place, None, source))?;

@@ -8,15 +8,15 @@ use std::num::NonZeroU32;
 use std::rc::{Rc, Weak};
 use std::task::{self, Poll};
 
-use sigma_buffer::held::{self, Held};
+use sigma_buffer::held::{self, CountedBytes};
 use sigma_http::h1::parse_request;
 use sigma_http::{
     BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, Headers, Method, RequestHead, ResponseHead,
 };
 use sigma_net::{Deadline, Peer, deadline};
 use sigma_plugin::outbound::{
-    Answer, BytesCall, BytesError, Call, CallError, Calling, CallingBytes, MessageStream, Missing, Outbound,
-    StreamCall,
+    BytesCall, BytesError, Call, CallError, Calling, CallingBytes, MessageStream, Missing, Outbound,
+    ServiceResponse, StreamCall,
 };
 use sigma_upstream::balance::Outcome;
 use sigma_upstream::endpoint::Endpoint;
@@ -102,7 +102,7 @@ struct OutboundCall<'c> {
 }
 
 impl OutboundCall<'_> {
-    async fn run(&self) -> Result<Answer, CallError> {
+    async fn run(&self) -> Result<ServiceResponse, CallError> {
         let snapshot = &self.view.snapshot;
         let number = snapshot.upstream_number(&self.call.upstream);
         let Some((number, upstream)) = number.and_then(|number| Some((number, snapshot.upstream(number)?)))
@@ -145,7 +145,7 @@ impl OutboundCall<'_> {
         (node, link_ms): (&Endpoint, Option<NonZeroU32>),
         head: &mut RequestHead,
         decision: &mut Decision,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<ServiceResponse, Fault> {
         let own = Origin::new(Peer::Unix, None, 0, &self.worker.clock.borrow());
         let connect_ms = upstream.timeouts.connect_ms;
         let demands = Demands { connect_ms, link_ms, ..Demands::of(head, upstream, own, None) };
@@ -155,14 +155,18 @@ impl OutboundCall<'_> {
     }
 
     /// Sends the request and reads the response, on one connection.
-    async fn exchange(&self, connection: &mut Connection, head: &mut RequestHead) -> Result<Answer, Fault> {
+    async fn exchange(
+        &self,
+        connection: &mut Connection,
+        head: &mut RequestHead,
+    ) -> Result<ServiceResponse, Fault> {
         let Call { method, body, limit, .. } = self.call;
         let length = body.as_ref().map_or(BodyLength::None, |body| BodyLength::Known(body.len() as u64));
         connection.send_head(head, None, length, None);
         let mut upload =
             Upload { body: body.as_deref().unwrap_or_default(), taken: 0, ended: length.is_empty() };
         let sent = body.as_ref().map_or(0, Vec::len);
-        let mut held = Held::default();
+        let mut held = CountedBytes::default();
         held.set(sent);
         let mut answer = ResponseHead::default();
         loop {
@@ -200,7 +204,7 @@ impl OutboundCall<'_> {
         }
         answer.headers.remove_hop_by_hop();
         let headers = std::mem::take(&mut answer.headers);
-        Ok(Answer { status: answer.status, headers, body: bytes, trailers })
+        Ok(ServiceResponse { status: answer.status, headers, body: bytes, trailers })
     }
 }
 

@@ -33,7 +33,7 @@ pub(crate) struct Passage<'p> {
 
 /// The result of an exchange, as guards see it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Seen {
+pub(crate) enum GuardOutcome {
     /// A response with this status, after so many milliseconds if a guard requests the time.
     Answer { status: u16, latency_ms: Option<f64> },
     /// A node has accepted a session, so many milliseconds after the dial; the content of the session is unknown.
@@ -123,23 +123,23 @@ impl<'p> Passage<'p> {
     }
 
     /// Ends the passage with the exchange.
-    pub(crate) fn end(mut self, seen: Seen) {
+    pub(crate) fn end(mut self, seen: GuardOutcome) {
         self.tell(seen);
     }
 
     /// Reports the result of a session. Its permit is kept until the returned value is dropped.
-    pub(crate) fn settle(mut self, seen: Seen) -> Option<Permit> {
+    pub(crate) fn settle(mut self, seen: GuardOutcome) -> Option<Permit> {
         self.tell(seen);
         self.permit.take()
     }
 
     /// Reports a result to the guards. Only the first result counts.
-    pub(crate) fn tell(&mut self, seen: Seen) {
+    pub(crate) fn tell(&mut self, seen: GuardOutcome) {
         if std::mem::replace(&mut self.has_told, true) {
             return;
         }
         let latency = match seen {
-            Seen::Answer { latency_ms, .. } => latency_ms,
+            GuardOutcome::Answer { latency_ms, .. } => latency_ms,
             _ => None,
         };
         if let (Some(gradient), Some(begun)) = (&self.own.concurrency, self.begun.take()) {
@@ -159,12 +159,12 @@ impl<'p> Passage<'p> {
         }
         if let Some(admission) = &self.own.admission {
             match seen {
-                Seen::Answer { status, .. } => {
+                GuardOutcome::Answer { status, .. } => {
                     admission.borrow_mut().record(deadline::now_ms(), status < 500)
                 }
-                Seen::Taken { .. } => admission.borrow_mut().record(deadline::now_ms(), true),
-                Seen::Failure => admission.borrow_mut().record(deadline::now_ms(), false),
-                Seen::Nothing => {}
+                GuardOutcome::Taken { .. } => admission.borrow_mut().record(deadline::now_ms(), true),
+                GuardOutcome::Failure => admission.borrow_mut().record(deadline::now_ms(), false),
+                GuardOutcome::Nothing => {}
             }
         }
     }
@@ -172,17 +172,17 @@ impl<'p> Passage<'p> {
 
 impl Drop for Passage<'_> {
     fn drop(&mut self) {
-        self.tell(Seen::Nothing);
+        self.tell(GuardOutcome::Nothing);
     }
 }
 
 /// Returns the outcome of a response for a breaker.
-fn outcome(rules: &BreakerRules, seen: Seen) -> Outcome {
+fn outcome(rules: &BreakerRules, seen: GuardOutcome) -> Outcome {
     match seen {
-        Seen::Nothing => Outcome::Nothing,
-        Seen::Failure => Outcome::Failure,
-        Seen::Answer { status, .. } if rules.failures.contains(&status) => Outcome::Failure,
-        Seen::Answer { latency_ms: took_ms, .. } | Seen::Taken { connect_ms: took_ms } => {
+        GuardOutcome::Nothing => Outcome::Nothing,
+        GuardOutcome::Failure => Outcome::Failure,
+        GuardOutcome::Answer { status, .. } if rules.failures.contains(&status) => Outcome::Failure,
+        GuardOutcome::Answer { latency_ms: took_ms, .. } | GuardOutcome::Taken { connect_ms: took_ms } => {
             let slow = rules.slow_ms.zip(took_ms).is_some_and(|(slow, took)| took >= slow);
             if slow { Outcome::Slow } else { Outcome::Success }
         }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use sigma_buffer::held::{self, Held};
+use sigma_buffer::held::{self, CountedBytes};
 use sigma_http::h1::frame_response;
 use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, Headers, ResponseHead};
 use sigma_net::Deadline;
@@ -22,8 +22,8 @@ pub struct Subrequest {
     body_limit: u64,
     taken: usize,
     /// Both bodies, and the bodies that the exchange has in memory.
-    held: Held,
-    bodies_held: Held,
+    held: CountedBytes,
+    bodies_held: CountedBytes,
     /// The total timeout.
     patience: Deadline,
     /// The caller has left.
@@ -74,8 +74,8 @@ impl Subrequest {
             body,
             body_limit: 0,
             taken: 0,
-            held: Held::default(),
-            bodies_held: Held::default(),
+            held: CountedBytes::default(),
+            bodies_held: CountedBytes::default(),
             patience,
             abandoned,
             received: Received::default(),

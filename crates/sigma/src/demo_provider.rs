@@ -86,12 +86,12 @@ struct Provider {
     issuer: String,
     key: EcdsaKeyPair,
     random: SystemRandom,
-    codes: Kept<Login>,
-    access_tokens: Kept<()>,
+    codes: ExpiringValues<Login>,
+    access_tokens: ExpiringValues<()>,
 }
 
 /// Values under names that cannot be guessed, each with the time of its end.
-struct Kept<T>(Mutex<VecDeque<(String, Instant, T)>>);
+struct ExpiringValues<T>(Mutex<VecDeque<(String, Instant, T)>>);
 
 /// A login whose tokens were not fetched yet.
 struct Login {
@@ -102,9 +102,9 @@ struct Login {
     challenge: Option<String>,
 }
 
-impl<T> Kept<T> {
-    fn new() -> Kept<T> {
-        Kept(Mutex::default())
+impl<T> ExpiringValues<T> {
+    fn new() -> ExpiringValues<T> {
+        ExpiringValues(Mutex::default())
     }
 
     fn put(&self, name: String, life: Duration, value: T) {
@@ -132,7 +132,13 @@ impl Provider {
     fn new(issuer: String) -> Result<Provider, Unspecified> {
         let key = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING)?;
         let random = SystemRandom::new();
-        Ok(Provider { issuer, key, random, codes: Kept::new(), access_tokens: Kept::new() })
+        Ok(Provider {
+            issuer,
+            key,
+            random,
+            codes: ExpiringValues::new(),
+            access_tokens: ExpiringValues::new(),
+        })
     }
 
     /// A name that cannot be guessed.
@@ -450,7 +456,7 @@ mod tests {
 
     #[test]
     fn codes_and_tokens_are_bounded_and_expire() {
-        let kept = Kept::new();
+        let kept = ExpiringValues::new();
         for number in 0..=KEPT_MAX {
             kept.put(number.to_string(), CODE_LIFE, ());
         }

@@ -16,7 +16,7 @@ use super::arguments::{Arguments, Results, nothing};
 use super::budget::Budget;
 use super::exchange::Exchange;
 use super::lifetime::{Alone, Lifetime};
-use super::place::Place;
+use super::place::ScriptPosition;
 
 /// Where a script runs, in nginx's terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +68,7 @@ pub(crate) type Work = Pin<Box<dyn Future<Output = Ready>>>;
 pub(crate) type Ready = Box<dyn FnOnce(&Lua) -> Results>;
 
 /// A need of a function, before its script can continue.
-pub(crate) enum Wish {
+pub(crate) enum ScriptNeed {
     /// Work outside the state.
     Work(Work),
     /// Room: the client has taken the output so far; the function returns 1.
@@ -125,8 +125,8 @@ pub(crate) struct Host {
     alone: RefCell<Option<Rc<Alone>>>,
     stage: Cell<Stage>,
     /// The position of the script that runs.
-    place: RefCell<Option<Rc<Place>>>,
-    wish: RefCell<Option<Wish>>,
+    place: RefCell<Option<Rc<ScriptPosition>>>,
+    wish: RefCell<Option<ScriptNeed>>,
     /// Unset in states that only check texts.
     worker: OnceCell<WorkerFacts>,
     engine: RefCell<Weak<Engine>>,
@@ -266,7 +266,7 @@ impl Host {
         ctx: &mut Context,
         env: &Env<'_>,
         exchange: Rc<Exchange>,
-        place: &Rc<Place>,
+        place: &Rc<ScriptPosition>,
     ) {
         self.stage.set(stage);
         self.wish.borrow_mut().take();
@@ -286,7 +286,7 @@ impl Host {
     }
 
     /// Begins a call without an exchange, until [`Host::leave_place`].
-    pub(super) fn enter_at(&self, place: &Rc<Place>) {
+    pub(super) fn enter_at(&self, place: &Rc<ScriptPosition>) {
         self.enter_stage(Stage::Load);
         *self.place.borrow_mut() = Some(Rc::clone(place));
     }
@@ -298,7 +298,7 @@ impl Host {
     }
 
     /// The position of the script that runs; None while a text is loaded, and in conditions of routes.
-    pub(crate) fn place(&self) -> Option<Rc<Place>> {
+    pub(crate) fn place(&self) -> Option<Rc<ScriptPosition>> {
         self.place.borrow().clone()
     }
 
@@ -309,7 +309,7 @@ impl Host {
     }
 
     /// Begins a run of a timer, until [`Host::leave_alone`].
-    pub(super) fn enter_alone(&self, alone: &Rc<Alone>, place: &Rc<Place>) {
+    pub(super) fn enter_alone(&self, alone: &Rc<Alone>, place: &Rc<ScriptPosition>) {
         self.enter_stage(Stage::Timer);
         *self.place.borrow_mut() = Some(Rc::clone(place));
         *self.alone.borrow_mut() = Some(Rc::clone(alone));
@@ -380,7 +380,7 @@ impl Host {
     }
 
     /// Takes the wish of the function that yielded.
-    pub(super) fn take_wish(&self) -> Option<Wish> {
+    pub(super) fn take_wish(&self) -> Option<ScriptNeed> {
         self.wish.borrow_mut().take()
     }
 
@@ -435,7 +435,7 @@ impl Host {
             }
             Wait::For(wish) => {
                 // Exit is no wait, and is allowed where its function says so.
-                if !host.stage().may_wait() && !matches!(wish, Wish::Exit(_)) {
+                if !host.stage().may_wait() && !matches!(wish, ScriptNeed::Exit(_)) {
                     return Err(host.stage().disabled());
                 }
                 *host.wish.borrow_mut() = Some(wish);
@@ -487,7 +487,7 @@ pub(crate) enum Wait {
     /// It need not wait.
     Ready(MultiValue),
     /// The script goes on when this has come.
-    For(Wish),
+    For(ScriptNeed),
 }
 
 impl Wait {
@@ -496,7 +496,7 @@ impl Wait {
         future: impl Future<Output = T> + 'static,
         results: impl FnOnce(&Lua, T) -> Results + 'static,
     ) -> Wait {
-        Wait::For(Wish::Work(Box::pin(async move {
+        Wait::For(ScriptNeed::Work(Box::pin(async move {
             let value = future.await;
             Box::new(move |lua: &Lua| results(lua, value)) as Ready
         })))

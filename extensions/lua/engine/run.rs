@@ -11,11 +11,11 @@ use sigma_plugin::{Context, Env, Reply, Step};
 
 use super::arguments::failed;
 use super::exchange::Exchange;
-use super::host::{Ready, Stage, Wish, Work};
+use super::host::{Ready, ScriptNeed, Stage, Work};
 use super::lifetime::Alone;
 use super::memory::Ticket;
 use super::pace::Pace;
-use super::place::Place;
+use super::place::ScriptPosition;
 use super::{Engine, message_of, wish};
 
 /// How a run ended.
@@ -86,7 +86,7 @@ pub(crate) struct Run {
     /// The first is the main coroutine.
     tasks: Vec<Task>,
     /// Where the log says that it ran.
-    place: Rc<Place>,
+    place: Rc<ScriptPosition>,
     ticket: Ticket,
     /// The processor time so far.
     used: Duration,
@@ -105,7 +105,7 @@ impl Run {
         engine: &Rc<Engine>,
         exchange: &Rc<Exchange>,
         stage: Stage,
-        place: &Rc<Place>,
+        place: &Rc<ScriptPosition>,
         function: Function,
         arguments: MultiValue,
     ) -> Result<Run, String> {
@@ -120,7 +120,7 @@ impl Run {
     /// Returns a message if there is no memory for it.
     pub(crate) fn alone(
         engine: &Rc<Engine>,
-        place: &Rc<Place>,
+        place: &Rc<ScriptPosition>,
         function: Function,
         arguments: MultiValue,
     ) -> Result<Run, String> {
@@ -132,7 +132,7 @@ impl Run {
         made().map_err(|error| message_of(&error))
     }
 
-    fn of(engine: &Rc<Engine>, place: &Rc<Place>, scope: Scope, stage: Stage) -> Run {
+    fn of(engine: &Rc<Engine>, place: &Rc<ScriptPosition>, scope: Scope, stage: Stage) -> Run {
         let ticket = engine.memory.ticket();
         Run {
             engine: Rc::clone(engine),
@@ -408,25 +408,27 @@ impl Run {
     }
 
     /// A coroutine needs something.
-    fn wished(&mut self, index: usize, wish: Wish) -> Option<Outcome> {
+    fn wished(&mut self, index: usize, wish: ScriptNeed) -> Option<Outcome> {
         self.tasks[index].state = match wish {
-            Wish::Exit(status) => return Some(Outcome::Exited(status)),
-            Wish::Work(work) => State::Working(work),
-            Wish::Drain => match self.engine.host.with(|seat| Ok(seat.exchange.may_stream(&seat.ctx))) {
-                Ok(true) => State::Draining,
-                _ => State::Runnable(drained()),
-            },
-            Wish::Body { limit } => State::Body { limit },
-            Wish::Join(threads) => match self.foreign_thread(index, &threads) {
+            ScriptNeed::Exit(status) => return Some(Outcome::Exited(status)),
+            ScriptNeed::Work(work) => State::Working(work),
+            ScriptNeed::Drain => {
+                match self.engine.host.with(|seat| Ok(seat.exchange.may_stream(&seat.ctx))) {
+                    Ok(true) => State::Draining,
+                    _ => State::Runnable(drained()),
+                }
+            }
+            ScriptNeed::Body { limit } => State::Body { limit },
+            ScriptNeed::Join(threads) => match self.foreign_thread(index, &threads) {
                 None => State::Joining(threads),
                 Some(message) => State::Runnable(results(&self.engine, Err(message.to_owned()))),
             },
-            Wish::Spawn { function, arguments } => {
+            ScriptNeed::Spawn { function, arguments } => {
                 let made = self.spawned(index, function, arguments);
                 let made = made.map(|thread| MultiValue::from_iter([Value::Thread(thread)]));
                 State::Runnable(results(&self.engine, made))
             }
-            Wish::Kill(thread) => {
+            ScriptNeed::Kill(thread) => {
                 let killed = match self.killed(index, &thread) {
                     Ok(()) => Ok(MultiValue::from_iter([Value::Integer(1)])),
                     Err(message) => failed(&self.engine.lua, message),

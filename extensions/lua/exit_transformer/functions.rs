@@ -12,7 +12,7 @@ use crate::core::json;
 use crate::engine::arguments::type_name;
 use crate::engine::exchange::Exchange;
 use crate::engine::host::Stage;
-use crate::engine::place::Place;
+use crate::engine::place::ScriptPosition;
 use crate::engine::run::{Outcome, Run};
 use crate::engine::{Engine, message_of};
 use crate::loaded::Token;
@@ -55,7 +55,7 @@ struct Compiled {
     chain: Function,
     /// Logs the error of a function.
     failed: Function,
-    place: Rc<Place>,
+    place: Rc<ScriptPosition>,
 }
 
 /// A response as the functions have made it.

@@ -17,7 +17,7 @@ use crate::engine::arguments::{Arguments, Results, failed, one};
 use crate::engine::host::Host;
 use crate::engine::memory::Ticket;
 use crate::engine::pace::Pace;
-use crate::engine::place::Place;
+use crate::engine::place::ScriptPosition;
 use crate::engine::run::Run;
 use crate::engine::settings::Settings;
 
@@ -160,7 +160,7 @@ struct Timer {
     function: Function,
     arguments: MultiValue,
     /// The position of the script that made it.
-    starter: Option<Rc<Place>>,
+    starter: Option<Rc<ScriptPosition>>,
     ticket: Option<Ticket>,
     delay: Duration,
     is_repeated: bool,

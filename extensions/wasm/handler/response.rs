@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::{self, Poll, ready};
 
-use sigma_buffer::held::{self, Held};
+use sigma_buffer::held::{self, CountedBytes};
 use sigma_http::{BodyLength, Chunk, Fault, Frame};
 use sigma_plugin::{BodyFilter, Context, Frames, Reply, ResponseStep};
 use sigma_plugin_kit::fields::frames;
@@ -70,7 +70,7 @@ pub(crate) fn filter(exchange: &Rc<Exchange>, ctx: &Context) -> Option<Box<dyn B
     Some(Box::new(Filter {
         exchange: Rc::clone(exchange),
         body: start,
-        held: Held::default(),
+        held: CountedBytes::default(),
         out: VecDeque::new(),
     }))
 }
@@ -107,7 +107,7 @@ impl BodyFilter for Start {
 struct Filter {
     exchange: Rc<Exchange>,
     body: Vec<u8>,
-    held: Held,
+    held: CountedBytes,
     /// The frames after the call.
     out: VecDeque<Frame>,
 }

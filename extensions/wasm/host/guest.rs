@@ -14,7 +14,7 @@ pub(crate) struct Guest<'c>(Caller<'c, State>);
 
 /// A place in the module's memory for a pointer, and one for a length.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct GuestPointers {
     pub(crate) data: u32,
     pub(crate) size: u32,
 }
@@ -86,7 +86,7 @@ impl<'c> Guest<'c> {
     }
 
     /// Returns a value to the module, in memory that the module allocates.
-    pub(crate) fn give(&mut self, value: &[u8], place: Place) -> Outcome {
+    pub(crate) fn give(&mut self, value: &[u8], place: GuestPointers) -> Outcome {
         let at = if value.is_empty() { 0 } else { self.allocate(value.len())? };
         self.write(at, value)?;
         self.write_u32(place.data, at)?;

@@ -10,7 +10,7 @@ use serde_json::Value;
 use sigma_http::Method;
 use sigma_plugin::credentials::Credential;
 use sigma_plugin::descriptor::InlineUpstream;
-use sigma_plugin::outbound::{Answer, Call, CallError, Service};
+use sigma_plugin::outbound::{Call, CallError, Service, ServiceResponse};
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 use sigma_schema::Confidential;
 use sigma_schema::Problem;
@@ -297,10 +297,12 @@ enum NoToken {
 }
 
 /// For how many seconds Casdoor's token lives.
-fn granted(answer: Result<Answer, CallError>) -> Result<u64, NoToken> {
+fn granted(answer: Result<ServiceResponse, CallError>) -> Result<u64, NoToken> {
     let body = match answer {
-        Ok(Answer { status: 200, body, .. }) => body,
-        Ok(Answer { status, .. }) => return Err(NoToken::Failed(format!("Casdoor answered {status}"))),
+        Ok(ServiceResponse { status: 200, body, .. }) => body,
+        Ok(ServiceResponse { status, .. }) => {
+            return Err(NoToken::Failed(format!("Casdoor answered {status}")));
+        }
         Err(error) => return Err(NoToken::Failed(error.to_string())),
     };
     let granted = answers::read::<Granted>(&body);

@@ -40,7 +40,12 @@ fn configurations() {
 #[test]
 fn only_a_token_that_lives_is_one() {
     let check = |status: u16, body: &str, expected: Result<u64, &str>| {
-        let answer = Answer { status, headers: Headers::default(), body: body.into(), ..Answer::default() };
+        let answer = ServiceResponse {
+            status,
+            headers: Headers::default(),
+            body: body.into(),
+            ..ServiceResponse::default()
+        };
         assert_eq!(
             granted(Ok(answer)).map_err(|reason| match reason {
                 NoToken::Refused(reason) => reason.to_owned(),

@@ -95,7 +95,7 @@ impl Qop {
 
 /// A client's response to a challenge.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Answer {
+pub(crate) struct DigestCredentials {
     pub(crate) username: Vec<u8>,
     pub(crate) realm: Vec<u8>,
     pub(crate) nonce: Vec<u8>,
@@ -114,9 +114,9 @@ pub(crate) struct Answer {
 /// Most bytes of a nonce that a client sends: ours are shorter.
 const NONCE_BYTES: usize = 128;
 
-impl Answer {
+impl DigestCredentials {
     /// Reads a value of `Authorization` (RFC 7616 §3.4).
-    pub(crate) fn parse(value: &[u8]) -> Result<Answer, &'static str> {
+    pub(crate) fn parse(value: &[u8]) -> Result<DigestCredentials, &'static str> {
         const SCHEME: &[u8] = b"Digest ";
         let rest =
             value.split_at_checked(SCHEME.len()).filter(|(scheme, _)| scheme.eq_ignore_ascii_case(SCHEME));
@@ -151,7 +151,7 @@ impl Answer {
         if nonce.len() > NONCE_BYTES {
             return Err("the nonce is too long");
         }
-        Ok(Answer {
+        Ok(DigestCredentials {
             username,
             realm: need("realm")?,
             nonce,

@@ -25,7 +25,7 @@ use sigma_plugin::{
 use sigma_schema::Confidential;
 use sigma_schema::Problem;
 
-use self::answer::{Algorithm, Answer, Qop};
+use self::answer::{Algorithm, DigestCredentials, Qop};
 use self::hashed_names::HashedNames;
 use super::policy::{AuthPolicy, Cause, Refusal, Scheme, authorization, same_secret};
 use sigma_plugin_kit::clock::process_ms;
@@ -173,7 +173,7 @@ struct Verifier {
 
 /// The claimed identity of a client, before it is proven.
 struct Claim {
-    answer: Answer,
+    answer: DigestCredentials,
     algorithm: Algorithm,
     identity: Arc<Identity>,
 }
@@ -257,7 +257,7 @@ impl Verifier {
     /// Checks everything but the proof.
     fn claim(&self, ctx: &Context, env: &Env<'_>) -> Result<Claim, Failure> {
         let value = authorization(ctx).ok_or(Refusal::absent("Missing authorization in request"))?;
-        let answer = Answer::parse(value).map_err(invalid_header)?;
+        let answer = DigestCredentials::parse(value).map_err(invalid_header)?;
         if answer.realm != self.config.policy.realm.as_bytes() {
             return Err(invalid_header("the realm does not match").into());
         }

@@ -17,7 +17,7 @@ fn the_example_of_the_rfc() {
         (Algorithm::Sha256, "753927fa0e85d155564e2e272a28d1802ca10daf4496794697cf8db5856cb6c1"),
     ] {
         let value = MUFASA.replace("ALGORITHM", algorithm.name()).replace("RESPONSE", response);
-        let answer = Answer::parse(value.as_bytes()).unwrap();
+        let answer = DigestCredentials::parse(value.as_bytes()).unwrap();
         assert_eq!(answer.algorithm, algorithm.name().as_bytes());
         assert_eq!(answer.expected(algorithm, (b"Mufasa", b"Circle of Life"), b"GET", b""), answer.response);
     }
@@ -28,7 +28,7 @@ fn invalid_answers_are_refused() {
     let good = MUFASA.replace("ALGORITHM", "MD5").replace("RESPONSE", "x");
     let check = |from: &str, to: &str, expected: Result<(), &str>| {
         let value = good.replace(from, to);
-        assert_eq!(Answer::parse(value.as_bytes()).map(drop), expected, "{value}");
+        assert_eq!(DigestCredentials::parse(value.as_bytes()).map(drop), expected, "{value}");
     };
     check("", "", Ok(()));
     check("Digest ", "dIGEST ", Ok(()));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde::Deserialize;
-use sigma_plugin::outbound::{Answer, CallError, Service};
+use sigma_plugin::outbound::{CallError, Service, ServiceResponse};
 use sigma_plugin::{Build, Context, Env, Step};
 
 use super::super::answers;
@@ -84,10 +84,15 @@ impl Discovered {
         })
     }
 
-    fn read(answer: Result<Answer, CallError>, from: &EndpointService) -> Result<Discovered, String> {
+    fn read(
+        answer: Result<ServiceResponse, CallError>,
+        from: &EndpointService,
+    ) -> Result<Discovered, String> {
         match answer {
-            Ok(Answer { status: 200, body, .. }) => Discovered::parse(&body, from),
-            Ok(Answer { status, .. }) => Err(format!("accessing discovery URL failed: status {status}")),
+            Ok(ServiceResponse { status: 200, body, .. }) => Discovered::parse(&body, from),
+            Ok(ServiceResponse { status, .. }) => {
+                Err(format!("accessing discovery URL failed: status {status}"))
+            }
             Err(error) => Err(format!("accessing discovery URL failed: {error}")),
         }
     }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use aws_lc_rs::digest::{SHA256, digest};
 use serde::Deserialize;
 use sigma_http::{HeaderId, Method};
-use sigma_plugin::outbound::{Answer, Call, CallError};
+use sigma_plugin::outbound::{Call, CallError, ServiceResponse};
 use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 
 use self::config::{Config, EnforcementMode};
@@ -178,15 +178,15 @@ impl Party {
     }
 
     /// Returns the step for Keycloak's response.
-    fn settle(&self, answer: Result<Answer, CallError>) -> Step {
+    fn settle(&self, answer: Result<ServiceResponse, CallError>) -> Step {
         static COMPLAINT: LogThrottle = LogThrottle::new();
         let fault = match answer {
-            Ok(Answer { status: 403, body, .. }) => return self.deny(body),
-            Ok(Answer { status: status @ 400.., body, .. }) => {
+            Ok(ServiceResponse { status: 403, body, .. }) => return self.deny(body),
+            Ok(ServiceResponse { status: status @ 400.., body, .. }) => {
                 return Reply::new(status).text(body).because("Keycloak refuses").into();
             }
-            Ok(Answer { status: 200, body, .. }) if is_grant(&body) => return Step::Next,
-            Ok(Answer { status, .. }) => format!("status {status} without a decision"),
+            Ok(ServiceResponse { status: 200, body, .. }) if is_grant(&body) => return Step::Next,
+            Ok(ServiceResponse { status, .. }) => format!("status {status} without a decision"),
             Err(error) => error.to_string(),
         };
         if let Some(left_out) = COMPLAINT.due() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use sigma_http::{HeaderId, Method};
-use sigma_plugin::outbound::{Answer, CallError};
+use sigma_plugin::outbound::{CallError, ServiceResponse};
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::{Context, Env, Reply, Step};
 
@@ -56,7 +56,7 @@ impl Party {
     }
 }
 
-fn settle(answer: Result<Answer, CallError>) -> Step {
+fn settle(answer: Result<ServiceResponse, CallError>) -> Step {
     let Ok(answer) = answer else { return json_reply(401, "Accessing token endpoint URL failed.") };
     let is_json = serde_json::from_slice::<IgnoredAny>(&answer.body).is_ok();
     if answer.status != 200 || !is_json {

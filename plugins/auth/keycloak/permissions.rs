@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use serde::Deserialize;
-use sigma_plugin::outbound::{Answer, CallError};
+use sigma_plugin::outbound::{CallError, ServiceResponse};
 use sigma_plugin::{Context, Env, Step};
 
 use super::super::answers;
@@ -90,13 +90,13 @@ impl Party {
     }
 
     /// The token of a response, and the milliseconds for which it is used.
-    fn read_token(&self, answer: Result<Answer, CallError>) -> (AccountToken, Option<u64>) {
+    fn read_token(&self, answer: Result<ServiceResponse, CallError>) -> (AccountToken, Option<u64>) {
         let failed = |reason: &str| {
             (AccountToken(Err(format!("no token for the gateway's own account: {reason}"))), None)
         };
         let answer = match answer {
-            Ok(Answer { status: 200, body, .. }) => body,
-            Ok(Answer { status, .. }) => return failed(&format!("status {status}")),
+            Ok(ServiceResponse { status: 200, body, .. }) => body,
+            Ok(ServiceResponse { status, .. }) => return failed(&format!("status {status}")),
             Err(error) => return failed(&error.0),
         };
         let Some(granted) = answers::read::<Granted>(&answer) else {
@@ -145,10 +145,10 @@ impl Party {
 }
 
 /// The ids of resources.
-fn read_resources(answer: Result<Answer, CallError>) -> Result<Vec<String>, String> {
+fn read_resources(answer: Result<ServiceResponse, CallError>) -> Result<Vec<String>, String> {
     let body = match answer {
-        Ok(Answer { status: 200, body, .. }) => body,
-        Ok(Answer { status, .. }) => {
+        Ok(ServiceResponse { status: 200, body, .. }) => body,
+        Ok(ServiceResponse { status, .. }) => {
             return Err(format!("the lookup of resources failed: status {status}"));
         }
         Err(error) => return Err(format!("the lookup of resources failed: {error}")),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use sigma_http::Method;
-use sigma_plugin::outbound::{Answer, Call, CallError, Service};
+use sigma_plugin::outbound::{Call, CallError, Service, ServiceResponse};
 use sigma_plugin::{Context, Env, Step};
 
 use super::provider::UserCall;
@@ -84,7 +84,7 @@ struct Granted {
 }
 
 /// Reads the token. Errors are often sent with status 200.
-fn granted(answer: Result<Answer, CallError>) -> Result<Granted, String> {
+fn granted(answer: Result<ServiceResponse, CallError>) -> Result<Granted, String> {
     let response = object(answer, "token")?;
     let token = response.get("access_token").and_then(Value::as_str).unwrap_or_default();
     if !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -96,12 +96,12 @@ fn granted(answer: Result<Answer, CallError>) -> Result<Granted, String> {
 }
 
 /// Returns the object in a response, JSON or a form.
-fn object(answer: Result<Answer, CallError>, what: &str) -> Result<Map<String, Value>, String> {
+fn object(answer: Result<ServiceResponse, CallError>, what: &str) -> Result<Map<String, Value>, String> {
     match answer {
-        Ok(Answer { status: 200, body, .. }) => answers::read(&body)
+        Ok(ServiceResponse { status: 200, body, .. }) => answers::read(&body)
             .or_else(|| form::fields(&body))
             .ok_or_else(|| format!("the {what} response is malformed")),
-        Ok(Answer { status, .. }) => Err(format!("no {what}: status {status}")),
+        Ok(ServiceResponse { status, .. }) => Err(format!("no {what}: status {status}")),
         Err(error) => Err(format!("no {what}: {error}")),
     }
 }
@@ -126,8 +126,8 @@ mod tests {
 
     use super::*;
 
-    fn answer(status: u16, body: &str) -> Result<Answer, CallError> {
-        Ok(Answer {
+    fn answer(status: u16, body: &str) -> Result<ServiceResponse, CallError> {
+        Ok(ServiceResponse {
             status,
             headers: Headers::default(),
             body: body.as_bytes().to_vec(),

@@ -52,7 +52,7 @@ use self::resume::{Renewals, Renewed};
 use self::session::Sessions;
 use self::store::Store;
 use super::origin::{is_foreign, refuse_logout};
-use super::tokens::{Address, Algorithm, KeyRing, Known, Metadata, Provider};
+use super::tokens::{Address, Algorithm, KeyRing, Metadata, MetadataLookup, Provider};
 
 /// Authenticates users and programs by OpenID Connect.
 pub(crate) static OPENID_CONNECT: Descriptor = Descriptor {
@@ -187,9 +187,9 @@ impl Party {
         then: impl FnOnce(&Arc<Party>, Option<Arc<Metadata>>, &mut Context, &Env<'_>) -> Step + 'static,
     ) -> Step {
         match self.provider.look(env, is_last) {
-            Known::Metadata(metadata) => then(self, Some(metadata), ctx, env),
-            Known::Away => then(self, None, ctx, env),
-            Known::Waits(fetched) => {
+            MetadataLookup::Metadata(metadata) => then(self, Some(metadata), ctx, env),
+            MetadataLookup::Away => then(self, None, ctx, env),
+            MetadataLookup::Waits(fetched) => {
                 let party = Arc::clone(self);
                 Step::wait(fetched, move |(), ctx, env| party.with_metadata(true, ctx, env, then))
             }

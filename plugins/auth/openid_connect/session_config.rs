@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use sigma_schema::Confidential;
 
-use sigma_plugin_kit::redis::{Place, Target, single_server};
+use sigma_plugin_kit::redis::{ServerAddress, Target, single_server};
 
 /// The sessions of logged-in users.
 #[derive(Clone, Deserialize, JsonSchema)]
@@ -138,7 +138,7 @@ impl SessionConfig {
 impl RedisConfig {
     /// Returns the target of a connection.
     pub(super) fn target(&self) -> Target {
-        let place = Place { host: self.host.clone(), port: self.port };
+        let place = ServerAddress { host: self.host.clone(), port: self.port };
         let ms = Duration::from_millis;
         Target {
             connect_timeout: ms(self.connect_timeout),

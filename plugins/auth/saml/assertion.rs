@@ -48,7 +48,7 @@ impl Refusal {
 }
 
 /// A response to a request for a login whose assertion the provider has signed.
-pub(super) struct Answer<'a, 'd> {
+pub(super) struct SamlResponse<'a, 'd> {
     /// The element around the assertion. It may be forged: its content may refuse, and proves nothing.
     response: Node<'a, 'd>,
     assertion: Signed<'a, 'd>,
@@ -127,7 +127,7 @@ pub(super) fn text<'a>(
     characters(found).map(Some).ok_or("an element of the message contains more than text")
 }
 
-impl<'a, 'd> Answer<'a, 'd> {
+impl<'a, 'd> SamlResponse<'a, 'd> {
     /// The response in a document. `is_signed`: the provider has signed its text.
     ///
     /// # Errors
@@ -137,7 +137,7 @@ impl<'a, 'd> Answer<'a, 'd> {
         document: &'a Document<'d>,
         is_signed: bool,
         keys: &ProviderKeys,
-    ) -> Result<Answer<'a, 'd>, Refusal> {
+    ) -> Result<SamlResponse<'a, 'd>, Refusal> {
         let response = document.root_element();
         if !is_named(response, PROTOCOL, "Response") || attribute(response, "Version") != Some("2.0") {
             return Err(Refusal::broken("the message is not a SAML 2.0 response"));
@@ -154,7 +154,7 @@ impl<'a, 'd> Answer<'a, 'd> {
             return Err(Refusal::denied("the provider denied the login"));
         }
         let assertion = signed.ok_or(Refusal::broken("the response has no assertion"))?;
-        Ok(Answer { response, assertion })
+        Ok(SamlResponse { response, assertion })
     }
 
     /// Returns the logged-in user.

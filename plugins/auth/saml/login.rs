@@ -8,7 +8,7 @@ use sigma_plugin::{Context, Env, Reply, Step};
 
 use super::super::policy::same_secret;
 use super::super::way_back;
-use super::assertion::{Accepted, Answer, Expected, Refusal};
+use super::assertion::{Accepted, Expected, Refusal, SamlResponse};
 use super::binding::{self, Kind, Message};
 use super::document;
 use super::messages::{Head, new_id};
@@ -96,7 +96,7 @@ impl Party {
         }
         let text = document::text_of(&message.text).map_err(Refusal::broken)?;
         let document = document::parse(&text).map_err(Refusal::broken)?;
-        let answer = Answer::read(&document, message.is_signed, &self.provider_keys)?;
+        let answer = SamlResponse::read(&document, message.is_signed, &self.provider_keys)?;
         let now = env.unix_time().as_secs();
         let state = message.relay_state.as_deref().unwrap_or_default().as_bytes();
         let is_meant = |pending: &&Pending| {

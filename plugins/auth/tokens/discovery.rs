@@ -64,7 +64,7 @@ pub(crate) struct Metadata {
 }
 
 /// The result of a look-up of the provider's metadata.
-pub(crate) enum Known {
+pub(crate) enum MetadataLookup {
     /// It does.
     Metadata(Arc<Metadata>),
     /// The document has to be fetched; then [`Provider::look`] is to be requested the last time.
@@ -171,15 +171,15 @@ impl Provider {
     }
 
     /// Returns its metadata.
-    pub(crate) fn look(self: &Arc<Self>, env: &Env<'_>, is_last: bool) -> Known {
+    pub(crate) fn look(self: &Arc<Self>, env: &Env<'_>, is_last: bool) -> MetadataLookup {
         if self.settings.discovery.is_none() {
-            return Known::Away;
+            return MetadataLookup::Away;
         }
         let read = self.document.read();
         match Fetched::<Metadata>::turn(self, &read, read.value.is_some(), is_last, env) {
-            Turn::Use => read.value.map_or(Known::Away, Known::Metadata),
-            Turn::Wait(fetched) => Known::Waits(fetched),
-            Turn::Refuse => Known::Away,
+            Turn::Use => read.value.map_or(MetadataLookup::Away, MetadataLookup::Metadata),
+            Turn::Wait(fetched) => MetadataLookup::Waits(fetched),
+            Turn::Refuse => MetadataLookup::Away,
         }
     }
 }

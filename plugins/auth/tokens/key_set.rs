@@ -34,7 +34,7 @@ struct Named {
 }
 
 /// The keys of a set that may have signed a token.
-pub(crate) enum Found<'s> {
+pub(crate) enum MatchingKeys<'s> {
     /// One of these has signed it, or no published key has.
     Keys(Vec<&'s Key>),
     /// None of them. A newer set may have it.
@@ -75,7 +75,11 @@ impl KeySet {
     /// # Errors
     /// Returns an error, which is a text for the log, if no key may have signed it, with any later set of the
     /// issuer.
-    pub(crate) fn find(&self, token: &Token, allowed: &[Algorithm]) -> Result<Found<'_>, &'static str> {
+    pub(crate) fn find(
+        &self,
+        token: &Token,
+        allowed: &[Algorithm],
+    ) -> Result<MatchingKeys<'_>, &'static str> {
         let algorithm = token.algorithm(allowed)?;
         let fits = |named: &&Named| named.key.algorithm() == algorithm;
         let id = match token.header.get("kid") {
@@ -88,12 +92,12 @@ impl KeySet {
         };
         let named = id.map_or_else(Vec::new, |id| keys_of(&|named| named.id.as_deref() == Some(id)));
         if !named.is_empty() {
-            return Ok(Found::Keys(named));
+            return Ok(MatchingKeys::Keys(named));
         }
         let keys = keys_of(&|named| id.is_none() || named.id.is_none());
         match keys.len() {
-            0 => Ok(Found::None),
-            1..=MOST_NAMELESS => Ok(Found::Keys(keys)),
+            0 => Ok(MatchingKeys::None),
+            1..=MOST_NAMELESS => Ok(MatchingKeys::Keys(keys)),
             _ => Err("the token has no 'kid', but the issuer has several keys"),
         }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use sigma_plugin::{Env, Node};
 
 use super::algorithm::Algorithm;
-use super::key_set::{Found, KeySet};
+use super::key_set::{KeySet, MatchingKeys};
 use super::token::Token;
 use super::verdicts::Verdicts;
 use sigma_plugin_kit::fetched::{Document, Fetched, Turn, uptime_ms};
@@ -144,8 +144,8 @@ impl KeySource {
             Err(reason) => return Lookup::Refused(reason),
         };
         let known = match found {
-            Found::Keys(known) => Some(known),
-            Found::None => None,
+            MatchingKeys::Keys(known) => Some(known),
+            MatchingKeys::None => None,
         };
         match Fetched::<KeySet>::turn(self, &read, known.is_some(), is_last, env) {
             Turn::Use => {}

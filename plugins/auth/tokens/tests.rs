@@ -10,7 +10,7 @@ use sigma_plugin::{Consumers, Env, Local};
 use sigma_testkit::Origin;
 
 use super::algorithm::Algorithm;
-use super::key_set::{Found, KeySet};
+use super::key_set::{KeySet, MatchingKeys};
 use super::signing::{Signer, hs256, set_of};
 use super::source::{Ages, KeySource, Lookup, SourceSettings};
 use super::token::Token;
@@ -25,9 +25,9 @@ fn verdict(set: &str, token: &str, allowed: &[Algorithm]) -> &'static str {
     let token = Token::parse(token.as_bytes().to_vec()).unwrap();
     match set.find(&token, allowed) {
         Err(reason) => reason,
-        Ok(Found::None) => "no key",
-        Ok(Found::Keys(keys)) if keys.iter().any(|key| key.verify(&token).is_ok()) => "good",
-        Ok(Found::Keys(_)) => "signature mismatch",
+        Ok(MatchingKeys::None) => "no key",
+        Ok(MatchingKeys::Keys(keys)) if keys.iter().any(|key| key.verify(&token).is_ok()) => "good",
+        Ok(MatchingKeys::Keys(_)) => "signature mismatch",
     }
 }
 

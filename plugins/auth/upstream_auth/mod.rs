@@ -22,9 +22,9 @@ use sigma_schema::described::schema_of;
 
 use self::lifetime::Lifetime;
 use self::signature::{MessageSignature, RequestSigner};
-use self::source::{Denied, Found, Granted, Settings, Token, TokenServer, TokenSource, is_token};
+use self::source::{Denied, Granted, Settings, Token, TokenLookup, TokenServer, TokenSource, is_token};
 use super::tokens::{after_bearer, beside};
-use sigma_plugin_kit::decisions::{Asking, Bound, Decisions, Known};
+use sigma_plugin_kit::decisions::{Asking, Bound, DecisionState, Decisions};
 use sigma_plugin_kit::fields::{frames, is_name};
 use sigma_plugin_kit::service::cleartext;
 use sigma_plugin_kit::sigv4::{self, Account, Paths, Request, UNSIGNED_PAYLOAD};
@@ -329,12 +329,12 @@ impl Shared {
     fn own(self: &Arc<Self>, ctx: &mut Context, env: &Env<'_>, is_last: bool) -> Step {
         let CredentialMethod::Own(header, source) = &self.way else { return self.fail() };
         match source.token(env, is_last) {
-            Found::Token(token) => bear(ctx, header, &token),
-            Found::Waits(fetch) => {
+            TokenLookup::Token(token) => bear(ctx, header, &token),
+            TokenLookup::Waits(fetch) => {
                 let shared = Arc::clone(self);
                 Step::wait(fetch, move |(), ctx, env| shared.own(ctx, env, true))
             }
-            Found::None => self.fail(),
+            TokenLookup::None => self.fail(),
         }
     }
 
@@ -351,12 +351,12 @@ impl Shared {
         let key = exchange.server.key(&[subject.as_bytes(), types[0].as_bytes(), types[1].as_bytes()]);
         let (shared, exchange) = (Arc::clone(self), Arc::clone(exchange));
         match decisions.look(key, env.now_ms) {
-            Known::Decided(exchanged) => shared.settle(&exchange, &exchanged, ctx),
-            Known::Asked(pending) => Step::wait(pending.wait(), move |exchanged, ctx, _| {
+            DecisionState::Decided(exchanged) => shared.settle(&exchange, &exchanged, ctx),
+            DecisionState::Asked(pending) => Step::wait(pending.wait(), move |exchanged, ctx, _| {
                 let exchanged = exchanged.as_deref().unwrap_or(&Exchanged::Failed);
                 shared.settle(&exchange, exchanged, ctx)
             }),
-            Known::Nothing(asking) => {
+            DecisionState::Nothing(asking) => {
                 let asked = Arc::clone(&exchange);
                 let granted = beside(env.node, async move { asked.ask(&subject).await });
                 Step::wait(granted, move |granted, ctx, env| {

@@ -214,7 +214,7 @@ pub(super) fn is_token(bytes: &[u8]) -> bool {
 pub(super) struct TokenSource {
     server: TokenServer,
     key: Key,
-    held: watch::Sender<Held>,
+    held: watch::Sender<SourceState>,
     /// Held while a token is fetched, on the control thread.
     fetching: tokio::sync::Mutex<()>,
     /// Whether a fetch runs in parallel with the traffic.
@@ -223,7 +223,7 @@ pub(super) struct TokenSource {
 
 /// The state of a source.
 #[derive(Clone, Default)]
-struct Held {
+struct SourceState {
     token: Option<Token>,
     times: Times,
     /// Grows with each attempt to fetch one.
@@ -236,13 +236,13 @@ struct Sources(Mutex<HashMap<Key, Weak<TokenSource>>>);
 
 /// A worker's copies of sources, so that it reads shared state only after a change.
 #[derive(Default)]
-struct Seen(RefCell<HashMap<Key, Held>>);
+struct SourceCopies(RefCell<HashMap<Key, SourceState>>);
 
 /// Most copies of sources in a worker, before it starts again.
 const MOST_SEEN: usize = 1024;
 
 /// The result for a request.
-pub(super) enum Found {
+pub(super) enum TokenLookup {
     Token(Token),
     /// A token has to be fetched; then the source is to be requested the last time.
     Waits(std::pin::Pin<Box<dyn Future<Output = ()>>>),
@@ -273,28 +273,28 @@ impl TokenSource {
     }
 
     /// The token for a request.
-    pub(super) fn token(self: &Arc<Self>, env: &Env<'_>, is_last: bool) -> Found {
+    pub(super) fn token(self: &Arc<Self>, env: &Env<'_>, is_last: bool) -> TokenLookup {
         let now_ms = process_ms();
-        let seen = env.local.part(Seen::default);
-        if let Some(Held { token: Some(token), times, .. }) = seen.0.borrow().get(&self.key)
+        let seen = env.local.part(SourceCopies::default);
+        if let Some(SourceState { token: Some(token), times, .. }) = seen.0.borrow().get(&self.key)
             && times.advise(now_ms) == Advice::Use
         {
-            return Found::Token(Arc::clone(token));
+            return TokenLookup::Token(Arc::clone(token));
         }
         let held = self.held.borrow().clone();
         let advice = held.times.advise(now_ms);
         let found = match (advice, &held.token) {
-            (Advice::Use, Some(token)) => Found::Token(Arc::clone(token)),
+            (Advice::Use, Some(token)) => TokenLookup::Token(Arc::clone(token)),
             (Advice::UseAndFetch, Some(token)) => {
                 self.refresh(env.node, held.attempts);
-                Found::Token(Arc::clone(token))
+                TokenLookup::Token(Arc::clone(token))
             }
             (Advice::Wait, _) if !is_last => {
                 let (source, attempts) = (Arc::clone(self), held.attempts);
                 let fetched = beside(env.node, async move { source.fetch(attempts).await });
-                return Found::Waits(Box::pin(async move { fetched.await.unwrap_or_default() }));
+                return TokenLookup::Waits(Box::pin(async move { fetched.await.unwrap_or_default() }));
             }
-            _ => return Found::None,
+            _ => return TokenLookup::None,
         };
         let mut seen = seen.0.borrow_mut();
         if seen.len() >= MOST_SEEN {
@@ -329,14 +329,14 @@ impl TokenSource {
         let attempts = attempts.wrapping_add(1);
         let after = match granted {
             Ok(Granted { token, lifetime_ms }) => {
-                Held { token: Some(token), times: rule.times(now_ms, lifetime_ms), attempts }
+                SourceState { token: Some(token), times: rule.times(now_ms, lifetime_ms), attempts }
             }
             Err(denied) => {
                 complain(&match denied {
                     Denied::Subject => "the server denies the requested token".to_owned(),
                     Denied::Server(reason) => reason,
                 });
-                Held { times: rule.failed(before.times, now_ms), attempts, ..before }
+                SourceState { times: rule.failed(before.times, now_ms), attempts, ..before }
             }
         };
         self.held.send_replace(after);

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Map, Value, json};
 use sigma_http::HeaderId;
-use sigma_plugin::outbound::{Answer, CallError};
+use sigma_plugin::outbound::{CallError, ServiceResponse};
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::{Context, Env, Reply, Step};
 
@@ -157,9 +157,11 @@ fn ask<D: DeserializeOwned>(
 }
 
 /// What wolf gives; None if it refuses.
-fn read<D: DeserializeOwned>(answer: Result<Answer, CallError>) -> Result<Option<Option<D>>, String> {
+fn read<D: DeserializeOwned>(
+    answer: Result<ServiceResponse, CallError>,
+) -> Result<Option<Option<D>>, String> {
     match answer.map_err(|error| error.to_string())? {
-        Answer { status: 200, body, .. } => {
+        ServiceResponse { status: 200, body, .. } => {
             let unread = || "its response is malformed".to_owned();
             // In a refusal the data may have any form.
             let said: WolfResponse<IgnoredAny> = answers::read(&body).ok_or_else(unread)?;
@@ -169,6 +171,6 @@ fn read<D: DeserializeOwned>(answer: Result<Answer, CallError>) -> Result<Option
             let said: WolfResponse<D> = answers::read(&body).ok_or_else(unread)?;
             Ok(Some(said.data))
         }
-        Answer { status, .. } => Err(format!("it answered {status}")),
+        ServiceResponse { status, .. } => Err(format!("it answered {status}")),
     }
 }

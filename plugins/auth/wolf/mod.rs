@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use sigma_http::Method;
 use sigma_plugin::credentials::Credential;
 use sigma_plugin::descriptor::{Endpoint, InlineUpstream};
-use sigma_plugin::outbound::{Answer, CallError, Service};
+use sigma_plugin::outbound::{CallError, Service, ServiceResponse};
 use sigma_plugin::{
     Auth, Configuration, Context, Descriptor, Env, Identity, OwnedField, Phase, PhaseSet, Plugin, Reply,
     ResponseStep, Slot, Step,
@@ -259,7 +259,7 @@ impl AccessCheck {
     }
 
     /// Returns the step for the response.
-    fn settle(self, answer: Result<Answer, CallError>, ctx: &mut Context, _: &Env<'_>) -> Step {
+    fn settle(self, answer: Result<ServiceResponse, CallError>, ctx: &mut Context, _: &Env<'_>) -> Step {
         let names = self.owner.config().user_fields();
         // Their prefix is the consumer's.
         names.iter().for_each(|name| ctx.claim(OwnedField::sole(&**name)));

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use sigma_http::Method;
 use sigma_plugin::Context;
-use sigma_plugin::outbound::{Answer, Call};
+use sigma_plugin::outbound::{Call, ServiceResponse};
 
 use super::super::answers;
 use super::super::form::escaped;
@@ -115,8 +115,8 @@ impl Verdict {
     ///
     /// # Errors
     /// Returns an error, which the client sees, if it has no decision.
-    pub(super) fn of(answer: Answer) -> Result<Verdict, String> {
-        let Answer { status, body, .. } = answer;
+    pub(super) fn of(answer: ServiceResponse) -> Result<Verdict, String> {
+        let ServiceResponse { status, body, .. } = answer;
         if status >= 500 || (status != 200 && status < 400) {
             return Err(format!("status:{status}"));
         }

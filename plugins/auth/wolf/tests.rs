@@ -88,7 +88,12 @@ fn requests_without_a_token_are_not_sent_to_wolf() {
 #[test]
 fn only_a_clear_yes_lets_a_request_pass() {
     let check = |status: u16, body: &str, expected: &str| {
-        let answer = Answer { status, headers: Headers::default(), body: body.into(), ..Answer::default() };
+        let answer = ServiceResponse {
+            status,
+            headers: Headers::default(),
+            body: body.into(),
+            ..ServiceResponse::default()
+        };
         let told = match Verdict::of(answer) {
             Err(error) => error,
             Ok(verdict) => match verdict.refusal() {

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use sigma_plugin_kit::cleartext::is_remote;
 use sigma_plugin_kit::kafka::cluster::{self, Broker, Cluster, Failure, LONGEST_ANSWER};
 use sigma_plugin_kit::kafka::records;
-use sigma_plugin_kit::kafka::wire::{self, Absent, Answer};
+use sigma_plugin_kit::kafka::wire::{self, Absent, BrokerResponse};
 use sigma_plugin_kit::server::Security;
 
 /// The times before further attempts at a message. A topic that is made by being requested takes a moment, and so does
@@ -126,7 +126,7 @@ impl Producer {
             return leader.say(&question).await;
         }
         let answer = leader.ask(&question, LONGEST_ANSWER).await?;
-        match Answer::new(&answer)?.outcome()? {
+        match BrokerResponse::new(&answer)?.outcome()? {
             0 => Ok(()),
             code => Err(Failure::of(code)),
         }

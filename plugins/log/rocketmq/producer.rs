@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::NAME;
 use super::address::Address;
-use super::wire::{self, Answer, Envelope, Login, Route};
+use super::wire::{self, Envelope, Login, RocketmqResponse, Route};
 use sigma_plugin_kit::cleartext::is_remote;
 use sigma_plugin_kit::server::{Security, ServerLocation, TcpServer};
 
@@ -48,12 +48,12 @@ pub(super) struct Settings {
 pub(super) struct Producer {
     settings: Settings,
     servers: Mutex<HashMap<Address, Arc<TcpServer>>>,
-    known: Mutex<Known>,
+    known: Mutex<TopicQueues>,
 }
 
 /// Where the topic's queues are.
 #[derive(Default)]
-struct Known {
+struct TopicQueues {
     route: Option<(Instant, Arc<Route>)>,
     /// The name server that is queried first.
     first: usize,
@@ -127,7 +127,7 @@ impl Producer {
         let envelope = Envelope { group: GROUP, topic, key: key.as_deref(), tag: tag.as_deref() };
         let question = wire::send(&envelope, queue, unix_ms(), value, login.as_ref());
         let answer = self.ask(&broker, &question).await?;
-        Ok(Answer::new(&answer)?.taken()?)
+        Ok(RocketmqResponse::new(&answer)?.taken()?)
     }
 
     /// Where the queues are: as it was said lately, or as a name server says now.
@@ -158,14 +158,14 @@ impl Producer {
     async fn ask_for_route(&self, server: &Address) -> Result<Route, Failure> {
         let Settings { topic, login, .. } = &self.settings;
         let answer = self.ask(server, &wire::route(topic, login.as_ref())).await?;
-        let unknown = match Answer::new(&answer)?.route() {
+        let unknown = match RocketmqResponse::new(&answer)?.route() {
             Ok(route) => return Ok(route?),
             Err(refused) if refused.is_unknown_topic() => refused,
             Err(refused) => return Err(refused.into()),
         };
         // Brokers that make topics say so by having this one, and make it when a message comes.
         let answer = self.ask(server, &wire::route(wire::TEMPLATE_TOPIC, login.as_ref())).await?;
-        match Answer::new(&answer)?.route() {
+        match RocketmqResponse::new(&answer)?.route() {
             Ok(route) => Ok(route?.into_template()),
             Err(_) => Err(unknown.into()),
         }

@@ -144,7 +144,7 @@ const GARBAGE: &str = "the response of the server is malformed";
 
 /// A response.
 #[derive(Debug)]
-pub(super) struct Answer<'a> {
+pub(super) struct RocketmqResponse<'a> {
     code: i64,
     remark: String,
     body: &'a [u8],
@@ -177,9 +177,9 @@ impl Refused {
     }
 }
 
-impl<'a> Answer<'a> {
+impl<'a> RocketmqResponse<'a> {
     /// Of a whole command.
-    pub(super) fn new(message: &'a [u8]) -> Result<Answer<'a>, String> {
+    pub(super) fn new(message: &'a [u8]) -> Result<RocketmqResponse<'a>, String> {
         let (form_and_length, rest) = message.split_first_chunk().ok_or(GARBAGE)?;
         let form_and_length = u32::from_be_bytes(*form_and_length);
         // Longer than the command is also a header in another form than JSON.
@@ -187,7 +187,11 @@ impl<'a> Answer<'a> {
         let header: Header = serde_json::from_slice(header).map_err(|_| GARBAGE)?;
         let is_answer = header.flag & 1 == 1 && header.opaque == OPAQUE;
         let remark = header.remark.unwrap_or_default();
-        if is_answer { Ok(Answer { code: header.code, remark, body }) } else { Err(GARBAGE.to_owned()) }
+        if is_answer {
+            Ok(RocketmqResponse { code: header.code, remark, body })
+        } else {
+            Err(GARBAGE.to_owned())
+        }
     }
 
     fn refused(&self) -> Refused {
@@ -369,7 +373,7 @@ mod tests {
     fn answers_are_read() {
         let check = |header: Value, expected: Result<(), &str>| {
             let message = answer(&header, b"");
-            let taken = Answer::new(&message).unwrap().taken();
+            let taken = RocketmqResponse::new(&message).unwrap().taken();
             assert_eq!(taken.map_err(|refused| refused.reason), expected.map_err(str::to_owned), "{header}");
         };
         check(json!({ "code": 0, "flag": 1, "opaque": 1 }), Ok(()));
@@ -385,7 +389,7 @@ mod tests {
     fn garbage_is_refused() {
         let good = answer(&json!({ "code": 0, "flag": 1, "opaque": 1 }), b"");
         for length in 0..good.len() {
-            assert_eq!(Answer::new(&good[..length]).unwrap_err(), GARBAGE, "{length}");
+            assert_eq!(RocketmqResponse::new(&good[..length]).unwrap_err(), GARBAGE, "{length}");
         }
         // A question, the response to another one, and a header in the servers' own form.
         for header in [
@@ -393,11 +397,11 @@ mod tests {
             json!({ "code": 0, "flag": 1, "opaque": 2 }),
             json!([]),
         ] {
-            assert_eq!(Answer::new(&answer(&header, b"")).unwrap_err(), GARBAGE, "{header}");
+            assert_eq!(RocketmqResponse::new(&answer(&header, b"")).unwrap_err(), GARBAGE, "{header}");
         }
         let mut other_form = good.clone();
         other_form[0] = 1;
-        assert_eq!(Answer::new(&other_form).unwrap_err(), GARBAGE);
+        assert_eq!(RocketmqResponse::new(&other_form).unwrap_err(), GARBAGE);
     }
 
     #[test]

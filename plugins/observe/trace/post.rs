@@ -26,7 +26,7 @@ pub(crate) struct Collector {
 
 /// The response of a collector.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct CollectorResponse {
     pub(crate) status: u16,
     /// How long it wants to be left alone.
     pub(crate) retry_after: Option<Duration>,
@@ -34,7 +34,7 @@ pub(crate) struct Answer {
     pub(crate) body: Vec<u8>,
 }
 
-impl Answer {
+impl CollectorResponse {
     pub(crate) fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
     }
@@ -62,7 +62,7 @@ impl Collector {
         url: &reqwest::Url,
         content_type: &'static str,
         body: Vec<u8>,
-    ) -> Result<Answer, String> {
+    ) -> Result<CollectorResponse, String> {
         let content_type = HeaderValue::from_static(content_type);
         let request = self.client().await?.post(url.clone()).header(CONTENT_TYPE, content_type).body(body);
         let mut response =
@@ -76,7 +76,7 @@ impl Collector {
         {
             body.extend_from_slice(&piece[..piece.len().min(ANSWER_BYTES - body.len())]);
         }
-        Ok(Answer { status, retry_after, body })
+        Ok(CollectorResponse { status, retry_after, body })
     }
 
     async fn client(&self) -> Result<&reqwest::Client, String> {

@@ -191,7 +191,7 @@ impl Waf {
                 let outcome = match missing {
                     Missing::Node => "unhealthy",
                     Missing::Time => "timeout",
-                    Missing::Answer => "waf-err",
+                    Missing::Response => "waf-err",
                 };
                 return self.without_verdict(slot, ctx, outcome, reason, Some(took));
             }

@@ -105,7 +105,7 @@ fn without_a_verdict() {
     };
     both(Err(Missing::Time), "timeout");
     both(Err(Missing::Node), "unhealthy");
-    both(Err(Missing::Answer), "waf-err");
+    both(Err(Missing::Response), "waf-err");
     both(Ok(b"\xc1\x01\0\0\0!"), "waf-err");
     both(Ok(b"\xc2\x01\0\0\0."), "waf-err");
     let debug = json!({"append_waf_debug_header": true});

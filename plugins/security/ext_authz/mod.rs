@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_http::{HeaderId, Headers, Method};
 use sigma_plugin::descriptor::InlineUpstream;
-use sigma_plugin::outbound::{Answer, Call, CallError, Service};
+use sigma_plugin::outbound::{Call, CallError, Service, ServiceResponse};
 use sigma_plugin::owned::texts;
 use sigma_plugin::step::{BodyRead, BodyStart};
 use sigma_plugin::variable_fields::{VariableField, VariableForm};
@@ -377,7 +377,7 @@ impl Inquiry for Authoriser {
         }
     }
 
-    fn verdict(&self, answer: Result<Answer, CallError>) -> Verdict {
+    fn verdict(&self, answer: Result<ServiceResponse, CallError>) -> Verdict {
         let read = answer.map_err(|error| error.to_string()).and_then(|answer| verdict::of(&answer));
         read.unwrap_or_else(Verdict::None)
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use sigma_http::Headers;
-use sigma_plugin::outbound::Answer;
+use sigma_plugin::outbound::ServiceResponse;
 use sigma_plugin::{Build, Node};
 use sigma_plugin_kit::envoy::{
     BoolValue, HeaderOption, HeaderValue, Kind, ListValue, Struct, Value as Metadatum,
@@ -34,21 +34,21 @@ fn field(name: &str, value: &str, append: Option<bool>, append_action: i32) -> H
 }
 
 /// A response as it comes: trailers with the status of the call.
-fn answer(response: &CheckResponse) -> Answer {
+fn answer(response: &CheckResponse) -> ServiceResponse {
     let mut trailers = Headers::default();
     trailers.append("grpc-status", b"0");
-    Answer { status: 200, headers: Headers::default(), body: framed(response), trailers }
+    ServiceResponse { status: 200, headers: Headers::default(), body: framed(response), trailers }
 }
 
-fn ok(ok: OkHttpResponse) -> Answer {
+fn ok(ok: OkHttpResponse) -> ServiceResponse {
     answer(&CheckResponse { status: status(0), ok_response: Some(ok), ..CheckResponse::default() })
 }
 
-fn denied(denied: DeniedHttpResponse) -> Answer {
+fn denied(denied: DeniedHttpResponse) -> ServiceResponse {
     answer(&CheckResponse { status: status(7), denied_response: Some(denied), ..CheckResponse::default() })
 }
 
-fn told(answer: &Answer) -> String {
+fn told(answer: &ServiceResponse) -> String {
     match verdict::of(answer) {
         Ok(Verdict::Pass(_)) => "passed".to_owned(),
         Ok(Verdict::Refuse(reply)) => summary(Some(&reply)),
@@ -59,7 +59,7 @@ fn told(answer: &Answer) -> String {
 
 #[test]
 fn decisions_that_are_believed() {
-    let check = |answer: Answer, expected: &str| assert_eq!(told(&answer), expected);
+    let check = |answer: ServiceResponse, expected: &str| assert_eq!(told(&answer), expected);
     let bare = |code| answer(&CheckResponse { status: status(code), ..CheckResponse::default() });
     check(bare(0), "passed");
     check(bare(7), "403");
@@ -90,7 +90,7 @@ fn decisions_that_are_believed() {
 #[test]
 fn answers_that_lie() {
     let passing = || ok(OkHttpResponse::default());
-    let check = |change: &dyn Fn(&mut Answer), expected: &str| {
+    let check = |change: &dyn Fn(&mut ServiceResponse), expected: &str| {
         let mut answer = passing();
         change(&mut answer);
         assert_eq!(told(&answer), format!("none: {expected}"));

@@ -2,7 +2,7 @@
 
 use prost::Message;
 use sigma_http::{HeaderId, Headers};
-use sigma_plugin::outbound::Answer;
+use sigma_plugin::outbound::ServiceResponse;
 use sigma_plugin::{Context, OwnedField, Reply};
 
 use super::super::inquiry::{self, Outcome, bytes_of, sets_cookie};
@@ -97,7 +97,7 @@ pub(super) fn framed(message: &impl Message) -> Vec<u8> {
 ///
 /// # Errors
 /// Returns an error, which is a sentence without anything of the response's, if it cannot be believed.
-pub(super) fn of(answer: &Answer) -> Result<Verdict, String> {
+pub(super) fn of(answer: &ServiceResponse) -> Result<Verdict, String> {
     let code = answer.trailers.find(b"grpc-status").or_else(|| answer.headers.find(b"grpc-status"));
     match (answer.status, code) {
         (200, Some(b"0")) => {}

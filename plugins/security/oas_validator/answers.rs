@@ -14,7 +14,7 @@ use sigma_plugin_kit::tallies::Event;
 #[derive(Debug)]
 pub(super) struct Answers(
     /// By their statuses: exact ones stand before classes, and those before all others.
-    Vec<(Statuses, Answer)>,
+    Vec<(Statuses, DescribedResponse)>,
 );
 
 /// Statuses that a document writes together.
@@ -30,7 +30,7 @@ enum Statuses {
 
 /// The response of one status.
 #[derive(Debug)]
-struct Answer {
+struct DescribedResponse {
     fields: Vec<Parameter>,
     /// The schemas by media type, the most exact one first; None if nothing is said of the body.
     content: Option<Vec<(Range, Option<SchemaId>)>>,
@@ -133,7 +133,7 @@ impl Answers {
             let statuses = Statuses::of(name);
             let statuses =
                 statuses.ok_or_else(|| part.wrong("is not a status such as 404, 4XX or default"))?;
-            all.push((statuses, Answer::read(source, &document.resolved(part)?)?));
+            all.push((statuses, DescribedResponse::read(source, &document.resolved(part)?)?));
         }
         all.sort_by_key(|(statuses, _)| *statuses);
         Ok(Answers(all))
@@ -169,8 +169,8 @@ impl Answers {
     }
 }
 
-impl Answer {
-    fn read(source: &mut Source<'_>, part: &Part<'_>) -> Result<Answer, String> {
+impl DescribedResponse {
+    fn read(source: &mut Source<'_>, part: &Part<'_>) -> Result<DescribedResponse, String> {
         let document = source.document;
         let mut fields = Vec::new();
         for (name, part) in part.member("headers").iter().flat_map(Part::members) {
@@ -193,7 +193,7 @@ impl Answer {
             all.sort_by(|(one, _), (other, _)| one.cmp(other));
             content = Some(all);
         }
-        Ok(Answer { fields, content })
+        Ok(DescribedResponse { fields, content })
     }
 }
 

@@ -14,7 +14,7 @@ use sigma_schema::validation::SchemaId;
 use super::Validator;
 use super::answers::{Fate, Kind, Unfit, Wrong};
 use super::specification::Specification;
-use sigma_plugin_kit::budget::{Held, Share};
+use sigma_plugin_kit::budget::{Share, WorkerBytes};
 use sigma_plugin_kit::log_throttle::LogThrottle;
 use sigma_plugin_kit::response_body::{Encoding, Undecoded, ask_for_readable};
 use sigma_plugin_kit::tallies::Tally;
@@ -30,7 +30,7 @@ pub(super) enum Verdict {
 }
 
 /// The operation that a request was of, for its response.
-pub(super) struct Asked {
+pub(super) struct MatchedOperation {
     specification: Arc<Specification>,
     operation: usize,
     /// The schema of its body, once the head is known.
@@ -39,7 +39,7 @@ pub(super) struct Asked {
 
 /// The bodies that one worker holds.
 #[derive(Default)]
-struct Bodies(Rc<Held>);
+struct Bodies(Rc<WorkerBytes>);
 
 /// Never reported where a reply replaces the response.
 const REFUSED: Fault = Fault::new(FaultKind::BadResponse, "the response does not match the document");
@@ -59,13 +59,13 @@ impl Validator {
         if answers.look_at_bodies() {
             ask_for_readable(&mut ctx.request.headers);
         }
-        ctx.keep(slot, Asked { specification: Arc::clone(specification), operation, look: None });
+        ctx.keep(slot, MatchedOperation { specification: Arc::clone(specification), operation, look: None });
     }
 
     /// Looks at the head of a response.
     pub(super) fn look(&self, slot: Slot, ctx: &mut Context, env: &Env<'_>) -> ResponseStep {
         let Some(verdict) = self.answers else { return ResponseStep::Next };
-        let Some(mut asked) = ctx.take_kept::<_, Asked>(slot) else { return ResponseStep::Next };
+        let Some(mut asked) = ctx.take_kept::<_, MatchedOperation>(slot) else { return ResponseStep::Next };
         if !is_of_node(ctx) {
             return ResponseStep::Next;
         }
@@ -90,7 +90,7 @@ impl Validator {
         env: &Env<'_>,
     ) -> Option<Box<dyn BodyFilter>> {
         let verdict = self.answers?;
-        let asked = ctx.kept::<_, Asked>(slot)?;
+        let asked = ctx.kept::<_, MatchedOperation>(slot)?;
         let (schema, encoding) = asked.look.take()?;
         let inspection = Inspection {
             validator: Arc::clone(self),
@@ -178,7 +178,7 @@ impl Inspection {
         self.is_over = true;
         if self.verdict == Verdict::Refuse {
             // A reply that replaces the response is not of a node.
-            let _ = ctx.take_kept::<_, Asked>(self.slot);
+            let _ = ctx.take_kept::<_, MatchedOperation>(self.slot);
             ctx.instead = Some(Box::new(self.validator.refusal(&wrong.told)));
             out.fail(REFUSED);
         }

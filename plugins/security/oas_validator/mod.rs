@@ -46,7 +46,7 @@ use self::answers::Unfit;
 pub use self::fuzzing::oas_validator;
 use self::inspection::Verdict;
 use self::parameter::Limits;
-use self::remote::{Asked, Remote, Settings};
+use self::remote::{FetchStep, Remote, Settings};
 use self::specification::{Scope, Skipped, Specification};
 use sigma_plugin_kit::budget::Budget;
 use sigma_plugin_kit::decisions::{Key, key};
@@ -342,11 +342,11 @@ impl Validator {
         let specification = match &self.source {
             Source::Written(specification) => Arc::clone(specification),
             Source::Fetched(remote) => match remote.ask(is_last, env) {
-                Asked::Known(specification) => specification,
-                Asked::Waits(fetched) => {
+                FetchStep::Known(specification) => specification,
+                FetchStep::Waits(fetched) => {
                     return Step::wait(fetched, move |(), ctx, env| self.begin(slot, ctx, env, true));
                 }
-                Asked::Nothing => return broken("failed to parse openapi spec"),
+                FetchStep::Nothing => return broken("failed to parse openapi spec"),
             },
         };
         let Some(found) = specification.find(ctx.request.method_token(), &ctx.uri) else {

@@ -41,7 +41,7 @@ pub(super) struct Remote {
 struct Remotes(Registry<Settings, Remote>);
 
 /// The next step of a request.
-pub(super) enum Asked {
+pub(super) enum FetchStep {
     Known(Arc<Specification>),
     Waits(Pin<Box<dyn Future<Output = ()>>>),
     Nothing,
@@ -64,11 +64,11 @@ impl Remote {
     }
 
     /// The document; `is_last`: the request has waited for it.
-    pub(super) fn ask(self: &Arc<Self>, is_last: bool, env: &Env<'_>) -> Asked {
+    pub(super) fn ask(self: &Arc<Self>, is_last: bool, env: &Env<'_>) -> FetchStep {
         let read = self.cell.read();
         match Fetched::<Specification>::turn(self, &read, read.value.is_some(), is_last, env) {
-            Turn::Wait(fetched) => Asked::Waits(fetched),
-            Turn::Use | Turn::Refuse => read.value.map_or(Asked::Nothing, Asked::Known),
+            Turn::Wait(fetched) => FetchStep::Waits(fetched),
+            Turn::Use | Turn::Refuse => read.value.map_or(FetchStep::Nothing, FetchStep::Known),
         }
     }
 }

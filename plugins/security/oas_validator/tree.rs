@@ -29,7 +29,7 @@ struct Node {
 }
 
 /// The operation of a request, and what its path has for the parameters, in their order.
-pub(super) type Found<'p> = (usize, Vec<&'p [u8]>);
+pub(super) type MatchedPath<'p> = (usize, Vec<&'p [u8]>);
 
 impl Default for Tree {
     fn default() -> Tree {
@@ -92,7 +92,7 @@ impl Tree {
 
     /// The operation of a method and a path that was normalised. From left to right a literal segment is
     /// preferred to one with a parameter, as long as the rest has the method. No node is looked at twice.
-    pub(super) fn find<'p>(&self, method: &[u8], path: &'p [u8]) -> Option<Found<'p>> {
+    pub(super) fn find<'p>(&self, method: &[u8], path: &'p [u8]) -> Option<MatchedPath<'p>> {
         let segments = path.split(|b| *b == b'/').filter(|segment| !segment.is_empty());
         // One more than any path has is as good as all.
         let segments: Vec<&[u8]> = segments.take(MOST_SEGMENTS + 1).collect();

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sigma_http::{Headers, Method};
 use sigma_plugin::descriptor::InlineUpstream;
-use sigma_plugin::outbound::{Answer, Call, CallError, Service};
+use sigma_plugin::outbound::{Call, CallError, Service, ServiceResponse};
 use sigma_plugin::owned::texts;
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::variable_fields::{VariableField, VariableForm};
@@ -374,7 +374,7 @@ impl Inquiry for Agent {
         }
     }
 
-    fn verdict(&self, answer: Result<Answer, CallError>) -> Verdict {
+    fn verdict(&self, answer: Result<ServiceResponse, CallError>) -> Verdict {
         let answer = match answer {
             Ok(answer) => answer,
             Err(error) => return Verdict::None(403, error.0),

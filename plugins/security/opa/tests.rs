@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use sigma_config::resources::{Consumer, Route, Service};
 use sigma_plugin::context::{RouteFacts, RouteResources};
-use sigma_plugin::outbound::{Answer, Call, CallError, Calling, Outbound};
+use sigma_plugin::outbound::{Call, CallError, Calling, Outbound, ServiceResponse};
 use sigma_plugin::{Build, Env, Reply, Resource};
 
 use super::super::inquiry::{Outcome, told_by};
@@ -22,7 +22,11 @@ struct Agent {
 impl Outbound for Agent {
     fn call(&self, call: Call) -> Calling {
         self.asked.borrow_mut().push(call);
-        let answer = self.answer.clone().map(|body| Answer { status: 200, body, ..Answer::default() });
+        let answer = self.answer.clone().map(|body| ServiceResponse {
+            status: 200,
+            body,
+            ..ServiceResponse::default()
+        });
         Box::pin(std::future::ready(answer))
     }
 }

@@ -12,8 +12,8 @@ use serde_json::{Map, Value, json};
 use sigma_http::head::reason_phrase;
 use sigma_http::{HeaderId, Headers, Method, is_token};
 use sigma_plugin::descriptor::Endpoint;
-use sigma_plugin::outbound::{Answer, Call, GATEWAY};
-use sigma_plugin::step::{Asked, BodyRead};
+use sigma_plugin::outbound::{Call, GATEWAY, ServiceResponse};
+use sigma_plugin::step::{BodyRead, CallResult};
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Node, Plugin, Reply, Resident, Step};
 use sigma_schema::described::schema_of;
 use sigma_schema::validation::Schema;
@@ -249,7 +249,7 @@ impl Batch {
             return reply.json(&Value::Array(self.answers)).into();
         };
         call.limit = self.room;
-        let then = move |_: &mut Context, _: &Env<'_>, mut asked: Vec<Asked>| {
+        let then = move |_: &mut Context, _: &Env<'_>, mut asked: Vec<CallResult>| {
             match asked.pop() {
                 Some(Ok(answer)) => {
                     self.room -= answer.body.len().min(self.room);
@@ -385,7 +385,7 @@ fn target<'q>(path: &str, query: impl Iterator<Item = (&'q String, &'q Value)>) 
 }
 
 /// A response as a batch shows it.
-fn shown(answer: Answer) -> Value {
+fn shown(answer: ServiceResponse) -> Value {
     let mut headers: Map<String, Value> = Map::new();
     for (name, value) in answer.headers.iter() {
         let value = Value::from(String::from_utf8_lossy(value));

@@ -6,13 +6,13 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sigma_http::HeaderId;
-use sigma_plugin::outbound::Answer;
-use sigma_plugin::step::Asked;
+use sigma_plugin::outbound::ServiceResponse;
+use sigma_plugin::step::CallResult;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 use sigma_schema::Problem;
 
 use super::fields_of_client;
-use super::plan::{CallConf, Common, Known, Planned, planned};
+use super::plan::{CallConf, CallResults, Common, Planned, planned};
 use sigma_plugin_kit::body_template::Template;
 use sigma_plugin_kit::json_body::{self, Unread};
 
@@ -166,7 +166,7 @@ enum State {
     Waits,
     Asked,
     Succeeded,
-    /// It failed; with the status that it was responded with, or 0.
+    /// It failed; with the status of its response, or 0.
     Failed(u16),
 }
 
@@ -193,7 +193,7 @@ impl RunningComposition {
             if needed().any(|state| matches!(state, State::Failed(_))) {
                 self.states[at] = State::Failed(0);
             } else if needed().all(|state| state == State::Succeeded) {
-                match planned.call(&Known { ctx, results: &self.results }, &self.common) {
+                match planned.call(&CallResults { ctx, results: &self.results }, &self.common) {
                     Ok(call) => {
                         calls.push(call);
                         asked_for.push(at);
@@ -215,14 +215,14 @@ impl RunningComposition {
         if calls.is_empty() {
             return self.answer(ctx);
         }
-        let then = move |ctx: &mut Context, _: &Env<'_>, asked: Vec<Asked>| {
+        let then = move |ctx: &mut Context, _: &Env<'_>, asked: Vec<CallResult>| {
             asked_for.into_iter().zip(asked).for_each(|(at, asked)| self.take(at, asked));
             self.next(ctx)
         };
         Step::Ask { calls, then: Box::new(then) }
     }
 
-    fn take(&mut self, at: usize, asked: Asked) {
+    fn take(&mut self, at: usize, asked: CallResult) {
         let status = asked.as_ref().map_or(0, |answer| answer.status);
         match asked.map_err(|error| error.0).and_then(read) {
             Ok(value) => {
@@ -245,7 +245,7 @@ impl RunningComposition {
         let composition = &self.composition;
         let body = match &composition.template {
             Some(template) => {
-                let known = Known { ctx, results: &self.results };
+                let known = CallResults { ctx, results: &self.results };
                 match known.text(template, self.common.limit) {
                     Ok(body) => body,
                     Err(reason) => {
@@ -282,7 +282,7 @@ impl Composition {
 }
 
 /// Returns the JSON value of a call's response.
-fn read(answer: Answer) -> Result<Value, String> {
+fn read(answer: ServiceResponse) -> Result<Value, String> {
     if !(200..300).contains(&answer.status) {
         return Err(format!("the response has the status {}", answer.status));
     }

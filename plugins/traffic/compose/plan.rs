@@ -107,13 +107,13 @@ pub(super) struct Common {
 }
 
 /// The results so far.
-pub(super) struct Known<'k> {
+pub(super) struct CallResults<'k> {
     pub(super) ctx: &'k Context,
     /// The responses of calls, by name.
     pub(super) results: &'k Map<String, Value>,
 }
 
-impl Variables for Known<'_> {
+impl Variables for CallResults<'_> {
     fn get(&self, name: &VarName) -> Option<VarValue<'_>> {
         let VarName::Other(place) = name else { return self.ctx.get(name) };
         let Some(place) = place.strip_prefix(RESULTS) else { return self.ctx.get(name) };
@@ -136,7 +136,7 @@ impl Variables for Known<'_> {
 
 /// Values as segments of a path. An invalid one is noted.
 struct Segments<'k> {
-    known: &'k Known<'k>,
+    known: &'k CallResults<'k>,
     wrong: std::cell::Cell<bool>,
 }
 
@@ -164,7 +164,7 @@ impl<'k> Segments<'k> {
     }
 }
 
-impl Known<'_> {
+impl CallResults<'_> {
     fn path(&self, template: &Template) -> Result<Vec<u8>, String> {
         let segments = Segments { known: self, wrong: false.into() };
         let mut path = Vec::new();
@@ -195,7 +195,7 @@ impl Known<'_> {
 
 impl Planned {
     /// Returns the request of a call, filled with the results so far.
-    pub(super) fn call(&self, known: &Known<'_>, common: &Common) -> Result<Call, String> {
+    pub(super) fn call(&self, known: &CallResults<'_>, common: &Common) -> Result<Call, String> {
         let mut target = known.path(&self.path)?;
         for (n, (name, value)) in self.query.iter().enumerate() {
             target.push(if n == 0 { b'?' } else { b'&' });

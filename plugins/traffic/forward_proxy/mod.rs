@@ -209,7 +209,7 @@ impl Plugin for ForwardProxy {
                 }
             };
             tunnels.count(Tunnels::Opened);
-            let held = tunnel::Held { _seat: seat, tunnels };
+            let held = tunnel::OpenTunnel { _seat: seat, tunnels };
             let (reply, peer): (Reply, Box<dyn Takeover>) = match opened {
                 Opened::Bytes(stream) => (Reply::new(200), Box::new(ByteTunnel::new(stream, meter, held))),
                 Opened::Datagrams(socket) => {

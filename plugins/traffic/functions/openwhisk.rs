@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use sigma_http::{HeaderId, Headers, Method};
 use sigma_plugin::descriptor::InlineUpstream;
-use sigma_plugin::outbound::{Answer, Call, Service};
+use sigma_plugin::outbound::{Call, Service, ServiceResponse};
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 use sigma_schema::Confidential;
@@ -160,7 +160,7 @@ impl Action {
 }
 
 /// Returns the client's response to an action's response.
-fn reply(answer: Answer) -> Reply {
+fn reply(answer: ServiceResponse) -> Reply {
     let wrong = |reason| Reply::new(503).because(reason);
     let Ok(said) = json_body::read(&answer.body, MOST_VALUES) else {
         return wrong("the action's response is not JSON");

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use sigma_http::{HeaderId, Headers, Method};
 use sigma_plugin::descriptor::InlineUpstream;
-use sigma_plugin::outbound::{Answer, Call, CallError, Service};
+use sigma_plugin::outbound::{Call, CallError, Service, ServiceResponse};
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::variables::{pairs, percent_encode_path};
 use sigma_plugin::{Build, Context, Env, Reply, Step};
@@ -169,7 +169,7 @@ pub(super) fn unreachable_function(error: &CallError) -> Step {
 }
 
 /// The response of a function as the client gets it.
-fn reply(answer: Answer) -> Reply {
+fn reply(answer: ServiceResponse) -> Reply {
     let length = answer.headers.get(HeaderId::ContentLength);
     let length = length.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
     let mut reply = Reply::new(answer.status).text(answer.body);

@@ -12,7 +12,7 @@ use super::pubsub::Message;
 use sigma_plugin_kit::cleartext::is_remote;
 use sigma_plugin_kit::kafka::cluster::{Broker, Cluster, Failure, LONGEST_ANSWER, Settings};
 use sigma_plugin_kit::kafka::sasl::Sasl;
-use sigma_plugin_kit::kafka::wire::{self, Absent, Answer, FetchBounds};
+use sigma_plugin_kit::kafka::wire::{self, Absent, BrokerResponse, FetchBounds};
 use sigma_plugin_kit::kafka::{is_topic, records};
 use sigma_plugin_kit::server::{Host, Security};
 
@@ -115,7 +115,7 @@ impl Consumer {
         let question = wire::list_offsets((topic, partition), timestamp);
         let asked = self.ask((topic, partition), &question, LONGEST_ANSWER, code_of_offset);
         let answer = self.in_time(asked).await?;
-        Answer::new(&answer)?.offset()?.map_err(|code| Failure::of(code).reason)
+        BrokerResponse::new(&answer)?.offset()?.map_err(|code| Failure::of(code).reason)
     }
 
     /// Returns messages of a partition from an offset on; an empty list if it has no newer ones.
@@ -203,16 +203,16 @@ impl Consumer {
 }
 
 fn code_of_offset(answer: &[u8]) -> Result<Option<i16>, String> {
-    Ok(Answer::new(answer)?.offset()?.err())
+    Ok(BrokerResponse::new(answer)?.offset()?.err())
 }
 
 fn code_of_fetch(answer: &[u8]) -> Result<Option<i16>, String> {
-    Ok(Answer::new(answer)?.fetched()?.err())
+    Ok(BrokerResponse::new(answer)?.fetched()?.err())
 }
 
 /// The messages in the response to a fetch, and the offset behind them.
 fn messages(answer: &[u8], offset: i64) -> Result<(Vec<Message>, i64), String> {
-    let batches = Answer::new(answer)?.fetched()?.map_err(|code| Failure::of(code).reason)?;
+    let batches = BrokerResponse::new(answer)?.fetched()?.map_err(|code| Failure::of(code).reason)?;
     let mut messages = Vec::new();
     let own = |part: Option<&[u8]>| part.unwrap_or_default().to_vec();
     let reached = records::read(batches, offset, FETCHED_BYTES, |record| {

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use sigma_http::{BodyLength, Chunk, HeaderId, Headers, Method};
-use sigma_plugin::outbound::{Answer, Call, CallError, Outbound};
+use sigma_plugin::outbound::{Call, CallError, Outbound, ServiceResponse};
 use sigma_plugin::owned::members;
 use sigma_plugin::record::Source;
 use sigma_plugin::variable_fields::{VariableField, VariableForm};
@@ -21,9 +21,9 @@ use sigma_plugin::{
 use sigma_schema::described::schema_of;
 use tokio::sync::oneshot;
 
-use comparison::{Comparison, Digest, Digester, Digesting, Seen};
+use comparison::{ComparedResponse, Comparison, Digest, Digester, Digesting};
 use config::{Attributes, Bounds, Config, PathMode, Target};
-use copies::{Copies, Held};
+use copies::{BodyMemory, Copies};
 
 use sigma_plugin_kit::log_throttle::LogThrottle;
 use sigma_plugin_kit::service::cleartext;
@@ -182,8 +182,8 @@ struct Prepared(Vec<Call>);
 
 /// The response to the request, for those who compare.
 struct Awaited {
-    copies: Vec<oneshot::Sender<Seen>>,
-    seen: Option<Seen>,
+    copies: Vec<oneshot::Sender<ComparedResponse>>,
+    seen: Option<ComparedResponse>,
     digest: Rc<Cell<Option<Digest>>>,
     is_digested: bool,
 }
@@ -242,7 +242,8 @@ impl Plugin for ProxyMirror {
     fn header_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> ResponseStep {
         if let Some(compare) = &self.0.config.compare {
             let is_nodes = ctx.record.source == Source::Upstream;
-            let seen = is_nodes.then(|| Seen::of(compare, ctx.response.status, &ctx.response.headers));
+            let seen =
+                is_nodes.then(|| ComparedResponse::of(compare, ctx.response.status, &ctx.response.headers));
             if let Some(awaited) = ctx.kept::<_, Awaited>(self) {
                 awaited.seen = seen;
             }
@@ -329,7 +330,7 @@ struct Departure {
     mirror: Arc<Mirror>,
     calls: Vec<Call>,
     /// The responses to the copies, one for each call; empty where nothing is compared.
-    answers: Vec<oneshot::Receiver<Seen>>,
+    answers: Vec<oneshot::Receiver<ComparedResponse>>,
     outbound: Rc<dyn Outbound>,
     copies: Rc<Copies>,
     fates: Tally<Fate>,
@@ -338,7 +339,7 @@ struct Departure {
 
 impl Departure {
     /// They leave, if there is room.
-    fn begin(self, body: Option<Vec<u8>>, held: Option<Held>) {
+    fn begin(self, body: Option<Vec<u8>>, held: Option<BodyMemory>) {
         let held = Rc::new(held);
         let mut answers = self.answers.into_iter();
         for mut call in self.calls {
@@ -372,13 +373,13 @@ impl Departure {
 struct RunningCopy {
     upstream: Box<str>,
     mirror: Arc<Mirror>,
-    answer: Option<oneshot::Receiver<Seen>>,
+    answer: Option<oneshot::Receiver<ComparedResponse>>,
     fates: Tally<Fate>,
     comparisons: Tally<Comparison>,
 }
 
 impl RunningCopy {
-    fn end(self, answer: Result<Answer, CallError>) {
+    fn end(self, answer: Result<ServiceResponse, CallError>) {
         let answer = match answer {
             Ok(answer) => answer,
             Err(error) => {
@@ -392,14 +393,14 @@ impl RunningCopy {
         };
         self.fates.count(Fate::Answered);
         if let (Some(compare), Some(_)) = (&self.mirror.config.compare, &self.answer) {
-            let mut copy = Seen::of(compare, answer.status, &answer.headers);
+            let mut copy = ComparedResponse::of(compare, answer.status, &answer.headers);
             copy.body = Some(Digester::of(&answer.body));
             // The request may go on for long: it must not hold up other copies.
             tokio::task::spawn_local(self.compare(copy));
         }
     }
 
-    async fn compare(self, copy: Seen) {
+    async fn compare(self, copy: ComparedResponse) {
         let RunningCopy { answer: Some(answer), mirror, comparisons, .. } = self else { return };
         let (Ok(seen), Some(compare)) = (answer.await, &mirror.config.compare) else { return };
         let (comparison, differences) = seen.compared(compare, &copy);
@@ -424,7 +425,7 @@ struct Copying {
     /// None once the copies have left, or were given up.
     departure: RefCell<Option<Departure>>,
     body: Vec<u8>,
-    held: Option<Held>,
+    held: Option<BodyMemory>,
 }
 
 impl Copying {

@@ -9,7 +9,7 @@ use sigma_http::Chunk;
 use sigma_http::websocket::messages::Kind;
 use sigma_net::Deadline;
 use sigma_plugin::Takeover;
-use sigma_plugin::outbound::{Answer, CallError, Calling};
+use sigma_plugin::outbound::{CallError, Calling, ServiceResponse};
 
 use super::room::{Next, Seat};
 use super::service::Caller;
@@ -63,7 +63,7 @@ impl Conversation {
     }
 
     /// Sets the first message for the client.
-    pub(super) fn begin_with(&mut self, answer: &Answer) {
+    pub(super) fn begin_with(&mut self, answer: &ServiceResponse) {
         self.say(answer);
     }
 
@@ -79,7 +79,7 @@ impl Conversation {
         }
     }
 
-    fn answered(&mut self, answer: Result<Answer, CallError>) {
+    fn answered(&mut self, answer: Result<ServiceResponse, CallError>) {
         // The delay was not the client's fault.
         self.is_heard = true;
         match answer {
@@ -103,7 +103,7 @@ impl Conversation {
     }
 
     /// Sends the body of a response, if it has one: as text, unless its type or its bytes are binary.
-    fn say(&mut self, answer: &Answer) {
+    fn say(&mut self, answer: &ServiceResponse) {
         if answer.body.is_empty() {
             return;
         }

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_http::{BodyLength, HeaderId, Headers, Method};
 use sigma_plugin::descriptor::InlineUpstream;
-use sigma_plugin::outbound::{Answer, CallError, Service};
+use sigma_plugin::outbound::{CallError, Service, ServiceResponse};
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Reply, Step,
     StreamBody,
@@ -280,7 +280,7 @@ impl Plugin for Realtime {
 }
 
 /// Returns the client's response for a response of the service that opens no connection.
-fn passed_on(answer: Result<Answer, CallError>) -> Step {
+fn passed_on(answer: Result<ServiceResponse, CallError>) -> Step {
     match answer {
         // A success that was not requested would be no response to an upgrade.
         Ok(answer) if answer.status >= 200 => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sigma_http::websocket::messages::Kind;
 use sigma_http::{HeaderId, Headers, Method};
-use sigma_plugin::outbound::{Answer, Call, Calling, Outbound};
+use sigma_plugin::outbound::{Call, Calling, Outbound, ServiceResponse};
 use sigma_plugin::{Context, Env};
 
 use super::Config;
@@ -175,7 +175,7 @@ impl Caller {
     }
 
     /// Applies the fields of a response about channels and metadata.
-    pub(super) fn learn(&mut self, answer: &Answer, seat: &Seat) {
+    pub(super) fn learn(&mut self, answer: &ServiceResponse, seat: &Seat) {
         for name in names(&answer.headers, UNSUBSCRIBE) {
             seat.unsubscribe(&name);
         }

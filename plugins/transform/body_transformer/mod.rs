@@ -31,7 +31,7 @@ use super::whole_body::{Remake, WholeBody};
 pub use fuzzing::{body_formats, templates};
 use input::Format;
 use sigma_plugin_kit::body_template::{Data, Template};
-use sigma_plugin_kit::budget::{Budget, Held};
+use sigma_plugin_kit::budget::{Budget, WorkerBytes};
 use sigma_plugin_kit::changed_body::{change_head, has_content, replace_request_body};
 use sigma_plugin_kit::log_throttle::LogThrottle;
 use sigma_plugin_kit::response_body::{Encoding, ask_for_readable};
@@ -294,7 +294,7 @@ impl Plugin for BodyTransformer {
 
 /// The bodies that one worker holds back.
 #[derive(Default)]
-struct Bodies(Rc<Held>);
+struct Bodies(Rc<WorkerBytes>);
 
 impl Remake for Arc<Transformer> {
     const FULL: Fault =

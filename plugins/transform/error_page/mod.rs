@@ -308,7 +308,7 @@ mod tests {
             );
             assert!(call.headers.find(b"Range").is_none() && call.headers.find(b"X-A").is_some());
             let answer = match answer {
-                Some(status) => Ok(sigma_plugin::outbound::Answer {
+                Some(status) => Ok(sigma_plugin::outbound::ServiceResponse {
                     status,
                     body: b"page".to_vec(),
                     ..Default::default()

@@ -40,7 +40,7 @@ use self::http_rule::{Captures, Rules};
 use self::output::Form;
 use self::stream::{Bound, Messages};
 use super::arguments;
-use sigma_plugin_kit::budget::{Budget, Held};
+use sigma_plugin_kit::budget::{Budget, WorkerBytes};
 use sigma_plugin_kit::changed_body::{change_head, replace_request_body};
 use sigma_plugin_kit::json_body::{self, Unread};
 use sigma_plugin_kit::log_throttle::LogThrottle;
@@ -451,4 +451,4 @@ impl Plugin for GrpcTranscode {
 
 /// The bodies that one worker holds back.
 #[derive(Default)]
-struct Bodies(Rc<Held>);
+struct Bodies(Rc<WorkerBytes>);

@@ -21,12 +21,12 @@ pub(super) struct Client {
 
 /// A response with its body.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct BenchResponse {
     pub(super) status: u16,
     pub(super) body: Vec<u8>,
 }
 
-impl Answer {
+impl BenchResponse {
     /// The body for a message: its start, on one line.
     pub(super) fn text(&self) -> String {
         const LONGEST: usize = 200;
@@ -54,7 +54,7 @@ impl Client {
         target: &str,
         fields: &str,
         body: &[u8],
-    ) -> anyhow::Result<Answer> {
+    ) -> anyhow::Result<BenchResponse> {
         let length = body.len();
         // The Host that load generators send: a cache keeps answers apart by it.
         let mut request = format!(
@@ -68,13 +68,13 @@ impl Client {
     }
 
     /// A GET without fields.
-    pub(super) fn get(&mut self, target: &str) -> anyhow::Result<Answer> {
+    pub(super) fn get(&mut self, target: &str) -> anyhow::Result<BenchResponse> {
         self.ask("GET", target, "", b"")
     }
 }
 
 /// Reads a response to anything but HEAD.
-fn read_answer(from: &mut impl BufRead) -> anyhow::Result<Answer> {
+fn read_answer(from: &mut impl BufRead) -> anyhow::Result<BenchResponse> {
     let line = read_line(from)?;
     let status = line.split(' ').nth(1).and_then(|status| status.parse().ok());
     let status: u16 = status.with_context(|| format!("{line:?} is not a status line"))?;
@@ -92,7 +92,7 @@ fn read_answer(from: &mut impl BufRead) -> anyhow::Result<Answer> {
     if !chunked {
         from.take(length).read_to_end(&mut body)?;
         ensure!(body.len() as u64 == length, "the answer ended after {} of {length} bytes", body.len());
-        return Ok(Answer { status, body });
+        return Ok(BenchResponse { status, body });
     }
     loop {
         let line = read_line(from)?;
@@ -101,7 +101,7 @@ fn read_answer(from: &mut impl BufRead) -> anyhow::Result<Answer> {
         from.take(size).read_to_end(&mut body)?;
         read_line(from)?;
         if size == 0 {
-            return Ok(Answer { status, body });
+            return Ok(BenchResponse { status, body });
         }
     }
 }

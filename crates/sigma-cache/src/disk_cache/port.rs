@@ -26,7 +26,7 @@ impl fmt::Display for FileId {
 
 /// A file found in a scan of a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Found {
+pub struct ScannedFile {
     /// Its name.
     pub id: FileId,
     /// It was never completed.
@@ -59,7 +59,7 @@ pub trait Disk: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// See [`Disk::create`].
-    fn remove(&self, found: Found) -> io::Result<()>;
+    fn remove(&self, found: ScannedFile) -> io::Result<()>;
 
     /// Returns the number of parts for a scan.
     fn parts(&self) -> usize;
@@ -68,7 +68,7 @@ pub trait Disk: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// See [`Disk::create`].
-    fn list(&self, part: usize) -> io::Result<Vec<Found>>;
+    fn list(&self, part: usize) -> io::Result<Vec<ScannedFile>>;
 }
 
 /// One file of a folder. Calls may take long, as in [`Disk`].

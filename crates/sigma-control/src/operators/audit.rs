@@ -43,7 +43,7 @@ pub(crate) struct KeyOf(pub(crate) Arc<str>);
 
 /// The revision that a call has made.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Made(pub(crate) u64);
+pub(crate) struct WrittenRevision(pub(crate) u64);
 
 /// The audit log of a process.
 pub(crate) struct Audit {
@@ -96,7 +96,7 @@ impl Audit {
     }
 
     /// A line for a call, if it is to have one.
-    fn note(self: &Arc<Self>, mut line: Value, status: StatusCode, made: Option<Made>) {
+    fn note(self: &Arc<Self>, mut line: Value, status: StatusCode, made: Option<WrittenRevision>) {
         if status.is_client_error() {
             let mut throttle = self.throttle.lock().unwrap_or_else(PoisonError::into_inner);
             let Some(kept_back) = throttle.pass(self.allowance, Instant::now()) else { return };
@@ -104,7 +104,9 @@ impl Audit {
                 line["refused_without_a_line"] = kept_back.into();
             }
         }
-        let Some(Made(revision)) = made else { return self.tell(AuditMessage::Line(format!("{line}\n"))) };
+        let Some(WrittenRevision(revision)) = made else {
+            return self.tell(AuditMessage::Line(format!("{line}\n")));
+        };
         line["revision"] = revision.into();
         let Some(history) = self.history.clone() else {
             return self.tell(AuditMessage::Line(format!("{line}\n")));
@@ -167,7 +169,7 @@ async fn watch(State(audit): State<Arc<Audit>>, request: Request, next: Next) ->
         line["key"] = answer.extensions().get::<KeyOf>().map(|KeyOf(name)| &**name).into();
         line["status"] = status.as_u16().into();
         line["ms"] = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX).into();
-        audit.note(line, status, answer.extensions().get::<Made>().copied());
+        audit.note(line, status, answer.extensions().get::<WrittenRevision>().copied());
     }
     answer
 }

@@ -35,7 +35,7 @@ pub(crate) struct HistoryReader {
 
 /// The arguments of a list.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Wanted {
+pub(crate) struct VersionFilter {
     pub(crate) limit: Option<String>,
     pub(crate) before: Option<String>,
     pub(crate) key: Option<String>,
@@ -55,7 +55,7 @@ impl HistoryReader {
     ///
     /// # Errors
     /// Returns an error if an argument is invalid, or the history cannot be read.
-    pub(crate) async fn list(&self, wanted: Wanted) -> Result<Value, Refused> {
+    pub(crate) async fn list(&self, wanted: VersionFilter) -> Result<Value, Refused> {
         let limit = number("limit", wanted.limit.as_deref())?.map_or(LISTED, |limit| limit as usize);
         if !(1..=LISTED_MAX).contains(&limit) {
             return Err(bad(format_args!("invalid argument limit: should be between 1 and {LISTED_MAX}")));

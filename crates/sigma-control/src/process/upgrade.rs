@@ -11,7 +11,7 @@ use sigma_net::tls::SharedKey;
 use sigma_plugin::Node;
 use sigma_plugin::system::{Host, System};
 use sigma_proxy::Gateway;
-use sigma_upstream::health::Kept;
+use sigma_upstream::health::StoredHealth;
 use tokio::sync::oneshot;
 
 use super::handover::{self, Channel, Estate, Heir, State};
@@ -220,7 +220,7 @@ impl Possessions {
         }
     }
 
-    fn health(&self) -> Kept {
+    fn health(&self) -> StoredHealth {
         self.publisher.state().endpoints.kept_health()
     }
 }

@@ -11,7 +11,7 @@ use sigma_config::discovery::{Discovery, split_dns_service};
 use sigma_config::dns::Dns;
 use sigma_config::resources::{self, PassHost, Scheme};
 use sigma_config::settings::Settings;
-use sigma_discovery::{Registries, Registry, Report, Subscription, Wanted};
+use sigma_discovery::{Registries, Registry, Report, ServiceQuery, Subscription};
 use sigma_net::tls::ClientTls;
 use sigma_proxy::Snapshot;
 use sigma_proxy::compile::EndpointSource;
@@ -22,7 +22,7 @@ use sigma_upstream::feed::{Feed, FeedError, NextNodes};
 use sigma_upstream::health::checker::{CheckerSpec, Checkers, TargetStatus};
 use sigma_upstream::health::outlier::Rules;
 use sigma_upstream::health::plan::{Plan, Traffic};
-use sigma_upstream::health::{Agreement, Findings, HealthEvents, HealthRecords, Kept, NodeState};
+use sigma_upstream::health::{Agreement, Findings, HealthEvents, HealthRecords, NodeState, StoredHealth};
 use sigma_upstream::identity::EndpointIds;
 use sigma_upstream::watch::{Source, Watch, resolve_initial};
 use tokio::task::JoinHandle;
@@ -124,12 +124,12 @@ impl Endpoints {
     }
 
     /// Begins with the health of nodes before this process.
-    pub(crate) fn begin_with_health(&mut self, kept: Kept) {
+    pub(crate) fn begin_with_health(&mut self, kept: StoredHealth) {
         self.checkers.begin_with(kept);
     }
 
     /// Returns the health of nodes, for the next process.
-    pub(crate) fn kept_health(&self) -> Kept {
+    pub(crate) fn kept_health(&self) -> StoredHealth {
         self.checkers.kept()
     }
 
@@ -298,7 +298,7 @@ impl Endpoints {
         config: &resources::Upstream,
         registry: Registry,
     ) -> Result<Box<dyn Feed>, Problem> {
-        let wanted = Wanted {
+        let wanted = ServiceQuery {
             registry,
             service: &config.service_name,
             args: config.discovery_args.as_deref(),

@@ -70,7 +70,7 @@ impl Revocations {
         let sources = origin.crl.files.len() + origin.crl.urls.len();
         let kept = Mutex::new(vec![Vec::new(); sources]);
         let folder = self.folder.clone();
-        let known = Arc::new(Known { origin, kept, folder, lists: Arc::downgrade(&lists) });
+        let known = Arc::new(ListContents { origin, kept, folder, lists: Arc::downgrade(&lists) });
         let (files, urls) = (&known.origin.crl.files, &known.origin.crl.urls);
         for (slot, file) in files.iter().enumerate() {
             let mut source = Source::new(slot, file.clone());
@@ -91,7 +91,7 @@ impl Revocations {
 }
 
 /// The content of all sources of some lists.
-struct Known {
+struct ListContents {
     origin: Origin,
     /// By source.
     kept: Mutex<Vec<Vec<Arc<Crl>>>>,
@@ -99,7 +99,7 @@ struct Known {
     lists: Weak<RevocationLists>,
 }
 
-impl Known {
+impl ListContents {
     /// Puts the new content of a source into force.
     fn put(&self, slot: usize, lists: &[Arc<Crl>]) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,7 +132,7 @@ impl<P> Source<P> {
     }
 
     /// Takes a list that was read or fetched, if it can be used. Returns whether it changed.
-    fn take(&mut self, shown: &str, found: Result<Vec<Crl>, String>, known: &Known) -> bool {
+    fn take(&mut self, shown: &str, found: Result<Vec<Crl>, String>, known: &ListContents) -> bool {
         match found.and_then(|found| succeeded(&self.kept, found, unix_seconds())) {
             Ok(found) => {
                 if self.fault.take().is_some() {
@@ -195,7 +195,7 @@ fn complete(kept: &[Arc<Crl>], found: Vec<Crl>) -> Result<Vec<Crl>, String> {
 
 impl Source<PathBuf> {
     /// Reads the file if it is not the one that was read last. Blocks.
-    fn read_if_changed(&mut self, known: &Known) {
+    fn read_if_changed(&mut self, known: &ListContents) {
         let stamp = FileStamp::read(&self.place).map_err(|error| format!("cannot read the file: {error}"));
         if self.seen.is_some() && self.seen == stamp.as_ref().ok().copied() {
             return;
@@ -207,7 +207,7 @@ impl Source<PathBuf> {
     }
 
     /// Reads the file when it changes, until it is not in use any more.
-    async fn follow_file(mut self, known: Arc<Known>) {
+    async fn follow_file(mut self, known: Arc<ListContents>) {
         while known.is_used() {
             let shown = self.place.display().to_string();
             self.say_if_stale(&shown, unix_seconds());
@@ -233,7 +233,7 @@ impl Source<String> {
     }
 
     /// Reads its content from before the start. Blocks.
-    fn read_kept(&mut self, known: &Known) {
+    fn read_kept(&mut self, known: &ListContents) {
         let most = u64::from(known.origin.crl.max_bytes);
         let kept =
             known.folder.as_ref().and_then(|folder| folder.read(KIND, &self.name(&known.origin), most));
@@ -245,7 +245,7 @@ impl Source<String> {
     }
 
     /// Fetches the URL at its interval, until it is not in use any more.
-    async fn follow_url(mut self, known: Arc<Known>) {
+    async fn follow_url(mut self, known: Arc<ListContents>) {
         let interval = Duration::from_secs(known.origin.crl.interval.into());
         let (shown, mut due) = (shown(&self.place), Instant::now());
         while known.is_used() {

@@ -33,13 +33,13 @@ const TOLD_MAX: usize = 4_096;
 pub(crate) struct Staplings {
     runtime: Option<Handle>,
     folder: Option<Folder>,
-    used: Vec<(Wanted, Weak<Staple>)>,
+    used: Vec<(StapleUse, Weak<Staple>)>,
     told: HashSet<String>,
 }
 
 /// The purpose of a response.
 #[derive(Clone, PartialEq)]
-struct Wanted {
+struct StapleUse {
     certificate: [u8; 32],
     own: SslStapling,
     settings: Stapling,
@@ -80,7 +80,7 @@ impl Staplings {
             }
         };
         let runtime = self.runtime.clone()?;
-        let wanted = Wanted { certificate: question.identity(), own, settings: wish.settings.clone() };
+        let wanted = StapleUse { certificate: question.identity(), own, settings: wish.settings.clone() };
         self.used.retain(|(_, staple)| staple.strong_count() > 0);
         let known = self.used.iter().find(|(known, _)| *known == wanted);
         if let Some(staple) = known.and_then(|(_, staple)| staple.upgrade()) {
@@ -106,7 +106,7 @@ impl Staplings {
 struct Follower {
     place: String,
     question: OcspQuestion,
-    wanted: Wanted,
+    wanted: StapleUse,
     /// Clients may refuse the certificate without a response.
     must: bool,
     folder: Option<Folder>,
@@ -124,7 +124,7 @@ impl Follower {
     fn new(
         place: String,
         question: OcspQuestion,
-        wanted: Wanted,
+        wanted: StapleUse,
         must: bool,
         folder: Option<Folder>,
         staple: Weak<Staple>,

@@ -36,7 +36,7 @@ use sigma_schema::problem::Problem;
 use decision::Plan;
 use probe::Probe;
 use report::Report;
-use source::{Input, Place};
+use source::{Input, SourceLine};
 
 /// A format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,7 +113,7 @@ pub struct Import {
     /// Requests for a comparison with the original.
     pub probes: Vec<Probe>,
     /// The source lines of the routes, in their order.
-    places: Vec<Place>,
+    places: Vec<SourceLine>,
 }
 
 /// Converts files of a format.

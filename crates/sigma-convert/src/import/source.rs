@@ -22,7 +22,7 @@ pub struct SourceFile {
 
 /// A line of a file that was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Place {
+pub struct SourceLine {
     /// Index in the list of files read.
     pub file: u16,
     /// The line, from 1; 0 for the file as a whole.

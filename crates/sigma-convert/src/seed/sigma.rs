@@ -206,11 +206,11 @@ struct Route {
     listener: Option<String>,
     /// Plugins of its router.
     plugins: Map<String, Value>,
-    answer: Answer,
+    answer: ReplySource,
 }
 
 /// The source of a route's responses.
-enum Answer {
+enum ReplySource {
     /// A proxy pass, and the pointer to its id.
     Pass(String, String),
     /// The route's plugins.
@@ -220,8 +220,8 @@ enum Answer {
 impl Route {
     fn pass(&self) -> Option<&str> {
         match &self.answer {
-            Answer::Pass(id, _) => Some(id),
-            Answer::Plugins => None,
+            ReplySource::Pass(id, _) => Some(id),
+            ReplySource::Plugins => None,
         }
     }
 }
@@ -311,7 +311,7 @@ fn static_route(listener: &Listener) -> Option<Route> {
         virtual_host: None,
         listener: listener.id.clone(),
         plugins: Map::from_iter([("static-files".to_owned(), conf.clone())]),
-        answer: Answer::Plugins,
+        answer: ReplySource::Plugins,
     })
 }
 
@@ -406,7 +406,7 @@ fn read_route(
         virtual_host,
         listener: None,
         plugins: Map::new(),
-        answer: Answer::Pass(pass?, route.pointer_of("proxy-pass-id")),
+        answer: ReplySource::Pass(pass?, route.pointer_of("proxy-pass-id")),
     })
 }
 
@@ -436,8 +436,8 @@ fn write_routes(
     let mut written = Vec::new();
     for (index, (route, placing)) in routes.iter().zip(vertx::arrange(&entries)).enumerate() {
         let pass = match &route.answer {
-            Answer::Plugins => None,
-            Answer::Pass(id, pointer) => match passes.get(id) {
+            ReplySource::Plugins => None,
+            ReplySource::Pass(id, pointer) => match passes.get(id) {
                 Some(Some(pass)) => Some(pass),
                 Some(None) => continue,
                 None => {

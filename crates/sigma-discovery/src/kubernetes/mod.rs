@@ -44,12 +44,12 @@ pub(crate) struct Endpoints {
     /// Made on first use, and again after a failure.
     server: Option<(RegistryAddress, Http)>,
     revision: String,
-    known: Known,
+    known: ClusterState,
 }
 
 /// The state of the cluster.
 #[derive(Default)]
-struct Known {
+struct ClusterState {
     /// By service, then by name.
     objects: BTreeMap<Box<str>, BTreeMap<Box<str>, Object>>,
     /// The service of each object, by `namespace/name`.
@@ -72,7 +72,7 @@ impl Endpoints {
             env: env.clone(),
             server: None,
             revision: String::new(),
-            known: Known::default(),
+            known: ClusterState::default(),
         }
     }
 
@@ -172,7 +172,7 @@ impl Endpoints {
     }
 
     /// Adds an object; None if there are too many objects or endpoints.
-    fn put(&self, known: &mut Known, reader: &mut Reader, object: &Value) -> Option<()> {
+    fn put(&self, known: &mut ClusterState, reader: &mut Reader, object: &Value) -> Option<()> {
         let Some((namespace, name)) = objects::names(object) else {
             reader.left_out.note_malformed(object);
             return Some(());
@@ -197,7 +197,7 @@ impl Endpoints {
     }
 
     /// Rebuilds the lists of a service's ports.
-    fn relist(&self, known: &mut Known, service: &str) {
+    fn relist(&self, known: &mut ClusterState, service: &str) {
         let id = &self.settings.id;
         let whole = if id.is_empty() { service.to_owned() } else { format!("{id}/{service}") };
         let prefix = format!("{whole}:");
@@ -221,7 +221,7 @@ impl Endpoints {
     }
 
     /// Handles an event; None if everything must be read again.
-    fn take(&mut self, known: &mut Known, message: &Value) -> Option<Heard> {
+    fn take(&mut self, known: &mut ClusterState, message: &Value) -> Option<Heard> {
         let kind = message.get("type")?.as_str()?;
         let object = message.get("object")?;
         if kind == "ERROR" {
@@ -258,7 +258,7 @@ impl Endpoints {
     }
 }
 
-impl Known {
+impl ClusterState {
     fn remove(&mut self, key: &str) {
         let Some(service) = self.services.remove(key) else { return };
         if let Some(objects) = self.objects.get_mut(&service) {
@@ -273,7 +273,7 @@ impl Known {
 impl Watched for Endpoints {
     async fn load(&mut self) -> Result<(), Trouble> {
         self.ready().await?;
-        let (mut known, mut further) = (Known::default(), String::new());
+        let (mut known, mut further) = (ClusterState::default(), String::new());
         let (limit, mut reader) = (self.env.limits.objects, self.reader());
         let unusable = || {
             Trouble(format!(

@@ -14,7 +14,7 @@ use crate::{BodyLength, Chunk, Fault, HeaderId, Headers, Method, RequestHead, Re
 
 /// The place in a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum MessagePosition {
     /// Before the final head
     Head,
     Body,
@@ -41,7 +41,7 @@ enum Reading {
 #[derive(Debug)]
 pub struct Message {
     id: u64,
-    place: Place,
+    place: MessagePosition,
     reading: Reading,
     /// A field section.
     section: Vec<u8>,
@@ -99,7 +99,7 @@ impl Message {
     pub fn new(id: u64, to_head: bool) -> Message {
         Message {
             id,
-            place: Place::Head,
+            place: MessagePosition::Head,
             reading: Reading::Frame,
             section: Vec::new(),
             expected: None,
@@ -127,10 +127,12 @@ impl Message {
     /// Checks the header of a frame. Returns false if the payload is ignored.
     fn check(&self, role: Role, header: FrameHeader) -> Result<bool, Broken> {
         match header.kind {
-            kind::DATA if self.place == Place::Head => Err(unexpected("DATA before HEADERS")),
-            kind::DATA if self.place == Place::End => Err(unexpected("DATA after the trailers")),
-            kind::HEADERS if self.place == Place::End => Err(unexpected("HEADERS after the trailers")),
-            kind::HEADERS if self.is_tunnel && self.place != Place::Head => {
+            kind::DATA if self.place == MessagePosition::Head => Err(unexpected("DATA before HEADERS")),
+            kind::DATA if self.place == MessagePosition::End => Err(unexpected("DATA after the trailers")),
+            kind::HEADERS if self.place == MessagePosition::End => {
+                Err(unexpected("HEADERS after the trailers"))
+            }
+            kind::HEADERS if self.is_tunnel && self.place != MessagePosition::Head => {
                 Err(unexpected("HEADERS in a tunnel"))
             }
             kind::DATA | kind::HEADERS => Ok(true),
@@ -156,7 +158,7 @@ impl Message {
     /// Checks the end of the body.
     fn check_end(&self) -> Result<(), Broken> {
         match (self.place, self.expected) {
-            (Place::Head, _) => Err(Broken::stream(
+            (MessagePosition::Head, _) => Err(Broken::stream(
                 ErrorCode::REQUEST_INCOMPLETE,
                 "the stream ends before the end of the header block",
             )),
@@ -214,7 +216,7 @@ impl Codec {
                 return Ok(Step::Wait);
             }
             message.check_end()?;
-            message.place = Place::End;
+            message.place = MessagePosition::End;
             return Ok(Step::Done(Event::End));
         };
         let is_taken = message.check(self.config.role, header)?;
@@ -244,10 +246,10 @@ impl Codec {
     /// Handles a field section whose encoded form exceeds the limit of its list; it is not read.
     fn refuse_section(&mut self, message: &mut Message) -> Result<Step, Broken> {
         self.spend(Glitch::Head)?;
-        if self.config.role == Role::Client || message.place != Place::Head {
+        if self.config.role == Role::Client || message.place != MessagePosition::Head {
             return Err(Broken::stream(ErrorCode::EXCESSIVE_LOAD, "the header fields exceed their limit"));
         }
-        message.place = Place::End;
+        message.place = MessagePosition::End;
         message.reading = Reading::Skip(u64::MAX);
         let mut head = heads::take_request();
         head.clear();
@@ -308,8 +310,8 @@ impl Codec {
         message.reading = Reading::Frame;
         let section = std::mem::take(&mut message.section);
         match (message.place, self.config.role) {
-            (Place::Head, Role::Server) => self.take_request(message, &section, input, ended),
-            (Place::Head, Role::Client) => self.take_response(message, &section, input, ended),
+            (MessagePosition::Head, Role::Server) => self.take_request(message, &section, input, ended),
+            (MessagePosition::Head, Role::Client) => self.take_response(message, &section, input, ended),
             _ => self.take_trailers(message, &section),
         }
     }
@@ -362,7 +364,7 @@ impl Codec {
         input: &mut Chunk,
         ended: bool,
     ) -> Result<Step, Broken> {
-        message.place = Place::Body;
+        message.place = MessagePosition::Body;
         let ends = self.ends_here(message, input, ended)?;
         let mut head = heads::take_request();
         let mut pseudo = std::mem::take(&mut self.pseudo);
@@ -411,7 +413,7 @@ impl Codec {
             return Ok(Step::Done(Event::Response(head)));
         }
         let method = if message.to_head { Method::Head } else { Method::Get };
-        message.place = Place::Body;
+        message.place = MessagePosition::Body;
         message.expected = match crate::h1::response_body(&head, method).map_err(malformed)? {
             BodyLength::Known(n) => Some(n),
             // A response to HEAD has no body; nor has 204 or 304.
@@ -427,7 +429,7 @@ impl Codec {
     fn take_trailers(&mut self, message: &mut Message, section: &[u8]) -> Result<Step, Broken> {
         let fields = self.decode(message.id, section, TrailerFields::new())?;
         message.check_end()?;
-        message.place = Place::End;
+        message.place = MessagePosition::End;
         match fields.and_then(TrailerFields::end) {
             Ok(trailers) => Ok(Step::Done(Event::Trailers(Box::new(trailers)))),
             Err(_) => Err(malformed("a trailer field is invalid")),

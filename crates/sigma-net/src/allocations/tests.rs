@@ -190,7 +190,7 @@ fn there_is_one_sampler_at_a_time() {
 /// Samples beyond the tables are counted, and do not spoil the rest.
 #[test]
 fn overflow_is_reported() {
-    let (tables, held) = (Tables::new(u64::from(SHORTEST)), Box::new(Held::new()));
+    let (tables, held) = (Tables::new(u64::from(SHORTEST)), Box::new(AddressTable::new()));
     let weight = tables.weight(SHORTEST.into());
     // Each in its own place, until lines are full.
     for n in 1..=200_000 {

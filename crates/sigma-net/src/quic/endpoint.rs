@@ -13,7 +13,7 @@ use quinn_proto::{EndpointConfig, ServerConfig, TransportConfig, ValidationToken
 
 use super::counts::EndpointCounts;
 use super::driver::{Driver, Routing};
-use super::ids::{IdGenerator, Place, QuicKeys, Steering};
+use super::ids::{ConnectionOwner, IdGenerator, QuicKeys, Steering};
 use super::limits::QuicLimits;
 use super::neighbours::Neighbours;
 use super::session::{Identities, ServerCrypto};
@@ -34,7 +34,7 @@ pub struct EndpointOptions {
     /// The keys of its address.
     pub keys: Arc<QuicKeys>,
     /// The worker of the endpoint.
-    pub place: Place,
+    pub place: ConnectionOwner,
     /// The endpoints of the address in all workers.
     pub neighbours: Arc<Neighbours>,
     /// How the kernel chooses the socket, if a program does.

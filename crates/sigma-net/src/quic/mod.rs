@@ -38,7 +38,7 @@ pub use arrival::Arrival;
 pub use connection::{Connection, IncomingStream};
 pub use counts::EndpointCounts;
 pub use endpoint::{Endpoint, EndpointOptions};
-pub use ids::{Place, QuicKeys, Steering};
+pub use ids::{ConnectionOwner, QuicKeys, Steering};
 pub use limits::QuicLimits;
 pub use neighbours::Neighbours;
 pub use quinn_proto::{Dir, StreamId};

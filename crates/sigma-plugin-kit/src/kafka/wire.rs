@@ -153,12 +153,12 @@ pub fn fetch((topic, partition): (&str, i32), offset: i64, wish: FetchBounds) ->
 const GARBAGE: &str = "the broker's response is malformed";
 
 /// A response, from which values are read one after the other.
-pub struct Answer<'a>(&'a [u8]);
+pub struct BrokerResponse<'a>(&'a [u8]);
 
-impl<'a> Answer<'a> {
+impl<'a> BrokerResponse<'a> {
     /// Reads a whole message.
-    pub fn new(message: &'a [u8]) -> Result<Answer<'a>, String> {
-        let mut answer = Answer(message);
+    pub fn new(message: &'a [u8]) -> Result<BrokerResponse<'a>, String> {
+        let mut answer = BrokerResponse(message);
         if answer.i32()? == CORRELATION { Ok(answer) } else { Err(GARBAGE.to_owned()) }
     }
 
@@ -221,8 +221,8 @@ impl<'a> Answer<'a> {
             let partitions = of.list(|of| {
                 of.i16()?;
                 let (number, leader) = (of.i32()?, of.i32()?);
-                of.list(Answer::i32)?;
-                of.list(Answer::i32)?;
+                of.list(BrokerResponse::i32)?;
+                of.list(BrokerResponse::i32)?;
                 Ok((number, leader))
             })?;
             Ok((error, partitions))
@@ -376,11 +376,11 @@ mod tests {
                 answer.put_i32(7);
             }
         }
-        let topic = Answer::new(&answer).unwrap().partitions().unwrap();
+        let topic = BrokerResponse::new(&answer).unwrap().partitions().unwrap();
         let brokers = vec![(7, "127.0.0.1".to_owned(), 9092)];
         assert_eq!(topic, Topic { error: 0, brokers, partitions: vec![(0, 7), (1, 7)] });
         for length in 0..answer.len() {
-            let cut = Answer::new(&answer[..length]).and_then(|mut answer| answer.partitions());
+            let cut = BrokerResponse::new(&answer[..length]).and_then(|mut answer| answer.partitions());
             assert!(cut.is_err(), "{length}");
         }
     }
@@ -421,17 +421,18 @@ mod tests {
                 true,
             )
         };
-        assert_eq!(Answer::new(&offset(0)).unwrap().offset(), Ok(Ok(42)));
-        assert_eq!(Answer::new(&offset(6)).unwrap().offset(), Ok(Err(6)));
+        assert_eq!(BrokerResponse::new(&offset(0)).unwrap().offset(), Ok(Ok(42)));
+        assert_eq!(BrokerResponse::new(&offset(6)).unwrap().offset(), Ok(Err(6)));
         for aborted in [-1, 0, 2] {
             let answer = fetched(0, aborted);
-            assert_eq!(Answer::new(&answer).unwrap().fetched(), Ok(Ok(&b"batches"[..])), "{aborted}");
+            assert_eq!(BrokerResponse::new(&answer).unwrap().fetched(), Ok(Ok(&b"batches"[..])), "{aborted}");
             for length in 0..answer.len() {
-                let cut = Answer::new(&answer[..length]).and_then(|mut answer| answer.fetched().map(drop));
+                let cut =
+                    BrokerResponse::new(&answer[..length]).and_then(|mut answer| answer.fetched().map(drop));
                 assert!(cut.is_err(), "{length}");
             }
         }
-        assert_eq!(Answer::new(&fetched(1, 0)).unwrap().fetched(), Ok(Err(1)));
+        assert_eq!(BrokerResponse::new(&fetched(1, 0)).unwrap().fetched(), Ok(Err(1)));
         assert_eq!(failure(1), Err("OFFSET_OUT_OF_RANGE".to_owned()));
     }
 
@@ -461,7 +462,7 @@ mod tests {
             &[0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff],
             &[],
         ] {
-            let read = Answer::new(answer).and_then(|mut answer| answer.outcome());
+            let read = BrokerResponse::new(answer).and_then(|mut answer| answer.outcome());
             assert_eq!(read, Err(GARBAGE.to_owned()), "{answer:?}");
         }
     }
@@ -472,7 +473,7 @@ mod tests {
         answer.put_i32(CORRELATION);
         answer.put_i16(58);
         put_text(&mut answer, "no\nERROR forged");
-        let said = Answer::new(&answer).unwrap().authenticated().unwrap_err();
+        let said = BrokerResponse::new(&answer).unwrap().authenticated().unwrap_err();
         assert_eq!(said, "SASL_AUTHENTICATION_FAILED: no\\nERROR forged");
     }
 }

@@ -5,7 +5,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::ber;
 use super::directory::{Directory, Security};
-use super::message::{self, Answer, Entry, SUCCESS, Search};
+use super::message::{self, DirectoryResponse, Entry, SUCCESS, Search};
 
 /// Most bytes of a message from a directory: names and groups, no photographs.
 const MESSAGE_BYTES: usize = 256 << 10;
@@ -66,8 +66,10 @@ impl Connection {
         let id = self.next_id();
         self.send(message::start_tls(id)).await?;
         match self.answer(id).await? {
-            Answer::Extended(SUCCESS) => {}
-            Answer::Extended(code) => return Err(Failure(format!("StartTLS is refused with {code}"))),
+            DirectoryResponse::Extended(SUCCESS) => {}
+            DirectoryResponse::Extended(code) => {
+                return Err(Failure(format!("StartTLS is refused with {code}")));
+            }
             _ => return Err(unexpected()),
         }
         // Bytes from before the handshake may come from an attacker, and must not count after it.
@@ -87,7 +89,7 @@ impl Connection {
         let id = self.next_id();
         self.send(message::bind(id, name.as_bytes(), password)).await?;
         match self.answer(id).await? {
-            Answer::Bound(code) => Ok(code),
+            DirectoryResponse::Bound(code) => Ok(code),
             _ => Err(unexpected()),
         }
     }
@@ -99,12 +101,12 @@ impl Connection {
         let mut entries = Vec::new();
         loop {
             match self.answer(id).await? {
-                Answer::Searched(code) => return Ok((code, entries)),
-                Answer::Found(_) if entries.len() >= ENTRIES => {
+                DirectoryResponse::Searched(code) => return Ok((code, entries)),
+                DirectoryResponse::Found(_) if entries.len() >= ENTRIES => {
                     return Err(Failure(format!("more than {ENTRIES} entries")));
                 }
-                Answer::Found(entry) => entries.push(entry),
-                Answer::Elsewhere => {}
+                DirectoryResponse::Found(entry) => entries.push(entry),
+                DirectoryResponse::Elsewhere => {}
                 _ => return Err(unexpected()),
             }
         }
@@ -125,7 +127,7 @@ impl Connection {
     }
 
     /// Returns the next message, which must be a response to this request.
-    async fn answer(&mut self, id: u32) -> Result<Answer, Failure> {
+    async fn answer(&mut self, id: u32) -> Result<DirectoryResponse, Failure> {
         loop {
             let header =
                 ber::header(&self.unread, MESSAGE_BYTES).map_err(|reason| Failure(reason.to_owned()))?;

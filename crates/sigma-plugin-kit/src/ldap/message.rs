@@ -92,7 +92,7 @@ pub struct Entry {
 
 /// A response of a directory.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum DirectoryResponse {
     /// The result of a bind.
     Bound(u32),
     /// The result of a search; entries came before it.
@@ -106,17 +106,17 @@ pub(super) enum Answer {
 
 /// Reads a message, which has this many bytes: the number of its request, and the response. None if it is not a
 /// response to a request.
-pub(super) fn read(bytes: &[u8]) -> Option<(u32, Answer)> {
+pub(super) fn read(bytes: &[u8]) -> Option<(u32, DirectoryResponse)> {
     let (contents, _) = expect(bytes, SEQUENCE)?;
     let (id, rest) = expect(contents, INTEGER)?;
     let (tag, operation, _) = first(rest)?;
     let code = || expect(operation, ENUMERATED).and_then(|(code, _)| value(code));
     let answer = match tag {
-        BIND_RESPONSE => Answer::Bound(code()?),
-        SEARCH_DONE => Answer::Searched(code()?),
-        EXTENDED_RESPONSE => Answer::Extended(code()?),
-        SEARCH_ENTRY => Answer::Found(entry(operation)?),
-        SEARCH_REFERENCE => Answer::Elsewhere,
+        BIND_RESPONSE => DirectoryResponse::Bound(code()?),
+        SEARCH_DONE => DirectoryResponse::Searched(code()?),
+        EXTENDED_RESPONSE => DirectoryResponse::Extended(code()?),
+        SEARCH_ENTRY => DirectoryResponse::Found(entry(operation)?),
+        SEARCH_REFERENCE => DirectoryResponse::Elsewhere,
         _ => return None,
     };
     Some((value(id)?, answer))
@@ -169,15 +169,24 @@ mod tests {
     #[test]
     fn answers_are_read() {
         let check = |bytes: &[u8], expected| assert_eq!(read(bytes), expected, "{bytes:?}");
-        check(b"\x30\x0c\x02\x01\x01\x61\x07\x0a\x01\x31\x04\x00\x04\x00", Some((1, Answer::Bound(49))));
-        check(b"\x30\x0c\x02\x01\x02\x65\x07\x0a\x01\x04\x04\x00\x04\x00", Some((2, Answer::Searched(4))));
-        check(b"\x30\x0c\x02\x01\x02\x78\x07\x0a\x01\x00\x04\x00\x04\x00", Some((2, Answer::Extended(0))));
+        check(
+            b"\x30\x0c\x02\x01\x01\x61\x07\x0a\x01\x31\x04\x00\x04\x00",
+            Some((1, DirectoryResponse::Bound(49))),
+        );
+        check(
+            b"\x30\x0c\x02\x01\x02\x65\x07\x0a\x01\x04\x04\x00\x04\x00",
+            Some((2, DirectoryResponse::Searched(4))),
+        );
+        check(
+            b"\x30\x0c\x02\x01\x02\x78\x07\x0a\x01\x00\x04\x00\x04\x00",
+            Some((2, DirectoryResponse::Extended(0))),
+        );
         let values = element(SET, &[element(OCTETS, b"one"), element(OCTETS, b"two")].concat());
         let attribute = element(SEQUENCE, &[element(OCTETS, b"cn"), values].concat());
         let found = [element(OCTETS, b"cn=a"), element(SEQUENCE, &attribute)].concat();
         let found = message(3, &element(SEARCH_ENTRY, &found));
         let entry = Entry { name: "cn=a".into(), values: vec![b"one".to_vec(), b"two".to_vec()] };
-        check(&found, Some((3, Answer::Found(entry))));
+        check(&found, Some((3, DirectoryResponse::Found(entry))));
         for end in 0..found.len() {
             check(&found[..end], None);
         }

@@ -8,13 +8,13 @@ use sigma_plugin::Local;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-use super::{Connection, Directory, Place, Security, ask};
+use super::{Connection, Directory, DirectoryAddress, Security, ask};
 
 /// Returns the result of a bind on a directory that sends these bytes for each received message, one after the other,
 /// and then closes the connection. Without bytes it is silent.
 async fn bind(answers: &'static [&'static [u8]], security: Security) -> Result<u32, String> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let place = Place::try_from(listener.local_addr().unwrap().to_string()).unwrap();
+    let place = DirectoryAddress::try_from(listener.local_addr().unwrap().to_string()).unwrap();
     let directory = Arc::new(Directory::new(&place, 389, security, false, "test").unwrap());
     let serving = async {
         let (mut stream, _) = listener.accept().await.unwrap();

@@ -190,10 +190,10 @@ fn is_lost(error: &RedisError) -> bool {
 #[derive(Default)]
 pub struct Connections {
     /// By the address of the target, which stays reserved as long as its weak reference exists.
-    known: Mutex<HashMap<usize, Known>>,
+    known: Mutex<HashMap<usize, ReservedConnection>>,
 }
 
-struct Known {
+struct ReservedConnection {
     target: Weak<Target>,
     connection: Arc<SharedConnection>,
 }
@@ -202,7 +202,7 @@ impl Connections {
     /// Returns the connection to a target.
     pub fn to(&self, target: &Arc<Target>) -> Arc<SharedConnection> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Known { connection, .. }) = known.get(&(Arc::as_ptr(target).addr())) {
+        if let Some(ReservedConnection { connection, .. }) = known.get(&(Arc::as_ptr(target).addr())) {
             return Arc::clone(connection);
         }
         // The connection itself is the last to hold a target that is no longer configured.
@@ -210,7 +210,7 @@ impl Connections {
         let connection = Arc::new(SharedConnection::new(target));
         known.insert(
             Arc::as_ptr(target).addr(),
-            Known { target: Arc::downgrade(target), connection: Arc::clone(&connection) },
+            ReservedConnection { target: Arc::downgrade(target), connection: Arc::clone(&connection) },
         );
         connection
     }

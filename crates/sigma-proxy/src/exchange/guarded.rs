@@ -15,7 +15,7 @@ use super::transfer::client_gone;
 use super::{Exchange, client, grpc};
 use crate::attempts::{Attempts, Picked};
 use crate::guards::{Fallback, Guards, Limit};
-use crate::passage::{Passage, Seen, wait_for_node, wait_in_queue};
+use crate::passage::{GuardOutcome, Passage, wait_for_node, wait_in_queue};
 use crate::snapshot::Route;
 use crate::worker::View;
 
@@ -68,12 +68,12 @@ impl Exchange<'_, '_> {
         let result = self.forward(view, route, number).await;
         let record = &self.scratch.ctx.record;
         let seen = match (result, self.scratch.verdict) {
-            (Err(_), _) if self.scratch.blames_node => Seen::Failure,
+            (Err(_), _) if self.scratch.blames_node => GuardOutcome::Failure,
             (Ok(()), Some(status)) => {
                 let latency_ms = record.attempts.last().and_then(Attempt::waited_ms);
-                Seen::Answer { status, latency_ms }
+                GuardOutcome::Answer { status, latency_ms }
             }
-            _ => Seen::Nothing,
+            _ => GuardOutcome::Nothing,
         };
         passage.end(seen);
         result

@@ -24,7 +24,7 @@ use super::{End, Flow, ms_since, now};
 use crate::attempts::{Attempts, Choice, Decision, Failure, Picked};
 use crate::drain::{Leave, Turn};
 use crate::judge::is_to_blame;
-use crate::passage::Seen;
+use crate::passage::GuardOutcome;
 use crate::snapshot::{Affinity, Upstream};
 use crate::target::{self, Demands};
 use crate::withdrawal::Withdrawal;
@@ -82,7 +82,7 @@ impl Flow<'_> {
             Ok(met) => met,
             Err(fault) => {
                 if let Some(passage) = passage.filter(|_| is_failing) {
-                    passage.end(Seen::Failure);
+                    passage.end(GuardOutcome::Failure);
                 }
                 return Err(fault.into());
             }
@@ -91,7 +91,7 @@ impl Flow<'_> {
         attempts.answered(&node, Some(200));
         attempts.keep_session();
         let connect_ms = self.session.course.nodes.last().and_then(|tried| tried.connect_ms);
-        let permit = passage.and_then(|passage| passage.settle(Seen::Taken { connect_ms }));
+        let permit = passage.and_then(|passage| passage.settle(GuardOutcome::Taken { connect_ms }));
         let idle_ms = match &upstream.config.timeout {
             Some(_) => upstream.timeouts.read_ms,
             None => timeouts.stream_idle_ms.into(),

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use sigma_config::settings::{Http3, ListenPlace};
 use sigma_http::h3::ErrorCode;
-use sigma_net::quic::{Arrival, Endpoint, EndpointCounts, EndpointOptions, Identities, Place, QuicLimits};
+use sigma_net::quic::{
+    Arrival, ConnectionOwner, Endpoint, EndpointCounts, EndpointOptions, Identities, QuicLimits,
+};
 use sigma_net::tls::ServerIdentity;
 use sigma_net::{BoundSocket, Peer};
 use sigma_observe::counters::Counter;
@@ -78,7 +80,7 @@ pub(crate) fn open_endpoint(worker: &Worker, place: &ListenPlace, socket: BoundS
     let number = u16::try_from(worker.local.worker()).unwrap_or(u16::MAX);
     let options = EndpointOptions {
         keys: shared.keys()?,
-        place: Place { generation: shared.generation(), worker: number },
+        place: ConnectionOwner { generation: shared.generation(), worker: number },
         neighbours: shared.neighbours(addr),
         steering: None,
         limits: limits(http3, tls),

@@ -133,7 +133,7 @@ fn bytes_error(fault: Fault) -> BytesError {
     let missing = match fault {
         fault if has_no_node_left(fault) => Missing::Node,
         fault if is_late(fault) => Missing::Time,
-        _ => Missing::Answer,
+        _ => Missing::Response,
     };
     BytesError { reason: fault.reason.to_owned(), missing }
 }

@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::task::{self, Poll};
 
-use sigma_buffer::held::{self, Held};
+use sigma_buffer::held::{self, CountedBytes};
 use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, Headers, Method, RequestHead, ResponseHead};
 use sigma_net::{Deadline, Peer, deadline};
 use sigma_plugin::outbound::{Call, CallError, MessageStream, Metadata, Missing, StreamCall, StreamError};
@@ -112,7 +112,7 @@ struct Slots {
     metadata: Metadata,
     limit: usize,
     /// The memory of both.
-    held: Held,
+    held: CountedBytes,
 }
 
 impl Slots {
@@ -127,7 +127,7 @@ impl Slots {
             received: Vec::new(),
             metadata: Metadata::default(),
             limit,
-            held: Held::default(),
+            held: CountedBytes::default(),
         }
     }
 
@@ -290,7 +290,7 @@ impl OutboundStream<'_> {
         };
         let limits = unlimited(&self.view.answer_limits);
         head(&call, &[], &limits)
-            .map_err(|CallError(reason)| StreamError { reason, missing: Missing::Answer })
+            .map_err(|CallError(reason)| StreamError { reason, missing: Missing::Response })
     }
 
     /// One attempt on a node.
@@ -434,7 +434,7 @@ impl StreamEnd {
             (200, None) => "the service ended the call without a gRPC status".to_owned(),
             (status, _) => format!("the service responded with the HTTP status {status}"),
         };
-        Err(StreamError { reason, missing: Missing::Answer })
+        Err(StreamError { reason, missing: Missing::Response })
     }
 }
 
@@ -442,7 +442,7 @@ fn failed(fault: Fault) -> StreamError {
     let missing = match fault {
         fault if has_no_node_left(fault) => Missing::Node,
         fault if is_late(fault) => Missing::Time,
-        _ => Missing::Answer,
+        _ => Missing::Response,
     };
     StreamError { reason: fault.reason.to_owned(), missing }
 }

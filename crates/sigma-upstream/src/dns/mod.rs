@@ -93,7 +93,7 @@ impl std::error::Error for DnsError {}
 
 /// The addresses of a name and their expiry. At least one family has an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct ResolvedName {
     /// Empty: there is no address. None: unknown.
     pub v4: Option<Vec<IpAddr>>,
     /// As `v4`.
@@ -249,7 +249,7 @@ impl Resolver {
     ///
     /// # Errors
     /// Returns an error if there is no address or no server responded.
-    pub async fn addresses(&self, name: &str) -> Result<Answer, DnsError> {
+    pub async fn addresses(&self, name: &str) -> Result<ResolvedName, DnsError> {
         let known = match name {
             "localhost" => Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
             _ => name.parse().ok(),
@@ -259,7 +259,7 @@ impl Resolver {
                 return Err(DnsError::new(format!("{ip} is in a refused network")));
             }
             let (v4, v6) = if ip.is_ipv4() { (vec![ip], Vec::new()) } else { (Vec::new(), vec![ip]) };
-            return Ok(Answer {
+            return Ok(ResolvedName {
                 v4: Some(v4),
                 v6: Some(v6),
                 valid_until: Instant::now() + self.times.ttl_max,
@@ -280,7 +280,7 @@ impl Resolver {
         let (v4, v6) = (addresses(v4), addresses(v6));
         let alone = v4.as_ref().is_none_or(Vec::is_empty);
         let v6 = v6.map(|addresses| if alone { addresses } else { routed(addresses) });
-        Ok(Answer { v4, v6, valid_until })
+        Ok(ResolvedName { v4, v6, valid_until })
     }
 
     /// Queries both families; None is the family that the other did not wait for.

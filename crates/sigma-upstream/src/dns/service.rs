@@ -21,7 +21,7 @@ enum Step {
 }
 
 /// The result of a step: the nodes, and the time of the next query.
-type Found = Option<(Vec<Node>, Instant)>;
+type ServiceNodes = Option<(Vec<Node>, Instant)>;
 
 /// The nodes of a service in DNS.
 ///
@@ -98,7 +98,7 @@ impl DnsService {
         Err(failed.unwrap_or_else(|| DnsError::new("the DNS response has no record of the requested types")))
     }
 
-    async fn ask(&mut self, step: Step) -> Result<Found, DnsError> {
+    async fn ask(&mut self, step: Step) -> Result<ServiceNodes, DnsError> {
         let (addresses, until) = match step {
             Step::Servers => match self.resolver.servers(&self.host).await? {
                 Some((servers, until)) => return self.resolve_servers(servers, until).await.map(Some),

@@ -14,7 +14,7 @@ use crate::lock::lock;
 
 /// The health state of the nodes of all upstreams.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Kept {
+pub struct StoredHealth {
     /// Nodes that are out, or were ejected recently, by upstream.
     #[serde(default)]
     pub nodes: BTreeMap<String, Vec<KeptNode>>,

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sigma_plugin::system::{Host, System};
 use sigma_schema::plugins::PluginScope;
 
-use super::assertion::{Accepted, Answer, Expected, Refusal};
+use super::assertion::{Accepted, Expected, Refusal, SamlResponse};
 use super::binding::{Kind, of_form, of_query};
 use super::canonical::Canonical;
 use super::document;
@@ -66,7 +66,7 @@ fn accept(text: &str, certificate: &str, expected: &Expected<'_>) -> Result<Acce
     let keys = ProviderKeys::of_pem(certificate).unwrap();
     let text = document::text_of(text.as_bytes()).map_err(Refusal::broken)?;
     let document = document::parse(&text).map_err(Refusal::broken)?;
-    Answer::read(&document, false, &keys)?.accept(expected)
+    SamlResponse::read(&document, false, &keys)?.accept(expected)
 }
 
 /// Why a document that came in a form is refused.

@@ -24,7 +24,7 @@ use sigma_http::{Headers, Method};
 use sigma_plugin::context::RouteResources;
 use sigma_plugin::descriptor::{InlineUpstream, parsed};
 use sigma_plugin::graphql::{Document, Message, NoDocument, NoMessage};
-use sigma_plugin::outbound::{Answer, Call, CallError, Service};
+use sigma_plugin::outbound::{Call, CallError, Service, ServiceResponse};
 use sigma_plugin::step::{BodyRead, End};
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Resource, ResponseStep,
@@ -433,12 +433,14 @@ fn upstream(of: &RouteResources) -> Option<(String, Option<&resources::Upstream>
 ///
 /// # Errors
 /// Returns an error, which is the reason, if there is no schema.
-fn read_schema(answer: Result<Answer, CallError>) -> Result<Schema, String> {
+fn read_schema(answer: Result<ServiceResponse, CallError>) -> Result<Schema, String> {
     match answer {
-        Ok(Answer { status: 200, body, .. }) => {
+        Ok(ServiceResponse { status: 200, body, .. }) => {
             Schema::read(&body).ok_or_else(|| "the introspection response is not a schema".to_owned())
         }
-        Ok(Answer { status, .. }) => Err(format!("the introspection response has the status {status}")),
+        Ok(ServiceResponse { status, .. }) => {
+            Err(format!("the introspection response has the status {status}"))
+        }
         Err(error) => Err(error.to_string()),
     }
 }

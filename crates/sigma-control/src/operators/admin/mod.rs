@@ -67,7 +67,7 @@ use sigma_schema::Problem;
 use sigma_schema::plugins::PluginSchemas;
 use tokio::sync::RwLock;
 
-use crate::operators::audit::{KeyOf, Made};
+use crate::operators::audit::{KeyOf, WrittenRevision};
 use crate::operators::caller::Trusted;
 use crate::operators::explain::{ExplainQuery, Explainer};
 use crate::operators::history::HistoryReader;
@@ -347,7 +347,7 @@ impl Seen {
         }
         let made = self.made.load(Ordering::Relaxed);
         if made > 0 {
-            extensions.insert(Made(made));
+            extensions.insert(WrittenRevision(made));
         }
     }
 }

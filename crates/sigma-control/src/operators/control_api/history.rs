@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{Control, ControlState, found, refusal};
-use crate::operators::history::{HistoryReader, Refused, Wanted};
+use crate::operators::history::{HistoryReader, Refused, VersionFilter};
 
 /// The arguments of these calls.
 #[derive(Debug, Default, Deserialize)]
@@ -32,7 +32,7 @@ fn answered(answer: Result<Value, Refused>) -> Response {
 /// `GET /v1/history`.
 pub(super) async fn list(State(state): Control, Query(arguments): Query<Arguments>) -> Response {
     let Arguments { limit, before, key } = arguments;
-    answered(async { reader(&state)?.list(Wanted { limit, before, key }).await }.await)
+    answered(async { reader(&state)?.list(VersionFilter { limit, before, key }).await }.await)
 }
 
 /// `GET /v1/history/{version}`.

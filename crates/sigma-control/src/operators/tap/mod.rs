@@ -18,7 +18,7 @@ use sigma_observe::Clock;
 use sigma_plugin::Resource;
 use sigma_plugin::context::RouteFacts;
 use sigma_plugin::record::Source;
-use sigma_proxy::tap::{Seen, SeenFields, SeenValue, TapBoard, TapNews, TapReader, TapWish};
+use sigma_proxy::tap::{SeenFields, SeenValue, TapBoard, TapNews, TapReader, TapWish, TappedExchange};
 use sigma_schema::plugins::PluginSchemas;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -130,7 +130,7 @@ impl Tapping {
         let _ = lines.send(written(&json!({"type": "end", "reason": reason}))).await;
     }
 
-    fn shown(&self, seen: &Seen) -> Value {
+    fn shown(&self, seen: &TappedExchange) -> Value {
         let masks = self.masks(seen.route.as_deref());
         let waits = seen.waits.iter().map(|(plugin, ms)| json!({"plugin": plugin, "ms": rounded(*ms)}));
         let attempts = seen.attempts.iter().map(|attempt| {
@@ -240,7 +240,7 @@ fn rounded(ms: f64) -> f64 {
     (ms * 1000.0).round() / 1000.0
 }
 
-fn time(seen: &Seen) -> String {
+fn time(seen: &TappedExchange) -> String {
     text(Clock::new(seen.at_ms).time_iso8601())
 }
 

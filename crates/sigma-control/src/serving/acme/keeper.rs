@@ -19,7 +19,7 @@ use super::on_demand::{REFUSED_S, Verdict, name_of};
 use super::order::{self, Issued, Refused, Stage};
 use super::shared::{Orders, Shared};
 use super::storage::Storage;
-use super::{Ordered, Standing, Wanted, schedule};
+use super::{CertificateSpec, Ordered, Standing, schedule};
 use crate::serving::clock::unix_seconds;
 
 /// The longest that the task sleeps: a clock that jumps is noticed after it.
@@ -99,11 +99,11 @@ impl Keeper {
     }
 
     /// All that is wanted: for ssls, and for names that clients have requested.
-    fn wanted(&self, now: i64) -> Vec<Wanted> {
+    fn wanted(&self, now: i64) -> Vec<CertificateSpec> {
         let mut wanted = self.ordered.state().wanted.clone();
         let Some(on_demand) = &self.ordered.on_demand else { return wanted };
         for name in on_demand.names() {
-            let one = Wanted::on_demand(name, &self.ordered.settings);
+            let one = CertificateSpec::on_demand(name, &self.ordered.settings);
             let (at, _) = self.due(&one, now);
             let validity = self.records.get(&one.ssl).and_then(Record::validity);
             match validity.is_some_and(|(_, to)| to > now) || at <= now {
@@ -135,7 +135,7 @@ impl Keeper {
     }
 
     /// Whether the name that an order is for is still permitted, if a client has requested it.
-    async fn is_permitted(&mut self, wanted: &Wanted, now: i64) -> bool {
+    async fn is_permitted(&mut self, wanted: &CertificateSpec, now: i64) -> bool {
         let named = name_of(&wanted.ssl).zip(self.ordered.on_demand.as_ref());
         // Before the first order that has just been asked.
         let (Some((name, on_demand)), Some(record)) = (named, self.records.get_mut(&wanted.ssl)) else {
@@ -185,7 +185,7 @@ impl Keeper {
     }
 
     /// Returns the next step for an ssl, and its time.
-    fn due(&self, wanted: &Wanted, now: i64) -> (i64, Task) {
+    fn due(&self, wanted: &CertificateSpec, now: i64) -> (i64, Task) {
         let Some(record) = self.records.get(&wanted.ssl) else { return (now, Task::Order) };
         let directory = &self.ordered.settings.directory;
         let attempt = match record.was_tried(wanted, directory) {
@@ -204,7 +204,7 @@ impl Keeper {
     }
 
     /// Makes one order. It counts as one that failed until it has not.
-    async fn attempt(&mut self, wanted: &Wanted, now: i64) {
+    async fn attempt(&mut self, wanted: &CertificateSpec, now: i64) {
         if !self.is_permitted(wanted, now).await {
             return;
         }
@@ -237,7 +237,7 @@ impl Keeper {
         self.records.insert(wanted.ssl.clone(), record);
     }
 
-    fn succeeded(&mut self, wanted: &Wanted, issued: Issued, now: i64) -> Record {
+    fn succeeded(&mut self, wanted: &CertificateSpec, issued: Issued, now: i64) -> Record {
         let Issued { cert, key, pair } = issued;
         let mut record = Record::new(&wanted.ssl);
         (record.names, record.key_type) = (wanted.names.clone(), wanted.key_type);
@@ -273,7 +273,12 @@ impl Keeper {
         }
     }
 
-    async fn order(&mut self, wanted: &Wanted, record: &Record, now: i64) -> Result<Issued, Refused> {
+    async fn order(
+        &mut self,
+        wanted: &CertificateSpec,
+        record: &Record,
+        now: i64,
+    ) -> Result<Issued, Refused> {
         let patience = Duration::from_secs(self.ordered.settings.order_timeout_s.into());
         let challenges = Arc::clone(&self.ordered.challenges);
         let replaced = record.pair().ok().flatten().filter(|_| record.failures == 1);
@@ -301,7 +306,7 @@ impl Keeper {
     }
 
     /// Returns the DNS records for an order, if its names are proved by DNS.
-    fn records_of(&self, wanted: &Wanted) -> Result<Option<Records>, String> {
+    fn records_of(&self, wanted: &CertificateSpec) -> Result<Option<Records>, String> {
         if wanted.challenge != AcmeChallenge::Dns01 {
             return Ok(None);
         }
@@ -383,8 +388,8 @@ impl Keeper {
     }
 
     /// Tells operators how the orders stand; `ordering` is under way.
-    fn tell(&self, wanted: &[Wanted], ordering: Option<&str>, now: i64) {
-        let standing = |wanted: &Wanted| {
+    fn tell(&self, wanted: &[CertificateSpec], ordering: Option<&str>, now: i64) {
+        let standing = |wanted: &CertificateSpec| {
             let record = self.records.get(&wanted.ssl);
             let not_after = record.and_then(Record::validity).map(|(_, to)| to);
             let failures = record.map_or(0, |record| record.failures);
@@ -438,8 +443,8 @@ mod tests {
     /// 2024-01-01 and 2024-04-01.
     const LIFE: (i64, i64) = (1_704_067_200, 1_711_929_600);
 
-    fn wanted(names: &[&str]) -> Wanted {
-        Wanted {
+    fn wanted(names: &[&str]) -> CertificateSpec {
+        CertificateSpec {
             ssl: "1".to_owned(),
             names: names.iter().map(|name| (*name).to_owned()).collect(),
             key_type: CertificateKey::EcdsaP256,
@@ -464,7 +469,7 @@ mod tests {
 
     #[test]
     fn due_steps_follow_from_the_records() {
-        let check = |record: Option<Record>, wanted: &Wanted, now: i64, expected: (i64, Task)| {
+        let check = |record: Option<Record>, wanted: &CertificateSpec, now: i64, expected: (i64, Task)| {
             assert_eq!(with(record).due(wanted, now), expected, "{now}");
         };
         let one = wanted(&["a.test"]);
@@ -478,7 +483,7 @@ mod tests {
         check(Some(asked.clone()), &one, LIFE.0 + 5, (asked.renew_at, Task::Order));
         // Other names, another key and another authority are another certificate.
         check(Some(asked.clone()), &wanted(&["a.test", "b.test"]), 9, (9, Task::Order));
-        let rsa = Wanted { key_type: CertificateKey::Rsa2048, ..one.clone() };
+        let rsa = CertificateSpec { key_type: CertificateKey::Rsa2048, ..one.clone() };
         check(Some(asked.clone()), &rsa, LIFE.0, (0, Task::Order));
         let elsewhere = Record { directory: "https://other".to_owned(), ..asked.clone() };
         check(Some(elsewhere), &one, LIFE.0, (0, Task::Order));

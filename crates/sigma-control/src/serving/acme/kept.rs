@@ -13,7 +13,7 @@ use sigma_net::tls::certificate;
 use sigma_net::tls::pem::{Pair, parse_chain};
 use sigma_schema::Confidential;
 
-use super::Wanted;
+use super::CertificateSpec;
 
 /// A larger file is not valid.
 const FILE_MAX: u64 = 1 << 20;
@@ -66,7 +66,7 @@ impl Record {
     }
 
     /// Whether what failed last was an order like this.
-    pub(super) fn was_tried(&self, wanted: &Wanted, directory: &str) -> bool {
+    pub(super) fn was_tried(&self, wanted: &CertificateSpec, directory: &str) -> bool {
         self.tried_names == wanted.names && self.tried_directory == directory
     }
 

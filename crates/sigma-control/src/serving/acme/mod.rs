@@ -68,7 +68,7 @@ pub(crate) struct Ordered {
 
 #[derive(Default)]
 struct State {
-    wanted: Vec<Wanted>,
+    wanted: Vec<CertificateSpec>,
     pairs: BTreeMap<String, Pair>,
     /// Ssls whose certificate is not in force yet.
     fresh: BTreeSet<String>,
@@ -280,7 +280,7 @@ impl Ordered {
 
     /// Has certificates ordered for all ssls of type acme, and no others from now on.
     pub(crate) fn want(&self, resources: &Resources) {
-        let wanted = Wanted::of(resources, &self.settings);
+        let wanted = CertificateSpec::of(resources, &self.settings);
         let mut state = self.state();
         if state.wanted != wanted {
             state.wanted = wanted;
@@ -387,7 +387,7 @@ impl CertificateSource for Ordered {
 
 /// The certificate that an ssl is to have.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Wanted {
+struct CertificateSpec {
     ssl: String,
     /// In lower case, each once.
     names: Vec<String>,
@@ -395,9 +395,9 @@ struct Wanted {
     challenge: AcmeChallenge,
 }
 
-impl Wanted {
+impl CertificateSpec {
     /// Returns all ssls of type acme that are in force.
-    fn of(resources: &Resources, settings: &Acme) -> Vec<Wanted> {
+    fn of(resources: &Resources, settings: &Acme) -> Vec<CertificateSpec> {
         let is_ordered = |ssl: &&Arc<Ssl>| {
             let key = ResourceKey::new(Kind::Ssl, ssl.id.as_str());
             ssl.kind == SslType::Acme && ssl.status.is_on() && !resources.is_closed(&key)
@@ -406,7 +406,7 @@ impl Wanted {
             let normal = |name: &str| name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
             let names: BTreeSet<String> = ssl.names().map(normal).collect();
             let own = ssl.acme.clone().unwrap_or_default();
-            Wanted {
+            CertificateSpec {
                 ssl: ssl.id.to_string(),
                 names: names.into_iter().collect(),
                 key_type: own.key_type.unwrap_or(settings.key_type),
@@ -417,8 +417,8 @@ impl Wanted {
     }
 
     /// The certificate of a name that a client has requested.
-    fn on_demand(name: String, settings: &Acme) -> Wanted {
-        Wanted {
+    fn on_demand(name: String, settings: &Acme) -> CertificateSpec {
+        CertificateSpec {
             ssl: on_demand::ssl_of(&name),
             names: vec![name],
             key_type: settings.key_type,

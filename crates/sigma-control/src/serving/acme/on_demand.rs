@@ -75,7 +75,7 @@ struct State {
 }
 
 /// The state of a name that a handshake waits for.
-enum Known {
+enum NameState {
     Shown(Arc<ServerIdentity>),
     Refused,
     Open,
@@ -176,11 +176,11 @@ impl State {
         }
     }
 
-    fn known(&self, name: &str) -> Known {
+    fn known(&self, name: &str) -> NameState {
         match self.shown.get(name) {
-            Some(shown) => Known::Shown(Arc::clone(shown)),
-            None if self.names.contains(name) || self.open.contains(name) => Known::Open,
-            None => Known::Refused,
+            Some(shown) => NameState::Shown(Arc::clone(shown)),
+            None if self.names.contains(name) || self.open.contains(name) => NameState::Open,
+            None => NameState::Refused,
         }
     }
 }
@@ -319,7 +319,7 @@ impl Issuer for OnDemand {
             if !self.settings.allows(name) {
                 return None;
             }
-            if let Known::Shown(shown) = self.state().known(name) {
+            if let NameState::Shown(shown) = self.state().known(name) {
                 return Some(shown);
             }
             let _place = self.places.try_acquire().ok()?;
@@ -330,9 +330,9 @@ impl Issuer for OnDemand {
             self.asked.notify_one();
             loop {
                 match self.state().known(name) {
-                    Known::Shown(shown) => return Some(shown),
-                    Known::Refused => return None,
-                    Known::Open => {}
+                    NameState::Shown(shown) => return Some(shown),
+                    NameState::Refused => return None,
+                    NameState::Open => {}
                 }
                 moves.changed().await.ok()?;
             }
@@ -420,9 +420,9 @@ mod tests {
         let (mut state, settings) = (State::default(), settings());
         assert!(state.wish("a.test", &settings, NOW));
         state.decide("a.test", Verdict::Permitted, &settings, NOW).unwrap();
-        assert!(matches!(state.known("a.test"), Known::Open));
+        assert!(matches!(state.known("a.test"), NameState::Open));
         state.refuse("a.test", NOW + 300);
-        assert!(matches!(state.known("a.test"), Known::Refused));
+        assert!(matches!(state.known("a.test"), NameState::Refused));
         assert!(!state.wish("a.test", &settings, NOW + 299));
         assert!(state.wish("a.test", &settings, NOW + 301));
     }
@@ -516,7 +516,7 @@ mod tests {
         assert!(state.wish("a.test", &desk.settings, NOW));
         assert!(state.decide("a.test", Verdict::Unknown(reason), &desk.settings, NOW).is_err());
         assert!(
-            matches!(state.known("a.test"), Known::Refused) && !state.wish("a.test", &desk.settings, NOW)
+            matches!(state.known("a.test"), NameState::Refused) && !state.wish("a.test", &desk.settings, NOW)
         );
     }
 

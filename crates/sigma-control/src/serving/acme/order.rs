@@ -13,7 +13,7 @@ use sigma_net::tls::certificate;
 use sigma_net::tls::pem::Pair;
 use sigma_proxy::challenges::{Challenges, Expected};
 
-use super::Wanted;
+use super::CertificateSpec;
 use super::dns::Records;
 use super::proofs::Proof;
 use super::shared::Shared;
@@ -88,7 +88,7 @@ pub(super) struct Stage<'s> {
 /// §5). The responses to challenges are given until this returns or is dropped; records stay.
 pub(super) async fn order(
     account: &Account,
-    wanted: &Wanted,
+    wanted: &CertificateSpec,
     replaces: Option<CertificateIdentifier<'_>>,
     stage: Stage<'_>,
     patience: Duration,
@@ -128,7 +128,7 @@ pub(super) async fn order(
 }
 
 /// Returns the required proofs: each name that is not proved yet.
-async fn proofs(order: &mut Order, wanted: &Wanted) -> Result<Vec<Proof>, Refused> {
+async fn proofs(order: &mut Order, wanted: &CertificateSpec) -> Result<Vec<Proof>, Refused> {
     let mut asked = Vec::new();
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {
@@ -210,7 +210,7 @@ async fn refusal(order: &mut Order) -> Refused {
 }
 
 /// A new private key in PEM, and the request for its certificate. RSA keys take a while.
-async fn new_key(wanted: &Wanted) -> Result<(String, Vec<u8>), Refused> {
+async fn new_key(wanted: &CertificateSpec) -> Result<(String, Vec<u8>), Refused> {
     let (kind, names) = (wanted.key_type, wanted.names.clone());
     let made = tokio::task::spawn_blocking(move || {
         let key = match kind {
@@ -312,7 +312,8 @@ mod tests {
     async fn keys_are_of_the_kind_that_was_asked_for() {
         for key_type in [CertificateKey::EcdsaP256, CertificateKey::EcdsaP384, CertificateKey::Rsa2048] {
             let names = vec!["a.test".to_owned()];
-            let wanted = Wanted { ssl: "1".into(), names, key_type, challenge: AcmeChallenge::Http01 };
+            let wanted =
+                CertificateSpec { ssl: "1".into(), names, key_type, challenge: AcmeChallenge::Http01 };
             let (key, request) = new_key(&wanted).await.unwrap();
             let algorithm = KeyPair::from_pem(&key).unwrap().algorithm();
             let is_rsa = key_type == CertificateKey::Rsa2048;

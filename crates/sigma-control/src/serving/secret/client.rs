@@ -34,7 +34,7 @@ pub(super) struct Request<'a> {
     pub(super) verify: Verify,
 }
 
-pub(super) struct Answer {
+pub(super) struct SecretResponse {
     pub(super) status: u16,
     pub(super) body: Vec<u8>,
 }
@@ -66,7 +66,7 @@ impl Client {
     }
 
     /// Sends the request and reads the whole response. Any status is a response.
-    pub(super) async fn ask(&self, request: Request<'_>) -> Result<Answer, Failure> {
+    pub(super) async fn ask(&self, request: Request<'_>) -> Result<SecretResponse, Failure> {
         let client = match request.url.scheme() {
             // There is no certificate, so the ones of this machine need not be read.
             "http" => self.built(Verify::Nothing)?,
@@ -88,7 +88,7 @@ impl Client {
             }
             body.extend_from_slice(&part);
         }
-        Ok(Answer { status, body })
+        Ok(SecretResponse { status, body })
     }
 }
 

@@ -69,7 +69,7 @@ impl Client {
 
     /// Sends a request. One that is refused because the token has run out is sent once more with a
     /// new one.
-    pub(super) async fn call<R: Request>(&self, request: &R) -> Result<R::Answer, Status> {
+    pub(super) async fn call<R: Request>(&self, request: &R) -> Result<R::Reply, Status> {
         let token = self.token(None).await?;
         match self.send(request.clone(), token.as_ref()).await {
             Err(status) if self.outdated(&status) => {
@@ -116,7 +116,7 @@ impl Client {
         &self,
         request: R,
         token: Option<&AsciiMetadataValue>,
-    ) -> Result<R::Answer, Status> {
+    ) -> Result<R::Reply, Status> {
         let mut grpc = self.ready().await?;
         let path = PathAndQuery::from_static(R::PATH);
         Ok(grpc.unary(marked(request, token), path, ProstCodec::default()).await?.into_inner())

@@ -113,11 +113,7 @@ impl Link {
     }
 
     /// Sends a request; forwards to the next member when one fails.
-    pub(super) async fn call<R: Request>(
-        &self,
-        repeat: Repeat,
-        request: &R,
-    ) -> Result<R::Answer, StoreError> {
+    pub(super) async fn call<R: Request>(&self, repeat: Repeat, request: &R) -> Result<R::Reply, StoreError> {
         let (answer, _) = self.through(repeat, |client| async move { client.call(request).await }).await?;
         Ok(answer)
     }

@@ -9,7 +9,7 @@ pub(super) trait Request: prost::Message + Clone + 'static {
     /// The path of the method.
     const PATH: &'static str;
     /// What comes back.
-    type Answer: prost::Message + Default + 'static;
+    type Reply: prost::Message + Default + 'static;
 }
 
 /// Tells etcd's methods apart; the first word is the request.
@@ -17,7 +17,7 @@ macro_rules! methods {
     ($($request:ident => $answer:ident at $path:literal;)*) => {
         $(impl Request for $request {
             const PATH: &'static str = $path;
-            type Answer = $answer;
+            type Reply = $answer;
         })*
     };
 }

@@ -8,7 +8,7 @@ use super::Translated;
 use super::decision::{Listener, Plan};
 use super::nginx::{milliseconds, size};
 use super::report::{Report, Verdict};
-use super::source::{FILE_BYTES, Input, Place, Sources};
+use super::source::{FILE_BYTES, Input, SourceLine, Sources};
 
 /// Kinds of resources in `apisix.yaml`.
 const RESOURCES: &[&str] = &[
@@ -372,7 +372,7 @@ impl Reader<'_> {
             Value::Object(_) | Value::Array(_) => String::new(),
             value => format!(" {value}"),
         };
-        self.report.add(Place { file: self.file, line }, &format!("{pointer}:{shown}"), verdict, text);
+        self.report.add(SourceLine { file: self.file, line }, &format!("{pointer}:{shown}"), verdict, text);
     }
 }
 

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::super::decision::Target;
-use super::super::source::Place;
+use super::super::source::SourceLine;
 use super::matcher;
 use super::run::{Item, Runner};
 use super::state::{Branch, Change, Query, Rewrite};
@@ -31,7 +31,7 @@ impl Runner<'_> {
     }
 
     pub(super) fn headers(&mut self, item: &Item, branch: &mut Branch, is_response: bool) {
-        let mut rows: Vec<(Place, Vec<String>)> = Vec::new();
+        let mut rows: Vec<(SourceLine, Vec<String>)> = Vec::new();
         if !item.args.is_empty() {
             rows.push((item.place(), item.args.clone()));
         }
@@ -67,7 +67,7 @@ impl Runner<'_> {
     }
 
     /// Reads `+Field value`, `-Field`, `Field value`, `Field pattern replacement`.
-    pub(super) fn change(&mut self, place: Place, row: &[String]) -> Option<(String, Change)> {
+    pub(super) fn change(&mut self, place: SourceLine, row: &[String]) -> Option<(String, Change)> {
         let field = row.first()?;
         let name = field.trim_start_matches(['+', '-', '?', '>']).trim_end_matches(':').to_owned();
         if row.len() > 2 {
@@ -110,7 +110,7 @@ impl Runner<'_> {
     }
 
     /// Sets path and query of a rewrite's target.
-    pub(super) fn set_target(&mut self, place: Place, target: &str, branch: &mut Branch) {
+    pub(super) fn set_target(&mut self, place: SourceLine, target: &str, branch: &mut Branch) {
         let (path, query) = match target.split_once('?') {
             // In `{?query}` the mark is part of a name.
             Some((path, _)) if path.ends_with('{') => (target, None),
@@ -148,7 +148,7 @@ impl Runner<'_> {
     }
 
     /// Sets the query of a rewrite's target.
-    fn set_query(&mut self, place: Place, query: Option<&str>, branch: &mut Branch) {
+    fn set_query(&mut self, place: SourceLine, query: Option<&str>, branch: &mut Branch) {
         let Some(query) = query else { return };
         let rest = query.strip_prefix("{query}").or_else(|| query.strip_prefix("{http.request.uri.query}"));
         match rest {

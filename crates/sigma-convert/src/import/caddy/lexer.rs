@@ -2,7 +2,7 @@
 
 use sigma_schema::problem::Problem;
 
-use super::super::source::{Files, Place};
+use super::super::source::{Files, SourceLine};
 
 /// A token.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub(super) struct Token {
     /// Whether it was quoted, so that a brace in it is text.
     pub(super) quoted: bool,
     /// Line of its beginning.
-    pub(super) place: Place,
+    pub(super) place: SourceLine,
     /// Line of its end: a text may have several.
     pub(super) end: u32,
 }
@@ -99,7 +99,7 @@ impl Lexer {
         let Some(first) = self.peek() else { return Ok(None) };
         // A joined line counts as the line before.
         let line = self.line - joined;
-        let place = Place { file, line };
+        let place = SourceLine { file, line };
         let token = |text, quoted, end: u32| Ok(Some(Token { text, quoted, place, end: end - joined }));
         match first {
             '"' | '`' => {

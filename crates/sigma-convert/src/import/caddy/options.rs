@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::source::Place;
+use super::super::source::SourceLine;
 use super::matcher::range;
 use super::parse::Line;
 use super::run::Runner;
@@ -90,7 +90,7 @@ fn order(runner: &mut Runner<'_>, line: &Line) {
 
 fn servers(runner: &mut Runner<'_>, line: &Line, settings: &mut Map<String, Value>) {
     for option in line.lines() {
-        let place: Place = option.place();
+        let place: SourceLine = option.place();
         match option.name() {
             "trusted_proxies" => {
                 let ranges: Vec<String> = option.args().iter().skip(1).flat_map(|text| range(text)).collect();

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::build;
 use super::super::decision::Target;
-use super::super::source::Place;
+use super::super::source::SourceLine;
 use super::guards::size;
 use super::health::{active, health};
 use super::matcher::{Condition, regex};
@@ -377,7 +377,7 @@ fn may_be_empty(value: &str) -> bool {
 
 fn replaced(
     runner: &mut Runner<'_>,
-    place: Place,
+    place: SourceLine,
     name: &str,
     pattern: &str,
     replacement: &str,

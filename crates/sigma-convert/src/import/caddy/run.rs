@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::super::decision::Target;
 use super::super::remarks::Remarks;
-use super::super::source::{Files, Place};
+use super::super::source::{Files, SourceLine};
 use super::matcher::{self, Condition, Named};
 use super::parse::Line;
 use super::proxy::Upstreams;
@@ -88,7 +88,7 @@ pub(super) struct Item {
 }
 
 impl Item {
-    pub(super) fn place(&self) -> Place {
+    pub(super) fn place(&self) -> SourceLine {
         self.line.place()
     }
 }
@@ -411,7 +411,7 @@ impl<'a> Runner<'a> {
     }
 
     /// Returns a text with variables; a placeholder without a counterpart has a remark.
-    pub(super) fn text(&mut self, place: Place, text: &str) -> String {
+    pub(super) fn text(&mut self, place: SourceLine, text: &str) -> String {
         self.variables.text(text).unwrap_or_else(|name| {
             self.remarks.gap(place, format!("The placeholder {name} has no counterpart; it is empty."));
             String::new()

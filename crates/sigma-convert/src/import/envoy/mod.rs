@@ -19,7 +19,7 @@ use super::Translated;
 use super::decision::Plan;
 use super::probe::Probe;
 use super::remarks::Remarks;
-use super::source::{Files, Input, Place};
+use super::source::{Files, Input, SourceLine};
 use super::tree::{self, Content, Tree};
 use fields::{field, member};
 
@@ -36,8 +36,8 @@ struct Model<'a> {
 }
 
 impl Model<'_> {
-    fn place(&self, line: u32) -> Place {
-        Place { file: self.file, line }
+    fn place(&self, line: u32) -> SourceLine {
+        SourceLine { file: self.file, line }
     }
 
     fn gap(&mut self, line: u32, text: impl Into<String>) {

@@ -36,7 +36,7 @@ use super::Translated;
 use super::decision::{Path, Plan, Target};
 use super::probe::{Probe, borders};
 use super::report::{Report, Verdict};
-use super::source::{Input, Place, Sources};
+use super::source::{Input, SourceLine, Sources};
 use expr::Expr;
 use parser::{Line, Section};
 use proxy::{Kind, Proxy};
@@ -80,7 +80,7 @@ struct Translation<'t, 's> {
     report: Report,
     probes: Vec<Probe>,
     /// Lines with a remark.
-    remarked: HashSet<Place>,
+    remarked: HashSet<SourceLine>,
     proxies: Vec<Proxy>,
     /// Ids of upstreams by backend.
     upstreams: HashMap<String, String>,

@@ -541,7 +541,7 @@ mod tests {
     #[test]
     fn stick_tables_have_rates() {
         let line = Line {
-            place: super::super::super::source::Place::default(),
+            place: super::super::super::source::SourceLine::default(),
             words: "stick-table type ip size 1m store http_req_rate(60s),gpc0"
                 .split(' ')
                 .map(str::to_owned)

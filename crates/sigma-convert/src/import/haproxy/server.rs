@@ -11,7 +11,7 @@ const MOST_OF_TEMPLATE: u32 = 256;
 
 /// The result: fields of the upstream and remarks on lines.
 #[derive(Debug, Default)]
-pub(super) struct Made {
+pub(super) struct ServerFields {
     pub fields: Map<String, Value>,
     pub remarks: Vec<Note>,
 }
@@ -173,8 +173,8 @@ fn servers(proxy: &Proxy) -> Vec<Server> {
 }
 
 /// Makes the upstream of a backend.
-pub(super) fn upstream(proxy: &Proxy, files: &dyn Files) -> Made {
-    let mut made = Made::default();
+pub(super) fn upstream(proxy: &Proxy, files: &dyn Files) -> ServerFields {
+    let mut made = ServerFields::default();
     let servers = servers(proxy);
     let has_backup = servers.iter().any(|server| server.has("backup"));
     let mut states = Map::new();
@@ -208,11 +208,11 @@ pub(super) fn upstream(proxy: &Proxy, files: &dyn Files) -> Made {
     made
 }
 
-fn note(made: &mut Made, line: &Line, text: &str) {
+fn note(made: &mut ServerFields, line: &Line, text: &str) {
     made.remarks.push(Note { line: line.clone(), text: text.to_owned(), guards: false });
 }
 
-fn balance(proxy: &Proxy, made: &mut Made) {
+fn balance(proxy: &Proxy, made: &mut ServerFields) {
     let Some(line) = proxy.last(&["balance"]) else { return };
     let (name, argument) = match line.word(1).split_once('(') {
         Some((name, rest)) => (name.to_owned(), rest.trim_end_matches(')').to_owned()),
@@ -265,7 +265,7 @@ fn balance(proxy: &Proxy, made: &mut Made) {
     note(made, line, "The hash function differs, so keys move to other servers once.");
 }
 
-fn timeouts(proxy: &Proxy, made: &mut Made) {
+fn timeouts(proxy: &Proxy, made: &mut ServerFields) {
     let seconds = |name: &str, default: f64| {
         proxy.timeout(name).map_or(default, |time| (time as f64 / 1000.0).max(0.001))
     };
@@ -276,7 +276,7 @@ fn timeouts(proxy: &Proxy, made: &mut Made) {
     );
 }
 
-fn retries(proxy: &Proxy, made: &mut Made) {
+fn retries(proxy: &Proxy, made: &mut ServerFields) {
     let count = proxy.last(&["retries"]).and_then(|line| line.word(1).parse::<u64>().ok()).unwrap_or(3);
     made.fields.insert("retries".to_owned(), count.into());
     let mut conditions = Vec::new();
@@ -313,7 +313,7 @@ fn retries(proxy: &Proxy, made: &mut Made) {
 }
 
 /// TLS, limits, protocols of connections.
-fn connections(proxy: &Proxy, servers: &[Server], made: &mut Made, files: &dyn Files) {
+fn connections(proxy: &Proxy, servers: &[Server], made: &mut ServerFields, files: &dyn Files) {
     let is_tcp = proxy.is_tcp();
     let Some(first) = servers.first() else {
         if is_tcp {
@@ -389,7 +389,7 @@ fn connections(proxy: &Proxy, servers: &[Server], made: &mut Made, files: &dyn F
     }
 }
 
-fn checks(proxy: &Proxy, servers: &[Server], made: &mut Made) {
+fn checks(proxy: &Proxy, servers: &[Server], made: &mut ServerFields) {
     let Some(server) = servers.iter().find(|server| server.has("check")) else { return };
     let seconds = |name: &str, default: u64| server.milliseconds(name).unwrap_or(default) as f64 / 1000.0;
     let interval = seconds("inter", 2000);
@@ -427,7 +427,7 @@ fn checks(proxy: &Proxy, servers: &[Server], made: &mut Made) {
     }
 }
 
-fn http_check(proxy: &Proxy, line: &Line, server: &Server, active: &mut Value, made: &mut Made) {
+fn http_check(proxy: &Proxy, line: &Line, server: &Server, active: &mut Value, made: &mut ServerFields) {
     let is_tls = server.has("check-ssl") || (server.has("ssl") && !server.has("no-check-ssl"));
     active["type"] = if is_tls { "https" } else { "http" }.into();
     if is_tls && server.option("verify") == Some("none") {
@@ -491,7 +491,7 @@ fn http_check(proxy: &Proxy, line: &Line, server: &Server, active: &mut Value, m
     }
 }
 
-fn sessions(proxy: &Proxy, made: &mut Made) {
+fn sessions(proxy: &Proxy, made: &mut ServerFields) {
     if let Some(line) = proxy.last(&["cookie"]) {
         let words = line.from(2);
         let has = |name: &str| words.iter().any(|word| word == name);

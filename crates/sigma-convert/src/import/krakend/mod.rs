@@ -17,7 +17,7 @@ use super::decision::{Decision, Listener, Path, Plan, Target};
 use super::nodes::{self, Lines, Node};
 use super::probe::Probe;
 use super::report::{Report, Verdict};
-use super::source::{Input, Place, Sources};
+use super::source::{Input, SourceLine, Sources};
 
 /// Converts a krakend.json.
 pub(super) fn translate(input: &Input<'_>) -> Result<Translated, Vec<Problem>> {
@@ -57,7 +57,7 @@ struct Translation<'t, 's> {
     plan: Plan,
     report: Report,
     probes: Vec<Probe>,
-    told: HashSet<Place>,
+    told: HashSet<SourceLine>,
 }
 
 /// Defaults of the root for its endpoints.
@@ -68,19 +68,19 @@ struct Defaults {
 }
 
 impl Translation<'_, '_> {
-    fn tell(&mut self, place: Place, verdict: Verdict, text: impl Into<String>) {
+    fn tell(&mut self, place: SourceLine, verdict: Verdict, text: impl Into<String>) {
         let source = self.source(place);
         self.told.insert(place);
         self.report.add(place, &source, verdict, text);
     }
 
-    fn tell_guard(&mut self, place: Place, text: impl Into<String>) {
+    fn tell_guard(&mut self, place: SourceLine, text: impl Into<String>) {
         let source = self.source(place);
         self.told.insert(place);
         self.report.add_guard(place, &source, Verdict::NotPossible, text);
     }
 
-    fn source(&self, place: Place) -> String {
+    fn source(&self, place: SourceLine) -> String {
         self.lines.at(place).to_owned()
     }
 
@@ -368,7 +368,7 @@ impl Translation<'_, '_> {
     fn rest(&mut self) {
         for (file, source) in (0u16..).zip(self.input.files) {
             for (line, text) in (1u32..).zip(source.text.lines()) {
-                let place = Place { file, line };
+                let place = SourceLine { file, line };
                 let text = text.trim();
                 let says_nothing = text.chars().all(|char| "{}[],\"".contains(char));
                 if !says_nothing && self.told.insert(place) {

@@ -12,7 +12,7 @@ use super::converter::Converter;
 use super::level::Level;
 use super::locations::{Entry, Kind};
 use super::parse::Directive;
-use super::pattern::{Known, Pattern};
+use super::pattern::{Pattern, StaticMatch};
 use super::state::{Captures, Missing, MissingEnd, State};
 
 /// Directives that do not change the response to a file that was found.
@@ -496,7 +496,7 @@ pub(super) fn destination<'e, 'a>(entries: &'e [Entry<'a>], path: &str) -> Optio
         let is_match = match &entry.kind {
             Kind::Exact(text) => is_fixed && text == path,
             Kind::Prefix(text) => literal.starts_with(text.as_str()),
-            Kind::Regex(pattern) => super::pattern::known_match(pattern, path) == Known::Yes,
+            Kind::Regex(pattern) => super::pattern::known_match(pattern, path) == StaticMatch::Yes,
             Kind::Unknown(..) => false,
         };
         is_within && is_match

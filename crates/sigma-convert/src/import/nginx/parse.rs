@@ -2,7 +2,7 @@
 
 use sigma_schema::problem::Problem;
 
-use super::super::source::{Files, Input, Place, Sources, is_pattern};
+use super::super::source::{Files, Input, SourceLine, Sources, is_pattern};
 
 /// Maximum nesting of blocks; real files have about six levels.
 const MOST_NESTING: usize = 48;
@@ -18,7 +18,7 @@ const MOST_DIRECTIVES: usize = 1_000_000;
 pub(super) struct Directive {
     pub(super) name: String,
     pub(super) args: Vec<String>,
-    pub(super) place: Place,
+    pub(super) place: SourceLine,
     /// The directives of its block.
     pub(super) block: Option<Vec<Directive>>,
     /// The text of a Lua block.
@@ -121,7 +121,7 @@ impl Reader<'_> {
                     let Some(name) = take_name(&mut words) else {
                         return Err(at.problem(tokens.line, "unexpected `;`"));
                     };
-                    let place = Place { file: at.index, line };
+                    let place = SourceLine { file: at.index, line };
                     let args = std::mem::take(&mut words);
                     let directive = Directive { name, args, place, block: None, raw: None };
                     self.push(&mut directives, directive, at)?;
@@ -131,7 +131,7 @@ impl Reader<'_> {
                         return Err(at.problem(tokens.line, "unexpected `{`"));
                     };
                     let args = std::mem::take(&mut words);
-                    let place = Place { file: at.index, line };
+                    let place = SourceLine { file: at.index, line };
                     let directive = self.opened(tokens, at, Opened { name, args, place })?;
                     self.push(&mut directives, directive, at)?;
                 }
@@ -223,7 +223,7 @@ fn is_own(path: &str, name: &str) -> bool {
 struct Opened {
     name: String,
     args: Vec<String>,
-    place: Place,
+    place: SourceLine,
 }
 
 /// The file that is parsed.

@@ -112,34 +112,34 @@ impl Pattern {
 
 /// Whether an expression matches a text with variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Known {
+pub(super) enum StaticMatch {
     Yes,
     No,
     Maybe,
 }
 
 /// Returns whether an expression matches a text in which `$` begins a variable.
-pub(super) fn known_match(pattern: &Pattern, text: &str) -> Known {
+pub(super) fn known_match(pattern: &Pattern, text: &str) -> StaticMatch {
     let Some(first) = text.find('$') else {
-        return if pattern.is_match(text) { Known::Yes } else { Known::No };
+        return if pattern.is_match(text) { StaticMatch::Yes } else { StaticMatch::No };
     };
     let prefix = &text[..first];
     if let Some((literal, is_rest_free)) = pattern.anchored() {
         if prefix.starts_with(&literal) && is_rest_free {
-            return Known::Yes;
+            return StaticMatch::Yes;
         }
         if !prefix.starts_with(&literal) && !literal.starts_with(prefix) {
-            return Known::No;
+            return StaticMatch::No;
         }
-        return Known::Maybe;
+        return StaticMatch::Maybe;
     }
     let suffix = literal_suffix(text);
     let is_anchored =
         pattern.text.contains('^') || pattern.text.contains("\\b") || pattern.text.contains("\\A");
     if !is_anchored && !suffix.is_empty() && pattern.is_match(suffix) {
-        return Known::Yes;
+        return StaticMatch::Yes;
     }
-    Known::Maybe
+    StaticMatch::Maybe
 }
 
 /// The text after the last variable.
@@ -361,12 +361,12 @@ mod tests {
     #[test]
     fn matches_of_texts_with_variables() {
         for (pcre, text, expected) in [
-            (r"\.php$", "/index.php", Known::Yes),
-            (r"\.php$", "/x/$var_c1/index.php", Known::Yes),
-            (r"\.php$", "/blog/$1", Known::Maybe),
-            (r"^/chain/one$", "/blog/$1", Known::No),
-            (r"^/loop/(.*)$", "/loop/x$1", Known::Yes),
-            (r"^/blog/x(.*)$", "/blog/$1", Known::Maybe),
+            (r"\.php$", "/index.php", StaticMatch::Yes),
+            (r"\.php$", "/x/$var_c1/index.php", StaticMatch::Yes),
+            (r"\.php$", "/blog/$1", StaticMatch::Maybe),
+            (r"^/chain/one$", "/blog/$1", StaticMatch::No),
+            (r"^/loop/(.*)$", "/loop/x$1", StaticMatch::Yes),
+            (r"^/blog/x(.*)$", "/blog/$1", StaticMatch::Maybe),
         ] {
             let pattern = Pattern::new(pcre, false).expect(pcre);
             assert_eq!(known_match(&pattern, text), expected, "{pcre} {text}");

@@ -12,7 +12,7 @@ use super::level::Level;
 use super::parse::Directive;
 use super::state::State;
 use super::texts;
-use super::upstreams::Wanted;
+use super::upstreams::UpstreamSpec;
 
 /// The parts of a target.
 struct Split<'t> {
@@ -52,7 +52,7 @@ impl<'a> Converter<'a> {
             return self.emit(state, level, decision);
         }
         let family = if is_grpc { "grpc" } else { "proxy" };
-        let wanted = Wanted { scheme: &scheme, authority: &authority, family, fields: Map::new() };
+        let wanted = UpstreamSpec { scheme: &scheme, authority: &authority, family, fields: Map::new() };
         let id = self.upstream(wanted, level);
         let mut decision = state.decision(handler.place, Target::Upstream(id));
         decision.plugins = guarded.plugins;
@@ -157,8 +157,12 @@ impl<'a> Converter<'a> {
     /// The same as [`Self::proxy`] with a target of a map.
     fn fixed_target(&mut self, fixed: Fixed<'a>, level: &Rc<Level<'a>>, state: &State<'a>, guarded: Guarded) {
         let Some(parts) = split(&fixed.fixed) else { return };
-        let wanted =
-            Wanted { scheme: parts.scheme, authority: parts.authority, family: "proxy", fields: Map::new() };
+        let wanted = UpstreamSpec {
+            scheme: parts.scheme,
+            authority: parts.authority,
+            family: "proxy",
+            fields: Map::new(),
+        };
         let id = self.upstream(wanted, level);
         let mut decision = state.decision(fixed.handler.place, Target::Upstream(id));
         decision.plugins = guarded.plugins;

@@ -12,7 +12,7 @@ use super::content::HANDLERS;
 use super::converter::Converter;
 use super::level::Level;
 use super::parse::Directive;
-use super::pattern::{Known, Pattern, known_match};
+use super::pattern::{Pattern, StaticMatch, known_match};
 use super::state::{Captures, Missing, MissingEnd, State};
 use super::texts::{self, Piece, pieces};
 
@@ -128,12 +128,12 @@ impl<'a> Converter<'a> {
         };
         let subject = state.uri_text();
         match known_match(&pattern, &subject) {
-            Known::No => Step::Next,
-            Known::Yes if exception.is_none() => {
+            StaticMatch::No => Step::Next,
+            StaticMatch::Yes if exception.is_none() => {
                 self.captured(&pattern, &subject, state);
                 self.rewritten(directive, level, state)
             }
-            Known::Yes | Known::Maybe => {
+            StaticMatch::Yes | StaticMatch::Maybe => {
                 let mut inner = state.clone();
                 if let Some(exception) = &exception {
                     let name = self.condition_name(&subject, state);

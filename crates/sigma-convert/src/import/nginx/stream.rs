@@ -197,7 +197,7 @@ impl<'a> Converter<'a> {
         } else {
             "tcp"
         };
-        let wanted = upstreams::Wanted { scheme, authority: target, family: "proxy", fields };
+        let wanted = upstreams::UpstreamSpec { scheme, authority: target, family: "proxy", fields };
         self.upstream(wanted, level)
     }
 

@@ -24,7 +24,7 @@ impl Group {
 }
 
 /// The kind of an upstream and the settings of its location.
-pub(super) struct Wanted<'w> {
+pub(super) struct UpstreamSpec<'w> {
     /// `http`, `https`, `grpc`, `grpcs`, `fcgi`.
     pub(super) scheme: &'w str,
     /// A name of a block, or `host:port`.
@@ -138,7 +138,7 @@ impl<'a> Converter<'a> {
     }
 
     /// Returns the id of an upstream; the same settings have the same upstream.
-    pub(super) fn upstream(&mut self, wanted: Wanted<'_>, level: &Level<'a>) -> String {
+    pub(super) fn upstream(&mut self, wanted: UpstreamSpec<'_>, level: &Level<'a>) -> String {
         let group = self.groups.get(wanted.authority).cloned();
         let port = match wanted.scheme {
             "https" | "grpcs" => 443,
@@ -183,7 +183,12 @@ impl<'a> Converter<'a> {
         id
     }
 
-    fn upstream_tls(&mut self, wanted: &Wanted<'_>, level: &Level<'a>, upstream: &mut Map<String, Value>) {
+    fn upstream_tls(
+        &mut self,
+        wanted: &UpstreamSpec<'_>,
+        level: &Level<'a>,
+        upstream: &mut Map<String, Value>,
+    ) {
         if !matches!(wanted.scheme, "https" | "grpcs") {
             return;
         }
@@ -212,7 +217,7 @@ impl<'a> Converter<'a> {
     }
 
     /// `proxy_next_upstream` and its relatives.
-    fn retries(&mut self, wanted: &Wanted<'_>, level: &Level<'a>, upstream: &mut Map<String, Value>) {
+    fn retries(&mut self, wanted: &UpstreamSpec<'_>, level: &Level<'a>, upstream: &mut Map<String, Value>) {
         let name = |rest: &str| format!("{}_next_upstream{rest}", wanted.family);
         if let Some(tries) =
             level.text(&name("_tries")).and_then(|text| text.parse::<u64>().ok()).filter(|it| *it > 0)

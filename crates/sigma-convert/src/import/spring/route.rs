@@ -8,7 +8,7 @@ use super::super::build;
 use super::super::decision::{Decision, Target};
 use super::super::nodes::Node;
 use super::super::report::Verdict;
-use super::super::source::Place;
+use super::super::source::SourceLine;
 use super::actions::Actions;
 use super::definition::Definition;
 use super::filters;
@@ -77,7 +77,7 @@ impl<'t> Translation<'t, '_> {
         let paths: Vec<String> = routes.iter().flat_map(Route::paths).collect();
         if let Some(place) = routes.iter().map(|route| route.place).min() {
             let line = place.line.saturating_sub(1).max(1);
-            self.tell(Place { line, ..place }, Verdict::Differs, PATHS);
+            self.tell(SourceLine { line, ..place }, Verdict::Differs, PATHS);
         }
         let mut groups: HashMap<String, usize> = HashMap::new();
         for route in &routes {

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::decision::{Certificate, Listener, Plan};
 use super::super::nodes::Node;
-use super::super::source::Place;
+use super::super::source::SourceLine;
 use super::actions::Actions;
 use super::code::Cors;
 use super::definition::Definition;
@@ -13,7 +13,7 @@ use super::values::{Outcome, seconds};
 
 /// A remark on a line of the settings.
 pub(super) struct Note {
-    pub place: Place,
+    pub place: SourceLine,
     pub text: String,
     /// Whether it guards access and is not possible.
     pub guards: bool,
@@ -29,12 +29,12 @@ pub(super) struct Common {
 }
 
 impl Common {
-    fn note(&mut self, place: Place, text: impl Into<String>) {
+    fn note(&mut self, place: SourceLine, text: impl Into<String>) {
         self.notes.push(Note { place, text: text.into(), guards: false });
     }
 
     /// Closes all routes.
-    fn close(&mut self, place: Place, text: &str) {
+    fn close(&mut self, place: SourceLine, text: &str) {
         self.notes.push(Note { place, text: text.to_owned(), guards: true });
         self.closed.get_or_insert_with(|| text.to_owned());
     }
@@ -67,7 +67,7 @@ fn listener(settings: &Settings<'_>, plan: &mut Plan, common: &mut Common) {
         port_node.and_then(|node| settings.text(node)).map_or(Some(8080), |text| text.trim().parse().ok());
     let port = port.filter(|port| *port > 0).unwrap_or_else(|| {
         common.note(
-            port_node.map_or(Place::default(), |node| node.place),
+            port_node.map_or(SourceLine::default(), |node| node.place),
             "The port is unknown: 8080 is used.",
         );
         8080

@@ -89,14 +89,19 @@ pub(super) struct Timeouts {
 }
 
 /// The upstream of a URI.
-pub(super) struct Made {
+pub(super) struct ConvertedTarget {
     pub fields: Map<String, Value>,
     /// Why it has no nodes.
     pub missing: Option<String>,
 }
 
 /// Makes the fields of an upstream.
-pub(super) fn upstream(uri: &Uri, host: &HostField, timeouts: Timeouts, settings: &Settings<'_>) -> Made {
+pub(super) fn upstream(
+    uri: &Uri,
+    host: &HostField,
+    timeouts: Timeouts,
+    settings: &Settings<'_>,
+) -> ConvertedTarget {
     let mut fields = Map::new();
     let mut missing = None;
     let scheme = match uri {
@@ -150,7 +155,7 @@ pub(super) fn upstream(uri: &Uri, host: &HostField, timeouts: Timeouts, settings
     {
         fields.insert("limits".to_owned(), json!({"max_requests_per_node": most}));
     }
-    Made { fields, missing }
+    ConvertedTarget { fields, missing }
 }
 
 /// The nodes of a service: instances in the file, or a registry.

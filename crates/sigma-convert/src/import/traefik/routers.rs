@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::decision::{Decision, Host, Path, Plan, Target};
 use super::super::probe::Probe;
-use super::super::source::Place;
+use super::super::source::SourceLine;
 use super::super::tree::Tree;
 use super::branch::Branch;
 use super::entries::EntryPoint;
@@ -353,7 +353,7 @@ fn error_pages(model: &mut Model<'_>, services: &mut Services, added: &Added) ->
 /// Says of middlewares that no router uses that they have no effect.
 fn unused(model: &mut Model<'_>, added: &Added) {
     let chained = |middleware: &Named| field(&middleware.tree, "chain").is_some();
-    let places: Vec<Place> = model
+    let places: Vec<SourceLine> = model
         .middlewares
         .iter()
         .filter(|middleware| !added.used.contains(&middleware.place) && !chained(middleware))

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::super::build;
-use super::super::source::Place;
+use super::super::source::SourceLine;
 use super::super::tree::Tree;
 use super::fields::{at, field, is_true, number, seconds, text, texts};
 use super::guards::statuses;
@@ -25,7 +25,7 @@ pub(super) enum Service {
 #[derive(Debug, Default)]
 pub(super) struct Services {
     pub(super) upstreams: Vec<(String, Value)>,
-    known: Vec<(Place, Service)>,
+    known: Vec<(SourceLine, Service)>,
 }
 
 impl Services {
@@ -382,7 +382,7 @@ fn affinity(model: &mut Model<'_>, service: &Named, cookie: &Tree) -> Value {
             "In Traefik, the name of the cookie is a hash, so sessions start again; change `secret` to your own secret."
         }
     };
-    model.remarks.differs(Place { file: service.place.file, line: cookie.line }, text_of_remark);
+    model.remarks.differs(SourceLine { file: service.place.file, line: cookie.line }, text_of_remark);
     let mut conf = json!({"name": name, "http_only": is_true(cookie, "httponly")});
     if is_true(cookie, "secure") {
         conf["secure"] = true.into();
@@ -502,7 +502,7 @@ fn transport(
         upstream["tls"] = json!({"verify": true});
     }
     let Some((file, conf)) = named else { return Ok(()) };
-    let place = |tree: &Tree| Place { file, line: tree.line };
+    let place = |tree: &Tree| SourceLine { file, line: tree.line };
     if is_tls && is_true(&conf, "insecureskipverify") {
         upstream["tls"]["verify"] = false.into();
     }

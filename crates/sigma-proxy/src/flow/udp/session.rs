@@ -25,7 +25,7 @@ use crate::datagrams::Complaint;
 use crate::flow::guarded::fallback;
 use crate::flow::{Active, End, Flow, ms_since, now};
 use crate::judge::is_to_blame;
-use crate::passage::{Passage, Seen};
+use crate::passage::{GuardOutcome, Passage};
 use crate::snapshot::Upstream;
 use crate::snapshot::flows::FlowRoute;
 use crate::target;
@@ -205,7 +205,7 @@ impl Flow<'_> {
             let (fault, may_repeat) = match ended {
                 Ok(()) => {
                     // No reply shows the opposite.
-                    settle(&mut passage, Seen::Taken { connect_ms: None });
+                    settle(&mut passage, GuardOutcome::Taken { connect_ms: None });
                     return Ok(());
                 }
                 Err(Stopped::Unsent(fault)) => (fault, true),
@@ -215,7 +215,10 @@ impl Flow<'_> {
             let decision = if may_repeat { Decision::NextNode } else { Decision::GiveUp };
             let failure = Failure { fault, decision, request_sent: true, status: None };
             if !attempts.failed(&node, &failure) {
-                settle(&mut passage, if is_to_blame(fault, true) { Seen::Failure } else { Seen::Nothing });
+                settle(
+                    &mut passage,
+                    if is_to_blame(fault, true) { GuardOutcome::Failure } else { GuardOutcome::Nothing },
+                );
                 return Err(fault.into());
             }
         }
@@ -291,7 +294,7 @@ impl Flow<'_> {
                         if !std::mem::replace(&mut has_answered, true) {
                             attempts.answered(node, Some(200));
                             attempts.keep_session();
-                            settle(passage, Seen::Taken { connect_ms: None });
+                            settle(passage, GuardOutcome::Taken { connect_ms: None });
                         }
                     }
                     Err(error) if is_gone(&error) => return Err(Stopped::Refused),
@@ -384,7 +387,7 @@ struct With<'w, 'p> {
     passage: &'w mut Option<Passage<'p>>,
 }
 
-fn settle(passage: &mut Option<Passage<'_>>, seen: Seen) {
+fn settle(passage: &mut Option<Passage<'_>>, seen: GuardOutcome) {
     if let Some(passage) = passage {
         passage.tell(seen);
     }

@@ -22,7 +22,7 @@ use sigma_config::crypt::Keyring;
 use tokio::sync::Notify;
 
 use self::lead::Lead;
-use self::seen::{CERTIFICATES, DEMANDS, FOLDER, PROOFS, Seen};
+use self::seen::{CERTIFICATES, DEMANDS, FOLDER, PROOFS, SharedCertificates};
 use super::kept::{Record, account_name};
 use super::proofs::Proof;
 use crate::store::{Event, Store, StoreError, Transaction, Write};
@@ -56,7 +56,7 @@ pub(super) struct Shared {
     own: String,
     lease: Duration,
     lead: Lead,
-    seen: Mutex<Seen>,
+    seen: Mutex<SharedCertificates>,
     /// Changes may have been missed.
     is_behind: AtomicBool,
     /// There is something to say of this gateway.
@@ -89,7 +89,7 @@ impl Shared {
         }
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, SharedCertificates> {
         // Each change of it is whole at once.
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
