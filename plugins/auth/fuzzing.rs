@@ -3,7 +3,7 @@
 use serde_json::json;
 use sigma_http::Headers;
 
-use super::digest_auth::answer::DigestCredentials;
+use super::digest_auth::credentials::DigestCredentials;
 use super::hmac_auth::Signed;
 use super::jwe_decrypt::{Encrypted, Secret};
 use super::message_signatures::base::{Subject, signature_base};

@@ -103,7 +103,7 @@ struct Config {
     /// The method of the call; `POST` includes the client's body.
     #[schemars(extend("default" = "GET"))]
     request_method: CallMethod,
-    /// Host of the call, a text with variables. Unset, or if the text is no name of a host: the service's. Sigma's own.
+    /// Host of the call, a text with variables. Unset, or if the text is not a host name: the service's. Sigma's own.
     #[schemars(with = "Option<String>", length(min = 1))]
     host: Option<Template>,
     /// Fields of the client that the service gets; `*` for all but those that frame the message, and `Host`.
@@ -368,7 +368,7 @@ impl Inquiry for Verifier {
         self.memory.as_ref()
     }
 
-    fn told(&self, ctx: &Context, _: &Env<'_>, told: &mut KeyOf) {
+    fn key_parts(&self, ctx: &Context, _: &Env<'_>, told: &mut KeyOf) {
         let mut fields = self.fields(ctx);
         fields.append("Host", self.host(ctx).as_bytes());
         told.fields(&fields);

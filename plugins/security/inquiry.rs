@@ -87,7 +87,7 @@ pub(super) trait Inquiry: Sized + 'static {
 
     /// Writes all data of a request that the service gets and that its decision may depend on. It is called
     /// for each request, also for cached decisions.
-    fn told(&self, ctx: &Context, env: &Env<'_>, told: &mut KeyOf);
+    fn key_parts(&self, ctx: &Context, env: &Env<'_>, told: &mut KeyOf);
 
     /// The call, with the request's body if the service is to see that.
     fn call(&self, ctx: &Context, env: &Env<'_>, body: Option<Self::Body>) -> Call;
@@ -123,7 +123,7 @@ pub(super) fn ask<I: Inquiry + Send + Sync>(
     };
     let (asking, reading) = (Arc::clone(inquiry), Arc::clone(inquiry));
     let question = CachedCall {
-        key: memory.key(ctx, |told| inquiry.told(ctx, env, told)),
+        key: memory.key(ctx, |told| inquiry.key_parts(ctx, env, told)),
         call: move |ctx: &Context, env: &Env<'_>| asking.call(ctx, env, body),
         read: Box::new(move |answer: Result<ServiceResponse, CallError>| {
             let allowed_s = answer.as_ref().map_or(0, |answer| allowed_s(&answer.headers));
@@ -181,7 +181,7 @@ impl Memory {
 #[cfg(test)]
 pub(super) fn told_by(inquiry: &impl Inquiry, case: &crate::testing::Case) -> Key {
     let mut key = KeyOf::default();
-    inquiry.told(&case.ctx, &Env::new(&case.node, &case.local, &case.consumers), &mut key);
+    inquiry.key_parts(&case.ctx, &Env::new(&case.node, &case.local, &case.consumers), &mut key);
     key.finish()
 }
 

@@ -40,7 +40,7 @@ const FIELDS_MAX: usize = 64;
 const EVENT_MAX: usize = 128;
 
 /// A question to a detector: the head of a request, the beginning of its body, and facts about it.
-pub(crate) fn question(head: &[u8], body: Option<&[u8]>, facts: &[u8]) -> Vec<u8> {
+pub(crate) fn detection_request(head: &[u8], body: Option<&[u8]>, facts: &[u8]) -> Vec<u8> {
     let lengths = head.len() + body.map_or(0, <[u8]>::len) + PROTO.len() + facts.len();
     let mut out = Vec::with_capacity(lengths + 4 * PREFIX);
     frame(tag::HEAD | FIRST, head, &mut out);
@@ -244,11 +244,11 @@ mod tests {
 
     #[test]
     fn questions_to_detectors() {
-        let whole = question(b"GET / HTTP/1.1\r\n\r\n", Some(b"ab"), b"UUID:1\n");
+        let whole = detection_request(b"GET / HTTP/1.1\r\n\r\n", Some(b"ab"), b"UUID:1\n");
         let expected = b"\x41\x12\x00\x00\x00GET / HTTP/1.1\r\n\r\n\x02\x02\x00\x00\x00ab\
             \x20\x08\x00\x00\x00Proto:2\n\x83\x07\x00\x00\x00UUID:1\n";
         assert_eq!(whole, expected);
-        let bodiless = question(b"GET", None, b"");
+        let bodiless = detection_request(b"GET", None, b"");
         assert_eq!(bodiless, b"\x41\x03\x00\x00\x00GET\x20\x08\x00\x00\x00Proto:2\n\x83\x00\x00\x00\x00");
         assert_eq!(end(&bodiless), Ok(Some(bodiless.len())));
     }

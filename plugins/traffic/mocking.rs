@@ -114,7 +114,7 @@ enum Form {
 }
 
 impl Mock {
-    fn answer(&self, ctx: &Context, local: &Local) -> Step {
+    fn respond(&self, ctx: &Context, local: &Local) -> Step {
         let mut reply =
             Reply::new(self.response_status).header("Content-Type", self.content_type.text.as_bytes());
         if self.with_mock_header {
@@ -147,13 +147,13 @@ struct Mocking(Arc<Mock>);
 impl Plugin for Mocking {
     fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         if self.0.delay == 0 {
-            return self.0.answer(ctx, env.local);
+            return self.0.respond(ctx, env.local);
         }
         // No timer goes on for years.
         let delay = Duration::from_secs(self.0.delay.min(100_000_000));
         let mock = Arc::clone(&self.0);
         Step::wait(async move { tokio::time::sleep(delay).await }, move |(), ctx, env| {
-            mock.answer(ctx, env.local)
+            mock.respond(ctx, env.local)
         })
     }
 }

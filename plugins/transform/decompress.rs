@@ -57,7 +57,7 @@ struct Gunzip {
     /// Whether `Vary: Accept-Encoding` is added to responses that are compressed by the node.
     #[schemars(extend("default" = true))]
     vary: bool,
-    /// Whether nodes are requested gzip in any case: less traffic between gateway and nodes, and one variant in a
+    /// Whether the gateway requests gzip from nodes in any case: less traffic between gateway and nodes, and one variant in a
     /// cache.
     #[schemars(extend("default" = false))]
     ask_nodes: bool,

@@ -1,4 +1,4 @@
-//! `proxy-rewrite`: the node is requested something else than the client requested.
+//! `proxy-rewrite`: the node gets another request than the client sent.
 
 use std::borrow::Cow;
 

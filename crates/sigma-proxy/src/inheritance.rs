@@ -137,7 +137,7 @@ impl Inheritance {
 
     /// Adds a reporter of request figures, for an operator who watches.
     #[must_use]
-    pub fn watched(mut self, live: LiveReporter) -> Inheritance {
+    pub fn with_live_reporter(mut self, live: LiveReporter) -> Inheritance {
         self.live = live;
         self
     }

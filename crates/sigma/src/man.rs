@@ -95,7 +95,7 @@ pub(crate) fn page(mut command: Command) -> io::Result<Vec<u8>> {
 
 /// A section for each command that help shows, and for those below it.
 fn commands(parent: &Command, out: &mut String) -> io::Result<()> {
-    for command in parent.get_subcommands().filter(|one| is_told(one)) {
+    for command in parent.get_subcommands().filter(|one| is_documented(one)) {
         let is_known = |arg: &Arg| {
             let of_parent = |other: &Arg| other.is_global_set() && other.get_id() == arg.get_id();
             arg.get_id() == "help" || parent.get_arguments().any(of_parent)
@@ -117,7 +117,7 @@ fn commands(parent: &Command, out: &mut String) -> io::Result<()> {
 }
 
 /// Whether help shows it. The command `help` is what this page is.
-fn is_told(command: &Command) -> bool {
+fn is_documented(command: &Command) -> bool {
     !command.is_hide_set() && command.get_name() != "help"
 }
 
@@ -182,10 +182,10 @@ mod tests {
     use crate::args::Cli;
 
     /// The commands that help shows, in the order of the page.
-    fn told(parent: &Command, out: &mut Vec<Command>) {
-        for command in parent.get_subcommands().filter(|one| is_told(one)) {
+    fn collect(parent: &Command, out: &mut Vec<Command>) {
+        for command in parent.get_subcommands().filter(|one| is_documented(one)) {
             out.push(command.clone());
-            told(command, out);
+            collect(command, out);
         }
     }
 
@@ -198,7 +198,7 @@ mod tests {
         let page = rendered();
         let (mut root, mut all) = (Cli::command(), Vec::new());
         root.build();
-        told(&root, &mut all);
+        collect(&root, &mut all);
         for name in ["sigma run", "sigma import openapi", "sigma ctl", "sigma ctl get"] {
             assert!(all.iter().any(|one| one.get_bin_name() == Some(name)), "{name}");
         }

@@ -221,7 +221,7 @@ impl Kind for FileKind {
         self.http().map_or(&[], |description| description.endpoints)
     }
 
-    fn answer(&self, endpoint: &Endpoint, ctx: &mut Context, env: &Env<'_>) -> Step {
+    fn respond(&self, endpoint: &Endpoint, ctx: &mut Context, env: &Env<'_>) -> Step {
         let find = |engine: &Rc<Engine>| {
             let library = Library::of(engine, &self.bundle)?;
             let own = instance::own(&self.name, LuaValue::Nil, None);

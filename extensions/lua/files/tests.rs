@@ -372,7 +372,7 @@ fn a_plugin_serves_paths_of_its_own() {
     assert_eq!(paths, [("GET", "/apisix/plugin/x"), ("POST", "/apisix/plugin/x")]);
     let mut case = Case::new("POST /apisix/plugin/x HTTP/1.1\nHost: h");
     let env = sigma_plugin::Env::new(&case.node, &case.local, &case.consumers);
-    match kind.answer(&kind.endpoints()[1], &mut case.ctx, &env) {
+    match kind.respond(&kind.endpoints()[1], &mut case.ctx, &env) {
         sigma_plugin::Step::Reply(reply) => assert_eq!(summary(Some(&reply)), r#"200 {"method":"POST"}"#),
         _ => panic!("no reply"),
     }

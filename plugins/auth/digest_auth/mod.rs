@@ -2,7 +2,7 @@
 //!
 //! [`answer`] has the client's response, [`hashed_names`] finds names that are sent as digests.
 
-pub(super) mod answer;
+pub(super) mod credentials;
 mod hashed_names;
 #[cfg(test)]
 mod tests;
@@ -25,7 +25,7 @@ use sigma_plugin::{
 use sigma_schema::Confidential;
 use sigma_schema::Problem;
 
-use self::answer::{Algorithm, DigestCredentials, Qop};
+use self::credentials::{Algorithm, DigestCredentials, Qop};
 use self::hashed_names::HashedNames;
 use super::policy::{AuthPolicy, Cause, Refusal, Scheme, authorization, same_secret};
 use sigma_plugin_kit::clock::process_ms;

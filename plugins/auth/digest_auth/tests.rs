@@ -3,7 +3,7 @@
 use serde_json::json;
 use sigma_plugin::Entry;
 
-use super::answer::Hash;
+use super::credentials::Hash;
 use super::*;
 use crate::testing::{Case, entry, refusal, summary};
 

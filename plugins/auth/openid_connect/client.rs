@@ -61,7 +61,11 @@ impl Client {
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if it cannot be signed.
-    pub(super) fn question(&self, endpoint: &Address, pairs: &[(&str, &str)]) -> Result<WebRequest, String> {
+    pub(super) fn web_request(
+        &self,
+        endpoint: &Address,
+        pairs: &[(&str, &str)],
+    ) -> Result<WebRequest, String> {
         let secret = self.secret.as_ref().map(Confidential::reveal);
         let mut form = pairs.iter().fold(Form::default(), |form, (name, value)| form.with(name, value));
         let mut fields = Vec::new();

@@ -49,9 +49,9 @@ impl Client {
         let reply = match &self.dpop {
             Some(dpop) => {
                 let proven = Proven { method: "POST", address: endpoint, access_token: None };
-                dpop.put(provider, proven, || self.question(endpoint, pairs)).await?
+                dpop.put(provider, proven, || self.web_request(endpoint, pairs)).await?
             }
-            None => put(provider, endpoint, self.question(endpoint, pairs)?).await?,
+            None => put(provider, endpoint, self.web_request(endpoint, pairs)?).await?,
         };
         let answer =
             object_of(&reply.body).ok_or_else(|| format!("{endpoint} did not return a JSON object"))?;
@@ -84,7 +84,7 @@ impl Client {
         endpoint: &Address,
         pairs: &[(&str, &str)],
     ) -> Result<String, String> {
-        let reply = put(provider, endpoint, self.question(endpoint, pairs)?).await?;
+        let reply = put(provider, endpoint, self.web_request(endpoint, pairs)?).await?;
         let answer = object_of(&reply.body).unwrap_or_default();
         let text = |name: &str| answer.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
         match (reply.status, text("request_uri")) {
@@ -108,7 +108,7 @@ impl Client {
         token: &str,
         fields: Vec<(String, Vec<u8>)>,
     ) -> Result<Map<String, Value>, String> {
-        let mut question = self.question(endpoint, &[("token", token)])?;
+        let mut question = self.web_request(endpoint, &[("token", token)])?;
         question.fields.extend(fields);
         match put(provider, endpoint, question).await? {
             Reply { status: 200, body } => {
@@ -120,7 +120,7 @@ impl Client {
 
     /// Gives a token back (RFC 7009). That it cannot be given back is said in the log.
     pub(super) async fn revoke(&self, provider: &Provider, endpoint: &Address, token: &str, kind: &str) {
-        let question = self.question(endpoint, &[("token", token), ("token_type_hint", kind)]);
+        let question = self.web_request(endpoint, &[("token", token), ("token_type_hint", kind)]);
         let put = async { put(provider, endpoint, question?).await };
         match put.await {
             Ok(Reply { status: 200, .. }) => {}

@@ -114,7 +114,7 @@ impl Detectors {
     /// Returns the data of a request for a detector. `id` distinguishes it  from others.
     fn detector_request(&self, ctx: &Context, env: &Env<'_>, id: u128, start: &BodyStart) -> Vec<u8> {
         let body = Some(&*start.bytes).filter(|bytes| !bytes.is_empty());
-        t1k::question(&head(ctx), body, self.facts(ctx, env, id).as_bytes())
+        t1k::detection_request(&head(ctx), body, self.facts(ctx, env, id).as_bytes())
     }
 
     fn facts(&self, ctx: &Context, env: &Env<'_>, id: u128) -> String {

@@ -347,7 +347,7 @@ impl Inquiry for Authoriser {
         self.memory.as_ref()
     }
 
-    fn told(&self, ctx: &Context, _: &Env<'_>, told: &mut KeyOf) {
+    fn key_parts(&self, ctx: &Context, _: &Env<'_>, told: &mut KeyOf) {
         told.part(&self.attributes(ctx, None).encode_to_vec());
     }
 

@@ -334,7 +334,7 @@ impl Inquiry for Agent {
     }
 
     /// The sources of [`Agent::input`]: building the input costs more than a cached decision may.
-    fn told(&self, ctx: &Context, env: &Env<'_>, told: &mut KeyOf) {
+    fn key_parts(&self, ctx: &Context, env: &Env<'_>, told: &mut KeyOf) {
         told.part(ctx.scheme().as_bytes());
         told.part(ctx.request.method_token());
         told.part(&ctx.host_name());

@@ -213,7 +213,7 @@ impl RunningComposition {
             return refused(status, &format!("the call {} failed", planned.name));
         }
         if calls.is_empty() {
-            return self.answer(ctx);
+            return self.respond(ctx);
         }
         let then = move |ctx: &mut Context, _: &Env<'_>, asked: Vec<CallResult>| {
             asked_for.into_iter().zip(asked).for_each(|(at, asked)| self.take(at, asked));
@@ -238,7 +238,7 @@ impl RunningComposition {
         self.states[at] = State::Failed(status);
     }
 
-    fn answer(&self, ctx: &mut Context) -> Step {
+    fn respond(&self, ctx: &mut Context) -> Step {
         if self.results.is_empty() {
             return refused(502, "all calls failed");
         }

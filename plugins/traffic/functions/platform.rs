@@ -123,7 +123,7 @@ fn fields(request: &Headers) -> Headers {
 
 impl<C: Credentials> Called<C> {
     /// Responds to a request with the function's response.
-    pub(super) fn answer(self: &Arc<Self>) -> Step {
+    pub(super) fn respond(self: &Arc<Self>) -> Step {
         let called = Arc::clone(self);
         let then = move |ctx: &mut Context, env: &Env<'_>, read: BodyRead| match read {
             BodyRead::Whole => called.ask(ctx, env),

@@ -105,7 +105,7 @@ fn warn(what: &str) {
 async fn serve(consumer: &Consumer, mut commands: Receiver<Vec<u8>>, answers: Sender<Vec<u8>>) {
     while let Some(command) = commands.recv().await {
         let answer = tokio::select! {
-            answer = answer(consumer, &command) => answer,
+            answer = respond(consumer, &command) => answer,
             () = answers.closed() => return,
         };
         let encoded = answer.map_or_else(Vec::new, |answer| answer.encode_to_vec());
@@ -116,7 +116,7 @@ async fn serve(consumer: &Consumer, mut commands: Receiver<Vec<u8>>, answers: Se
 }
 
 /// The response to a command; None for an ignored command.
-async fn answer(consumer: &Consumer, command: &[u8]) -> Option<Response> {
+async fn respond(consumer: &Consumer, command: &[u8]) -> Option<Response> {
     let Ok(Request { sequence, command }) = Request::decode(command) else {
         return Some(Response { sequence: 0, answer: Some(PubSubResponse::error("wrong command")) });
     };

@@ -104,7 +104,7 @@ pub(super) struct Config {
     /// Maximum channels of a connection.
     #[schemars(range(min = 0, max = 1000), extend("default" = 32))]
     max_channels: usize,
-    /// Keep-alive interval in seconds: a ping, which the client must respond within the same time, or a comment in an
+    /// Keep-alive interval in seconds: a ping, to which the client must respond within the same time, or a comment in an
     /// event stream.
     #[schemars(range(min = 1, max = 3600), extend("default" = 30))]
     ping_interval: u64,

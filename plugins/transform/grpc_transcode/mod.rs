@@ -1,6 +1,5 @@
 //! `grpc-transcode`: requests in JSON become calls of gRPC, and the messages that answer them JSON.
 
-mod answer;
 mod config;
 mod definitions;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -8,6 +7,7 @@ mod fuzzing;
 mod http_rule;
 mod input;
 mod output;
+mod response;
 mod size;
 mod status;
 mod stream;
@@ -31,13 +31,13 @@ use sigma_plugin::{
 use sigma_schema::described::schema_of;
 use sigma_schema::proto::http_rule::HttpRule;
 
-use self::answer::{Lines, Whole};
 use self::config::Config;
 use self::definitions::Definition;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use self::fuzzing::grpc_transcode;
 use self::http_rule::{Captures, Rules};
 use self::output::Form;
+use self::response::{Lines, Whole};
 use self::stream::{Bound, Messages};
 use super::arguments;
 use sigma_plugin_kit::budget::{Budget, WorkerBytes};

@@ -408,7 +408,7 @@ fn respond(found: io::Result<Target>, conf: &Conf, ctx: &mut Context) -> Step {
         Ok(Target::Found(PathTarget::File { file, name, coding, size, modified })) => {
             let media_type = media_type::of(&name, conf).unwrap_or_else(|| conf.default_type.clone());
             Served { file, media_type, coding: coding.map(Precompressed::token), size, modified, conf }
-                .answer(ctx)
+                .respond(ctx)
         }
         Ok(Target::Found(PathTarget::Folder)) => to_folder(conf, ctx).into(),
         Ok(Target::Slashed) => to_file(conf, ctx).into(),
@@ -474,7 +474,7 @@ struct Served<'c> {
 }
 
 impl Served<'_> {
-    fn answer(self, ctx: &Context) -> Step {
+    fn respond(self, ctx: &Context) -> Step {
         let validators = validators(self.size, self.modified, self.coding);
         let headers = &ctx.request.headers;
         match validators.judge(headers) {

@@ -46,7 +46,7 @@ impl ExplainQuery {
         self.0.iter().find(|(given, _)| given == name).map(|(_, value)| value.as_str())
     }
 
-    fn question(&self) -> Result<ExplainedRequest, String> {
+    fn request(&self) -> Result<ExplainedRequest, String> {
         let url = self.get("url").ok_or("missing argument url: such as https://example.com/a?b=c")?;
         let bytes: usize = self.0.iter().map(|(name, value)| name.len() + value.len()).sum();
         let fields = self.0.iter().filter(|(name, _)| name == "header").map(|(_, value)| field(value));
@@ -114,7 +114,7 @@ impl Explainer {
     /// Returns an error if it is invalid, or the consumer or listener that it names does not exist.
     pub(crate) async fn explain(&self, wish: ExplainQuery) -> Result<Value, Refused> {
         let bad = |reason: String| (StatusCode::BAD_REQUEST, reason);
-        let question = wish.question().map_err(bad)?;
+        let question = wish.request().map_err(bad)?;
         let (snapshot, config, is_known) = {
             let state = self.0.state();
             let resources = &state.desired.config.resources;
@@ -337,7 +337,7 @@ mod tests {
     use super::*;
 
     fn wish(query: &str) -> Result<ExplainedRequest, String> {
-        ExplainQuery::read(form_urlencoded::parse(query.as_bytes()).into_owned().collect()).question()
+        ExplainQuery::read(form_urlencoded::parse(query.as_bytes()).into_owned().collect()).request()
     }
 
     #[test]

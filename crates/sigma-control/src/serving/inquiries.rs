@@ -117,7 +117,7 @@ impl One {
     }
 
     async fn ask(&mut self) -> Result<(RevocationStatus, i64), String> {
-        let (ocsp, question) = (&self.shared.ocsp, self.inquiry.question());
+        let (ocsp, question) = (&self.shared.ocsp, self.inquiry.query());
         let url = ocsp.responder.as_deref().or(question.responder());
         let url = url.ok_or("the certificate names no responder, and `client.ocsp.responder` is not set")?;
         // It is never closed.
@@ -132,7 +132,7 @@ impl One {
         let der = request.ask().await.map_err(failed)?;
         let now = unix_seconds();
         let answer =
-            question.answer(&der, now, Signer::Verified).map_err(|error| failed(error.to_string()))?;
+            question.verify(&der, now, Signer::Verified).map_err(|error| failed(error.to_string()))?;
         if answer.this_update < self.last_update {
             return Err(failed("the OCSP response is older than the previous one".to_owned()));
         }

@@ -149,7 +149,7 @@ impl Follower {
     fn take(&mut self, der: &[u8], now: i64, fetched: Option<i64>) -> Result<RevocationStatus, String> {
         let own = &self.wanted.own;
         let signer = if own.skip_verify { Signer::Anybody } else { Signer::Verified };
-        let answer = self.question.answer(der, now, signer).map_err(|error| error.to_string())?;
+        let answer = self.question.verify(der, now, signer).map_err(|error| error.to_string())?;
         if answer.this_update < self.last_update {
             return Err("the OCSP response is older than the previous one".to_owned());
         }

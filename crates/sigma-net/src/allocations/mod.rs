@@ -268,7 +268,7 @@ impl Missing {
         self.bytes.fetch_add(weight.bytes, Ordering::Relaxed);
     }
 
-    fn told(&self) -> Untold {
+    fn counts(&self) -> Untold {
         Untold { samples: self.samples.load(Ordering::Relaxed), bytes: self.bytes.load(Ordering::Relaxed) }
     }
 }
@@ -317,12 +317,12 @@ impl Tables {
         }
     }
 
-    fn told(&self) -> Allocations {
+    fn report(&self) -> Allocations {
         Allocations {
             stacks: self.stacks.all(),
             samples: self.samples.load(Ordering::Relaxed),
-            without_stack: self.without_stack.told(),
-            not_followed: self.not_followed.told(),
+            without_stack: self.without_stack.counts(),
+            not_followed: self.not_followed.counts(),
         }
     }
 }
@@ -368,7 +368,7 @@ impl Sampler {
         // Another run may have started by now; a drop would end it.
         std::mem::forget(self);
         // The tables exist as long as the sampler.
-        tables.map(|tables| tables.told()).unwrap_or_default()
+        tables.map(|tables| tables.report()).unwrap_or_default()
     }
 }
 

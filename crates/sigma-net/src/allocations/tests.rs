@@ -196,7 +196,7 @@ fn overflow_is_reported() {
     for n in 1..=200_000 {
         tables.add(&held, n * 16, SHORTEST.into(), &[1, 2]);
     }
-    let found = tables.told();
+    let found = tables.report();
     let [stack] = &found.stacks[..] else { panic!("{found:?}") };
     assert_eq!((found.samples, stack.allocated.bytes), (200_000, 200_000 * weight.bytes));
     assert!(found.not_followed.samples > 130_000 && found.without_stack.samples == 0, "{found:?}");
@@ -209,13 +209,13 @@ fn overflow_is_reported() {
             tables.put_back(&held, n * 16, entry);
         }
     }
-    let in_use = tables.told().stacks[0].in_use.bytes / weight.bytes;
+    let in_use = tables.report().stacks[0].in_use.bytes / weight.bytes;
     assert!(in_use.abs_diff(followed / 2) < followed / 20, "{in_use} of {followed}");
     // As many stacks as fit.
     for n in 0..20_000 {
         tables.add(&held, 7 << 30, 100, &[n]);
     }
-    let found = tables.told();
+    let found = tables.report();
     assert!(found.without_stack.samples > 10_000 && found.stacks.len() > 7_000, "{}", found.stacks.len());
     assert_eq!(found.without_stack.bytes, found.without_stack.samples * tables.weight(100).bytes);
 }

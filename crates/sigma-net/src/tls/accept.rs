@@ -242,13 +242,13 @@ impl Greeting {
     ) -> Result<Stream, HandshakeError> {
         let asks_proof = self.asks_proof();
         let Greeting { hello, deadline } = self;
-        let handshake = answer(socket, (hello, asks_proof, &deadline), options, handshakes, choose);
+        let handshake = respond(socket, (hello, asks_proof, &deadline), options, handshakes, choose);
         deadline.bound(handshake).await.unwrap_or(Err(HandshakeError::TimedOut))
     }
 }
 
 /// Runs the handshake after the ClientHello.
-async fn answer(
+async fn respond(
     mut socket: Stream,
     (hello, asks_proof, deadline): (Hello, bool, &Deadline),
     options: &AcceptOptions,

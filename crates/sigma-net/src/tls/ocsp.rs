@@ -142,7 +142,7 @@ impl OcspQuestion {
     ///
     /// # Errors
     /// Returns an error if it is about another certificate, not signed by `signer`, from the future, or expired.
-    pub fn answer(&self, der: &[u8], now: i64, signer: Signer) -> Result<OcspAnswer, Unusable> {
+    pub fn verify(&self, der: &[u8], now: i64, signer: Signer) -> Result<OcspAnswer, Unusable> {
         let malformed = || Unusable::new("the OCSP response is malformed");
         let basic = basic(der)?;
         let (whole, rest) = element_of(basic, SEQUENCE).ok_or_else(malformed)?;

@@ -40,7 +40,7 @@ pub struct Broker {
 pub struct Settings {
     /// The name of the plugin, for log lines.
     pub plugin: &'static str,
-    /// The brokers that are requested the others.
+    /// The brokers that list the others.
     pub brokers: Vec<Broker>,
     /// The encryption of connections.
     pub security: Security,

@@ -65,7 +65,7 @@ impl Connection {
     async fn start_tls(&mut self) -> Result<(), Failure> {
         let id = self.next_id();
         self.send(message::start_tls(id)).await?;
-        match self.answer(id).await? {
+        match self.receive(id).await? {
             DirectoryResponse::Extended(SUCCESS) => {}
             DirectoryResponse::Extended(code) => {
                 return Err(Failure(format!("StartTLS is refused with {code}")));
@@ -88,7 +88,7 @@ impl Connection {
     pub async fn bind(&mut self, name: &str, password: &[u8]) -> Result<u32, Failure> {
         let id = self.next_id();
         self.send(message::bind(id, name.as_bytes(), password)).await?;
-        match self.answer(id).await? {
+        match self.receive(id).await? {
             DirectoryResponse::Bound(code) => Ok(code),
             _ => Err(unexpected()),
         }
@@ -100,7 +100,7 @@ impl Connection {
         self.send(search.request(id)).await?;
         let mut entries = Vec::new();
         loop {
-            match self.answer(id).await? {
+            match self.receive(id).await? {
                 DirectoryResponse::Searched(code) => return Ok((code, entries)),
                 DirectoryResponse::Found(_) if entries.len() >= ENTRIES => {
                     return Err(Failure(format!("more than {ENTRIES} entries")));
@@ -127,7 +127,7 @@ impl Connection {
     }
 
     /// Returns the next message, which must be a response to this request.
-    async fn answer(&mut self, id: u32) -> Result<DirectoryResponse, Failure> {
+    async fn receive(&mut self, id: u32) -> Result<DirectoryResponse, Failure> {
         loop {
             let header =
                 ber::header(&self.unread, MESSAGE_BYTES).map_err(|reason| Failure(reason.to_owned()))?;

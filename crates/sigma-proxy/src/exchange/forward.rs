@@ -467,7 +467,7 @@ impl Exchange<'_, '_> {
         if repeatable && state.wants_another(head, method, &plan.attempts) {
             return Ok(Ended::Declined);
         }
-        answer::prepare(head, &plan.view.snapshot);
+        response_head::prepare(head, &plan.view.snapshot);
         let length = answer_length(transfer.up.body_length(), ctx);
         ctx.has_response_body = !length.is_empty();
         if let Some(ended) = cache::answered(turn, ctx, (length, state.request_sent), self.worker) {
@@ -475,7 +475,7 @@ impl Exchange<'_, '_> {
         }
         // After the cache: it is about this exchange alone.
         let when = settings.upstream_status_header;
-        answer::tell_upstream_status(&mut ctx.response, &ctx.record, when);
+        response_head::report_upstream_status(&mut ctx.response, &ctx.record, when);
         let (filters, length) = match self.stage.in_force(self.worker, plan.view) {
             None => (Vec::new(), length),
             Some(in_force) if !in_force.has_hooks(Phase::HeaderFilter) => in_force.body_filters(ctx, length),

@@ -1,7 +1,6 @@
 //! One request and its response, from open to finish, independent of the protocol version.
 
 mod among;
-mod answer;
 mod ask;
 mod bridge;
 mod cache;
@@ -30,6 +29,7 @@ mod reply;
 mod report;
 mod request;
 mod response;
+mod response_head;
 mod sanitize;
 mod stage;
 mod target;
@@ -334,7 +334,9 @@ impl<'x, 'c> Exchange<'x, 'c> {
             }
         }
         let tls = self.down.tls_session().map(|session| &*session.tls);
-        let request = RequestView::new(&ctx.request, &path, *self.down.origin()).told(*told).within(tls);
+        let request = RequestView::new(&ctx.request, &path, *self.down.origin())
+            .with_forwarded_address(*told)
+            .within(tls);
         let request =
             request.located(snapshot.geography.as_ref()).with_body(body, self.down.body_length().is_empty());
         let internal = ctx.internal.as_ref().map(|internal| internal.name.as_str());
@@ -429,7 +431,7 @@ fn last_recipient(method: Method) -> Box<Draft> {
 /// Returns the response to a certificate authority that checks a name of this gateway. It goes before all routes and
 /// rules, whose responses (redirects, logins) would fail the check.
 fn proof(challenges: &Challenges, head: &RequestHead) -> Option<Box<Draft>> {
-    let answer = challenges.answer(head.raw_path()).filter(|_| head.method == Method::Get)?;
+    let answer = challenges.response(head.raw_path()).filter(|_| head.method == Method::Get)?;
     Some(Reply::new(200).header("Content-Type", "application/octet-stream").text(answer).into())
 }
 

@@ -129,7 +129,7 @@ impl<'r> RequestView<'r> {
     }
 
     /// The same, from the client with the forwarded address.
-    pub(super) fn told(self, told: Option<ForwardedAddress>) -> RequestView<'r> {
+    pub(super) fn with_forwarded_address(self, told: Option<ForwardedAddress>) -> RequestView<'r> {
         RequestView { told, ..self }
     }
 
@@ -322,7 +322,8 @@ impl<'r> Viewed<'r> {
         tls: Option<&'r Tls>,
     ) -> Result<Viewed<'r>, &'static str> {
         let path = target::normal_path(head, snapshot).map_err(|fault| fault.reason)?;
-        let told = client_address::told(snapshot, &head.headers, origin.peer.ip()).unwrap_or_default();
+        let told =
+            client_address::forwarded_address(snapshot, &head.headers, origin.peer.ip()).unwrap_or_default();
         let geography = snapshot.geography.as_ref();
         let definitions = snapshot.definitions.as_deref();
         Ok(Viewed { head, path, origin, told, tls, geography, definitions })
@@ -330,7 +331,7 @@ impl<'r> Viewed<'r> {
 
     /// Returns the input of routes and conditions.
     pub(crate) fn request(&self) -> RequestView<'_> {
-        let request = RequestView::new(self.head, &self.path, self.origin).told(self.told);
+        let request = RequestView::new(self.head, &self.path, self.origin).with_forwarded_address(self.told);
         request.within(self.tls).located(self.geography).defined(self.definitions)
     }
 
@@ -340,7 +341,7 @@ impl<'r> Viewed<'r> {
     }
 
     /// The client's address, if the proxies in front tell it.
-    pub(crate) fn told(&self) -> Option<ForwardedAddress> {
+    pub(crate) fn forwarded_address(&self) -> Option<ForwardedAddress> {
         self.told
     }
 

@@ -178,7 +178,7 @@ pub fn explain_live(
     lead(snapshot, route, &viewed, &mut explained);
     let mut ctx = context(&head, &viewed, snapshot, route, consumer);
     ctx.client = Client { tls: tls.cloned().map(Rc::new), ..origin.client() };
-    if let Some(told) = viewed.told() {
+    if let Some(told) = viewed.forwarded_address() {
         (ctx.client.addr, ctx.client.port) = (Some(told.addr), told.port);
     }
     foresee(ctx, &mut explained);
@@ -449,7 +449,7 @@ fn forwarded(
     peer: SocketAddr,
     question: &ExplainedRequest,
 ) -> Vec<(&'static str, String)> {
-    let (head, client) = (viewed.head(), viewed.told().map_or(peer.ip(), |told| told.addr));
+    let (head, client) = (viewed.head(), viewed.forwarded_address().map_or(peer.ip(), |told| told.addr));
     let is_trusted = snapshot.trusted().contains(peer.ip());
     let told = |id| {
         let value = head.headers.get(id).filter(|_| is_trusted);

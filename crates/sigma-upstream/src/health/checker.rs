@@ -127,7 +127,7 @@ impl Checkers {
         // For upstreams that are not in force yet, the state of the previous process.
         let earlier = self.earlier.iter().map(|(key, nodes)| (key.clone(), nodes.clone()));
         let nodes = earlier.chain(nodes).filter(|(_, nodes)| !nodes.is_empty()).collect();
-        StoredHealth { nodes, states: self.states.told() }
+        StoredHealth { nodes, states: self.states.all() }
     }
 
     /// Returns the nodes that are out because of requests of this gateway.

@@ -75,7 +75,7 @@ impl NodeStates {
     }
 
     /// Returns the states set in this process, by upstream and node.
-    pub fn told(&self) -> BTreeMap<String, BTreeMap<String, NodeState>> {
+    pub fn all(&self) -> BTreeMap<String, BTreeMap<String, NodeState>> {
         let mut all: BTreeMap<String, BTreeMap<String, NodeState>> = BTreeMap::new();
         for ((upstream, node), state) in lock(&self.told).iter() {
             all.entry(upstream.clone()).or_default().insert(node.clone(), *state);

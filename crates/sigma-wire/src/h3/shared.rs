@@ -171,7 +171,7 @@ impl SharedConnection {
 /// Detects a node that is gone: a living one acknowledges packets within milliseconds, however long its application
 /// takes.
 struct Silence {
-    /// Half of the time: after it the node is requested a sign of life.
+    /// Half of the time: after it the node gets a ping.
     half_ms: u64,
     /// Set while responses are awaited.
     deadline: Option<Box<Deadline>>,

@@ -1,4 +1,4 @@
-//! Responders that are queried whether certificates of clients were revoked.
+//! Responders that report whether client certificates are revoked.
 
 use std::path::Path;
 

@@ -77,7 +77,7 @@ pub(super) fn take(wish: CpuProfileRequest, goes_on: &AtomicBool) -> io::Result<
     }
     stacks.lost = sampler.lost();
     drop(sampler);
-    Ok(stacks.report(wish, begun.elapsed()).told(&modules, wish.form))
+    Ok(stacks.report(wish, begun.elapsed()).render(&modules, wish.form))
 }
 
 /// How often each thread was seen in which calls.
@@ -192,13 +192,14 @@ mod tests {
         let modules = Modules::of_this_process().unwrap();
         let wish = CpuProfileRequest { seconds: 1, hz: 99, form: Form::Svg };
         let picture =
-            String::from_utf8(stacks.report(wish, Duration::from_secs(1)).told(&modules, wish.form)).unwrap();
+            String::from_utf8(stacks.report(wish, Duration::from_secs(1)).render(&modules, wish.form))
+                .unwrap();
         assert!(
             picture.contains("2 samples are missing") && picture.contains("time in the kernel is missing")
         );
         let whole = Stacks { with_kernel: true, ..Stacks::default() };
         assert!(whole.notes().is_empty());
-        assert_eq!(whole.report(wish, Duration::ZERO).told(&modules, Form::Folded), b"");
+        assert_eq!(whole.report(wish, Duration::ZERO).render(&modules, Form::Folded), b"");
     }
 
     #[test]

@@ -101,7 +101,7 @@ pub(super) fn take(wish: HeapProfileRequest, goes_on: &AtomicBool) -> io::Result
     let found = sampler.end();
     // Afterwards, so that it is not part of the profile.
     let modules = Modules::of_this_process()?;
-    Ok(report(&found, &modules, wish, took).told(&modules, wish.form))
+    Ok(report(&found, &modules, wish, took).render(&modules, wish.form))
 }
 
 fn report(found: &Allocations, modules: &Modules, wish: HeapProfileRequest, took: Duration) -> Report {
@@ -222,7 +222,7 @@ mod tests {
 
     fn told(found: &Allocations, wish: HeapProfileRequest) -> Vec<u8> {
         let modules = Modules::of_this_process().unwrap();
-        report(found, &modules, wish, Duration::from_secs(2)).told(&modules, wish.form)
+        report(found, &modules, wish, Duration::from_secs(2)).render(&modules, wish.form)
     }
 
     #[test]

@@ -194,7 +194,7 @@ struct Stack {
 }
 
 impl Report {
-    fn told(&self, modules: &Modules, form: Form) -> Vec<u8> {
+    fn render(&self, modules: &Modules, form: Form) -> Vec<u8> {
         if form == Form::Pprof {
             return pprof::Profile::of(self, modules).encode_to_vec();
         }

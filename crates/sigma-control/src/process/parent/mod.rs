@@ -331,12 +331,12 @@ impl Parent {
                 self.log.carried_out(problem.as_deref().map_or(Ok(&*note), Err));
                 self.systemd.ready();
             }
-            Event::Said(pid, word, descriptors) => self.said(pid, word, descriptors),
+            Event::Said(pid, word, descriptors) => self.receive(pid, word, descriptors),
             Event::Ended(pid, text, code) => self.ended(pid, &text, code),
         }
     }
 
-    fn said(&mut self, pid: Pid, word: Word, descriptors: Vec<OwnedFd>) {
+    fn receive(&mut self, pid: Pid, word: Word, descriptors: Vec<OwnedFd>) {
         let is_current = self.current.as_ref().is_some_and(|child| child.pid == pid);
         let next = self.next.as_mut().map(|(child, ..)| child).filter(|child| child.pid == pid);
         let Some(child) = next.or(self.current.as_mut().filter(|_| is_current)) else { return };

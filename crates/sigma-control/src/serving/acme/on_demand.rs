@@ -344,7 +344,7 @@ impl Issuer for OnDemand {
     }
 }
 
-/// The address at which the service is requested a name, which has no character that means anything in one.
+/// The address to which the service sends queries for a name, which has no character that means anything in one.
 fn permission_url(service: &str, name: &str) -> String {
     let joint = if service.contains('?') { '&' } else { '?' };
     format!("{service}{joint}domain={name}")

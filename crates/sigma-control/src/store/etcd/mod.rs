@@ -79,7 +79,7 @@ pub struct EtcdOptions {
     pub tls: EtcdTls,
     /// Longest time for one request.
     pub timeout: Duration,
-    /// A watch that is silent for this long is given up; half-way etcd is requested a sign of life.
+    /// A watch that is silent for this long is given up; half-way etcd gets a ping.
     pub watch_timeout: Duration,
     /// Pause after etcd has refused, e.g. the password; up to half of it is added at random.
     pub resync_delay: Duration,

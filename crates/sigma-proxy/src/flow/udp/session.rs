@@ -290,7 +290,7 @@ impl Flow<'_> {
                 () = seat.changed.notified() => {}
                 received = socket.receive(&worker.datagrams.batch) => match received {
                     Ok(()) => {
-                        self.answer(hall, seat);
+                        self.respond(hall, seat);
                         if !std::mem::replace(&mut has_answered, true) {
                             attempts.answered(node, Some(200));
                             attempts.keep_session();
@@ -339,7 +339,7 @@ impl Flow<'_> {
     }
 
     /// Sends the node's replies to the client.
-    fn answer(&mut self, hall: &Hall, seat: &Seat) {
+    fn respond(&mut self, hall: &Hall, seat: &Seat) {
         let batch = self.worker.datagrams.batch.borrow();
         let whole = || batch.iter().filter(|received| !received.is_cut).map(|received| received.bytes);
         // Datagrams without room are dropped, as anywhere on their way; and an unreachable client stays unreachable.
