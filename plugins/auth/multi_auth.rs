@@ -362,7 +362,10 @@ mod tests {
     fn no_consumer_has_it() {
         let conf = json!({"auth_plugins": [{"key-auth": {}}, {"jwt-auth": {}}]});
         let reason = refusal_in("multi-auth", PluginScope::Consumer, &conf);
-        assert_eq!(reason, "the plugin has no credentials; configure those of the plugins that it calls");
+        assert_eq!(
+            reason,
+            "the plugin has no credentials; configure credentials of the plugins that it calls"
+        );
         assert!(roster().identity("multi-auth", &conf).is_none());
     }
 

@@ -282,7 +282,7 @@ fn is_form(ctx: &Context) -> Result<bool, Refused> {
         Some((start, rest)) if start.eq_ignore_ascii_case(FORM) => match rest.trim_ascii_start().first() {
             None | Some(b';') => Ok(true),
             // Some readers look at the beginning only, others at all of it.
-            Some(_) => Err(because("the Content-Type begins like that of a form, but differs")),
+            Some(_) => Err(because("the Content-Type is similar to a form type, but differs")),
         },
         _ => Ok(false),
     }
@@ -452,7 +452,7 @@ mod tests {
             b"a=1",
             "400 the Content-Type names a charset other than UTF-8",
         );
-        let other = "400 the Content-Type begins like that of a form, but differs";
+        let other = "400 the Content-Type is similar to a form type, but differs";
         check(&conf, "Content-Type: application/x-www-form-urlencoded, application/json", b"a=1", other);
         check(&conf, "Content-Type: application/x-www-form-urlencoded-2", b"a=1", other);
     }

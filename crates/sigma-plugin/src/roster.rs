@@ -466,7 +466,7 @@ impl PluginSchemas for Roster {
         };
         let identifies = known.kind.identifying_field().is_some();
         if scope == PluginScope::Consumer && known.kind.authenticates() && !identifies {
-            let reason = "the plugin has no credentials; configure those of the plugins that it calls";
+            let reason = "the plugin has no credentials; configure credentials of the plugins that it calls";
             return Err(PluginRefusal::Invalid(reason.to_owned()));
         }
         let mut filled = conf.clone();

@@ -149,7 +149,7 @@ impl Claim {
         match param(&self.signed.params, "alg") {
             None => {}
             Some(Bare::Text(name)) if name == verifier.algorithm() => {}
-            Some(_) => return Err("the algorithm of the signature is not that of the key"),
+            Some(_) => return Err("the algorithm of the signature does not match the key"),
         }
         let now = i64::try_from(now_s).unwrap_or(i64::MAX);
         if now.abs_diff(self.created) > skew_s {

@@ -163,7 +163,7 @@ impl Pages {
         let mut ctx = Context::default();
         ctx.uri = head.raw_path().to_vec();
         ctx.request = head;
-        let step = self.kind.answer(&self.kind.endpoints()[at], &mut ctx, &env);
+        let step = self.kind.respond(&self.kind.endpoints()[at], &mut ctx, &env);
         match step.ended(&mut ctx, &env, body).await {
             End::Next => drop(answered.send(response(Reply::new(404)))),
             End::Reply(reply) => drop(answered.send(response(*reply))),

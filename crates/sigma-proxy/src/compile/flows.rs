@@ -112,7 +112,7 @@ impl Building<'_, '_> {
             self.refuse_unknown(name);
             return None;
         }
-        let message = format!("plugin {name} of its service needs requests, but a stream has none");
+        let message = format!("plugin {name} of its service needs requests, which a stream lacks");
         let hint = "give the stream route its own service, or the `upstream_id` of this service";
         let place = format!("{}.service_id", self.key);
         self.fail(Problem::new(place, "conflict", message).hint(hint));

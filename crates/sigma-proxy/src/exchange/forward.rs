@@ -24,7 +24,9 @@ use super::plan::{Ended, Plan, Rare, State};
 use super::remainder::Remainder;
 use super::response::Verdict;
 use super::transfer::{Transfer, Upload};
-use super::{Exchange, Scratch, answer, cache, client, grpc, headers, proxy_status, reply, tunnel, upgrade};
+use super::{
+    Exchange, Scratch, cache, client, grpc, headers, proxy_status, reply, response_head, tunnel, upgrade,
+};
 use crate::attempts::{Attempts, Decision, Failure, after, decide};
 use crate::judge::is_to_blame;
 use crate::retry::Missing;

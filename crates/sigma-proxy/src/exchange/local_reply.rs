@@ -4,7 +4,7 @@ use sigma_http::{BodyLength, HeaderId, Headers, Method};
 use sigma_plugin::{Context, Reply, StreamBody, Takeover};
 
 use super::delivery::OwnBody;
-use super::{answer, grpc, proxy_status};
+use super::{grpc, proxy_status, response_head};
 use crate::worker::View;
 
 /// A reply of the gateway before its head is made.

@@ -350,7 +350,7 @@ impl Reader<'_> {
                 let mut store = json!({"kind": "etcd"});
                 store["endpoints"] = value["host"].clone();
                 store["prefix"] = value.get("prefix").cloned().unwrap_or_else(|| "/apisix".into());
-                let text = "with a store, resources are not in the file: write those of `apisix.yaml` to the store with `sigma ctl apply`, and set `store: { kind: etcd, … }`";
+                let text = "with a store, resources are not in the file: write the resources of `apisix.yaml` to the store with `sigma ctl apply`, and set `store: { kind: etcd, … }`";
                 self.remark(pointer, value, Verdict::NotPossible, text);
             }
             "admin" => {
