@@ -396,12 +396,7 @@ impl Rules<'_> {
                 Some(close) => format!("did you mean `{close}`?"),
                 None => "give a listener this `name`".to_owned(),
             };
-            self.error(
-                &element(&place, index),
-                "reference",
-                format!("no listener has the name `{name}`"),
-                hint,
-            );
+            self.error(&element(&place, index), "reference", format!("unknown listener `{name}`"), hint);
         }
     }
 
@@ -475,12 +470,7 @@ impl Rules<'_> {
                     None => "remove it; `sigma plugins` lists the plugins, and their pages list the settings"
                         .to_owned(),
                 };
-                self.error(
-                    &here,
-                    "unknown_key",
-                    format!("the plugin `{name}` has no settings in `plugin_attr`"),
-                    hint,
-                );
+                self.error(&here, "unknown_key", format!("the plugin `{name}` has no `plugin_attr`"), hint);
                 continue;
             };
             // Not written by users, but by plugins, whose tests compile it.

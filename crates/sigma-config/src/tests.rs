@@ -362,7 +362,7 @@ fn attributes_of_plugins_are_known() {
     check(
         "plugin_attr: { key-auth: {} }",
         "plugin_attr.key-auth",
-        "the plugin `key-auth` has no settings in `plugin_attr`",
+        "the plugin `key-auth` has no `plugin_attr`",
     );
     check("plugin_attr: { cors: { prot: 1 } }", "plugin_attr.cors.prot", "did you mean `port`?");
     check(
