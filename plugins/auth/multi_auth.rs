@@ -378,6 +378,6 @@ mod tests {
         );
         let built =
             roster.build("multi-auth", &conf, Value::clone(&conf), "r", &|_: &str| None, &Arc::default());
-        assert!(built.unwrap_err().contains("is not known"));
+        assert!(built.unwrap_err().contains("cannot resolve the secret"));
     }
 }

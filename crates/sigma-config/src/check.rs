@@ -415,7 +415,7 @@ impl Rules<'_> {
                 }
                 if reference.is_to_member() && target.is_some_and(|other| other.get("members").is_some()) {
                     let message = nested_members(&reference.id);
-                    self.error(&place, "reference", message, "name the members of that one");
+                    self.error(&place, "reference", message, "list the members of that upstream instead");
                 }
                 continue;
             }

@@ -177,7 +177,7 @@ mod tests {
         assert!(
             read(&[&twice, &twice, "x"])
                 .unwrap_err()
-                .contains("users[1]: the user `jack` is there twice; users[2]")
+                .contains("users[1]: the user `jack` occurs twice; users[2]")
         );
     }
 

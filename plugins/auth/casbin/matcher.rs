@@ -417,7 +417,7 @@ mod tests {
             ("r.sub == p.sub extra", "`extra` is not understood"),
             ("r.sub == p.owner", "`p.owner` is not understood"),
             ("r.sub == p.sub &", "`&` is not understood"),
-            ("eval(p.sub)", "the function `eval` is not known"),
+            ("eval(p.sub)", "unknown function `eval`"),
             ("g(r.sub)", "`g` has 2 values"),
             ("keyMatch(p.obj, r.obj)", "it may not come from the request"),
             ("keyMatch(r.obj)", "needs a value and a pattern"),

@@ -244,7 +244,7 @@ mod tests {
         check(json!({"model": MODEL, "policy": POLICY}), "property \"username\" is required");
         check(json!({"username": "u", "model": MODEL}), "write `model_path` and `policy_path`");
         check(json!({"username": "u", "model": MODEL, "policy_path": "x"}), "write `model_path`");
-        check(json!({"username": "a b", "model": MODEL, "policy": POLICY}), "no name of a header field");
+        check(json!({"username": "a b", "model": MODEL, "policy": POLICY}), "not the name of a header field");
         check(json!({"username": "u", "model": MODEL, "policy": "p, a, b"}), "line 1: `p` has 3 values");
         check(json!({"username": "u", "model": "", "policy": ""}), "the model has no [request_definition]");
     }

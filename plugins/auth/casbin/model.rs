@@ -237,7 +237,7 @@ mod tests {
         check(&fine, "p, a, b, c\nq, a", "the policy: line 2: the model has no `q`");
         check(&fine, "g, a, b", "the policy: line 1: `g` has 3 values in the model, but 2 here");
         check(&model("sub, eft", allow, "r.sub == p.sub"), "p, a, maybe", "`maybe` is not allow or deny");
-        check(&model("sub", "max(p.eft)", "r.sub == p.sub"), "", "the effect `max(p.eft)` is not understood");
+        check(&model("sub", "max(p.eft)", "r.sub == p.sub"), "", "the effect `max(p.eft)` is not supported");
         check(&model("sub", allow, "regexMatch(r.sub, p.sub)"), "p, (", "the policy: line 1: `(`");
         check(&fine.replace("act\n[policy_d", "act, x\n[policy_d"), "", "`r` has 4");
         check(&fine.replace("m = ", "m2 = "), "", "[matchers] has `m2`, and only `m` is understood");

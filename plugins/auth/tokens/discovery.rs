@@ -220,7 +220,7 @@ mod tests {
         }
         check(json!({"issuer": issuer, "jwks_uri": "http://login.example/"}), "is not https");
         check(json!({"issuer": issuer, "jwks_uri": "file:///etc/passwd"}), "neither http nor https");
-        check(json!({"issuer": issuer, "token_endpoint": ["https://login.example"]}), "is not text");
+        check(json!({"issuer": issuer, "token_endpoint": ["https://login.example"]}), "is not a string");
         for nothing in [Value::Null, json!("")] {
             check(json!({"issuer": issuer, "userinfo_endpoint": nothing}), "");
         }

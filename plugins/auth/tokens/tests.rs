@@ -168,7 +168,7 @@ fn invalid_sets_are_refused() {
         (r#"{"keys":[],"keys":[]}"#.to_owned(), "it is not a JSON object"),
         ("{}".to_owned(), "it has no list `keys`"),
         (r#"{"keys":{}}"#.to_owned(), "it has no list `keys`"),
-        (set_of(&many), "it has 101 keys, and 100 is the most"),
+        (set_of(&many), "it has 101 keys; the maximum is 100"),
     ] {
         assert_eq!(KeySet::parse(text.into_bytes()).err().as_deref(), Some(fault));
     }

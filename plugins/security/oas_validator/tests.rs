@@ -367,19 +367,19 @@ fn heads_of_answers() {
         assert_eq!(refused(GET, &json!({}), &answer), expected, "{status} {fields}");
     };
     check(200, "Content-Type: text/csv\nX-Left: 0", "x", "");
-    check(200, "Content-Type: text/csv", "x", "header 'X-Left' does not fit");
-    check(200, "Content-Type: text/csv\nX-Left: -1", "x", "header 'X-Left' does not fit");
-    check(200, "Content-Type: text/csv\nX-Left: 1\nX-Left: 1", "x", "header 'X-Left' does not fit");
+    check(200, "Content-Type: text/csv", "x", "header 'X-Left' does not match");
+    check(200, "Content-Type: text/csv\nX-Left: -1", "x", "header 'X-Left' does not match");
+    check(200, "Content-Type: text/csv\nX-Left: 1\nX-Left: 1", "x", "header 'X-Left' does not match");
     check(200, "Content-Type: text/csv\nX-Left: 1\nX-Ids: 1,2\nX-Ids: 3", "x", "");
     check(200, "Content-Type: text/csv\nX-Left: 1\nSet-Cookie: a=1\nSet-Cookie: a=2, b", "x", "");
-    let cookie = "header 'Set-Cookie' does not fit";
+    let cookie = "header 'Set-Cookie' does not match";
     check(200, "Content-Type: text/csv\nX-Left: 1\nSet-Cookie: a=1\nSet-Cookie: b=2", "x", cookie);
     check(200, "X-Left: 1", "", "content type (none) is not declared in the spec");
     check(
         200,
         "Content-Type: application/xml; a=b",
         "<a/>",
-        "header 'X-Left' does not fit\ncontent type application/xml is not declared in the spec",
+        "header 'X-Left' does not match\ncontent type application/xml is not declared in the spec",
     );
     check(200, "Content-Type: a/b\nContent-Type: c/d\nX-Left: 1", "", "it has more than one Content-Type");
     check(204, "", "", "");

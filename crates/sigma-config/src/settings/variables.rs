@@ -302,8 +302,8 @@ mod tests {
         };
         check(json!({"a": {"value": "x"}, "b": {"map": "$host", "hosts": {"*.c": "d"}}}), &[]);
         check(json!({"a b": {"value": "x"}}), &[("variables[\"a b\"]", "letters, digits")]);
-        check(json!({"a": {}}), &[("variables.a", "one of `value` and `map`")]);
-        check(json!({"a": {"value": "", "map": ""}}), &[("variables.a", "one of `value` and `map`")]);
+        check(json!({"a": {}}), &[("variables.a", "either `value` or `map`")]);
+        check(json!({"a": {"value": "", "map": ""}}), &[("variables.a", "either `value` or `map`")]);
         check(json!({"a": {"value": "", "default": "x"}}), &[("variables.a", "cases need a `map`")]);
         check(
             json!({"a": {"map": "$host", "hosts": {"x": "1"}, "regex": [{"match": "(", "value": ""}]}}),

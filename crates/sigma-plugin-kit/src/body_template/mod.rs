@@ -498,10 +498,10 @@ mod tests {
         check("{{n < name}}", "attempt to compare number with string");
         check("{% for _, v in pairs(n) do %}{% end %}", "not a table");
         check("{% for i = 1, 100000000 do %}{% end %}", "too many steps");
-        check("{% for i = 1, 1000 do %}xxxx{% end %}", "over the limit");
+        check("{% for i = 1, 1000 do %}xxxx{% end %}", "exceeds the limit");
         check(
             "{% local x = 'aaaaaaaaaa' %}{% local x = x..x..x..x..x %}{% local x = x..x..x..x..x %}{% local x = x..x..x..x..x %}",
-            "over the limit",
+            "exceeds the limit",
         );
         check("a\n{{os.exit(1)}}", "line 2: `os.exit(1)`: the function `os.exit` is not known");
         check("{{_ctx.headers}}", "of `_ctx` only");

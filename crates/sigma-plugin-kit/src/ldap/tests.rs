@@ -55,7 +55,7 @@ async fn invalid_answers_are_rejected() {
     check(&[b"\x30\x80\x02\x01\x01"], Err("a length is indefinite or too large")).await;
     check(&[b"HTTP/1.1 400 Bad Request\r\n\r\n"], Err("the connection is closed")).await;
     check(&[b"\x30\x0c\x02\x01"], Err("the connection is closed")).await;
-    check(&[], Err("no answer within 200 ms")).await;
+    check(&[], Err("no response within 200 ms")).await;
 }
 
 /// Bytes after the agreement on TLS and before the handshake may come from an attacker.

@@ -198,7 +198,7 @@ fn bad_configurations_are_refused() {
     check(session(json!({"storage": "redis"})), "session: property \"redis\" is required");
     check(session(json!({"storage": "redis", "redis": {}})), "");
     check(session(json!({"redis": {}})), "`redis` has no effect while `storage` is cookie");
-    check(session(json!({"cookie_same_site": "None", "cookie_secure": false})), "over TLS alone");
+    check(session(json!({"cookie_same_site": "None", "cookie_secure": false})), "over TLS only");
     check(session(json!({"cookie_name": "a b"})), "failed to match pattern");
     check(session(json!({"cookie_path": "/; Domain=example"})), "failed to match pattern");
 }
@@ -228,7 +228,7 @@ fn the_client_needs_complete_credentials() {
     check(private(json!({"client_rsa_private_key": P256, "client_jwt_assertion_alg": "ES256"})), "");
     check(
         private(json!({"client_rsa_private_key": P256, "client_jwt_assertion_alg": "ES512"})),
-        "no private key for ES512",
+        "not a private key for ES512",
     );
     check(private(json!({"client_rsa_private_key": "$env://KEY"})), "");
     check(
