@@ -214,7 +214,10 @@ mod tests {
         check(json!({"kind": "embedded", "path": "./data"}), &[]);
         check(serde_json::to_value(Store::default()).unwrap(), &[]);
         check(json!({"endpoints": ["http://h:1"]}), &[("endpoints", "this store is embedded")]);
-        check(json!({"user": "u", "password": "p"}), &[("user", "needs an etcd"), ("password", "needs an etcd")]);
+        check(
+            json!({"user": "u", "password": "p"}),
+            &[("user", "needs an etcd"), ("password", "needs an etcd")],
+        );
         check(json!({"kind": "etcd"}), &[("endpoints", "needs `endpoints`")]);
         let etcd = |more: Value| {
             let mut store = json!({"kind": "etcd", "endpoints": ["http://127.0.0.1:2379"]});

@@ -384,7 +384,10 @@ fn plugins_without_fields_may_be_empty() {
     let config = accepted(text).config;
     let route = config.resources.routes.get("arr_1").unwrap();
     assert!(route.plugins.values().all(|conf| **conf == json!({})), "{:?}", route.plugins);
-    refused(&text.replace("[]", "[1]"), &[("routes[0].plugins.cors", 6, "must be an object (for example cors: {})")]);
+    refused(
+        &text.replace("[]", "[1]"),
+        &[("routes[0].plugins.cors", 6, "must be an object (for example cors: {})")],
+    );
 }
 
 #[test]

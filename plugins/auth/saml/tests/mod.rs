@@ -234,7 +234,10 @@ fn configurations() {
     check(json!({"login_callback_uri": "https://shop.test"}), "has no path");
     check(json!({"login_callback_uri": "/a?b"}), "`/a?b` is not a path");
     check(json!({"logout_uri": "/acs"}), "`logout_uri` and `login_callback_uri` have the same path");
-    check(json!({"logout_callback_uri": "/logout"}), "`logout_callback_uri` and `logout_uri` have the same path");
+    check(
+        json!({"logout_callback_uri": "/logout"}),
+        "`logout_callback_uri` and `logout_uri` have the same path",
+    );
     check(json!({"logout_redirect_uri": "/a b"}), "`logout_redirect_uri` has unencoded characters");
     check(json!({"idp_cert": "x"}), "idp_cert: it contains no PEM certificate");
     let odd = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----";
