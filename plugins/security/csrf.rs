@@ -357,7 +357,7 @@ mod tests {
         };
         check(json!({}), "property \"key\" is required");
         check(json!({"key": "k", "name": "a;b"}), "`a;b` is not a valid name of a cookie and a header field");
-        check(json!({"key": "k", "name": ""}), "is not a name");
+        check(json!({"key": "k", "name": ""}), "is not a valid name");
         check(json!({"key": "k", "expires": "1"}), "expires");
     }
 }

@@ -227,7 +227,7 @@ mod tests {
         check(etcd(json!({})), &[]);
         check(etcd(json!({"endpoints": ["127.0.0.1:2379"]})), &[("endpoints", "not the address")]);
         check(etcd(json!({"endpoints": ["http://"]})), &[("endpoints", "not the address")]);
-        check(etcd(json!({"tls": {}})), &[("tls", "without TLS")]);
+        check(etcd(json!({"tls": {}})), &[("tls", "is not https")]);
         let secure = json!({"endpoints": ["https://h:1"], "tls": {"cert": "c"}});
         check(etcd(secure), &[("tls", "belong together")]);
         check(etcd(json!({"compare_interval_ms": 999})), &[("compare_interval_ms", "every 999 ms")]);

@@ -240,7 +240,7 @@ mod tests {
         check(&model("sub", "max(p.eft)", "r.sub == p.sub"), "", "the effect `max(p.eft)` is not supported");
         check(&model("sub", allow, "regexMatch(r.sub, p.sub)"), "p, (", "the policy: line 1: `(`");
         check(&fine.replace("act\n[policy_d", "act, x\n[policy_d"), "", "`r` has 4");
-        check(&fine.replace("m = ", "m2 = "), "", "[matchers] has `m2`, and only `m` is understood");
+        check(&fine.replace("m = ", "m2 = "), "", "[matchers] has `m2`; only `m` is supported");
         check(&format!("{fine}[constraints]\nc = x"), "", "unknown section [constraints]");
         check("r = a", "", "`r = a` is not in the form `name = value`");
         check(&fine.replace("_, _, _", "_"), "", "`g` has 1 values");

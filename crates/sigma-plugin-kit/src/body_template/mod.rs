@@ -503,7 +503,7 @@ mod tests {
             "{% local x = 'aaaaaaaaaa' %}{% local x = x..x..x..x..x %}{% local x = x..x..x..x..x %}{% local x = x..x..x..x..x %}",
             "exceeds the limit",
         );
-        check("a\n{{os.exit(1)}}", "line 2: `os.exit(1)`: the function `os.exit` is not known");
+        check("a\n{{os.exit(1)}}", "line 2: `os.exit(1)`: unknown function `os.exit`");
         check("{{_ctx.headers}}", "of `_ctx` only");
         check("{{n n}}", "an operator is missing");
         check("{{}}", "a value is missing");
