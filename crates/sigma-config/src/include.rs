@@ -214,7 +214,7 @@ mod tests {
         check(&[good, ("c.yaml", "\ninclude: [x]\n")], &["c.yaml: line 2: include: an included file"]);
         check(
             &[("c.yaml", "workers: 1\n"), ("d.yaml", "\n\nworkers: 2\n")],
-            &["d.yaml: line 3: workers: `workers` is in an"],
+            &["d.yaml: line 3: workers: `workers` is already set in an"],
         );
         check(&[("c.yaml", "- a\n")], &["c.yaml: line 1: the file is not a mapping"]);
     }
