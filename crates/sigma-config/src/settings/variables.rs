@@ -315,7 +315,7 @@ mod tests {
         );
         check(
             json!({"a": {"value": "$var_b"}, "b": {"map": "$host", "exact": {"x": "$var_a"}}}),
-            &[("variables.a", "reads itself: `a`, `b`")],
+            &[("variables.a", "refers to itself: `a`, `b`")],
         );
     }
 }

@@ -504,16 +504,16 @@ mod tests {
             "exceeds the limit",
         );
         check("a\n{{os.exit(1)}}", "line 2: `os.exit(1)`: unknown function `os.exit`");
-        check("{{_ctx.headers}}", "of `_ctx` only");
+        check("{{_ctx.headers}}", "`_ctx` has only");
         check("{{n n}}", "an operator is missing");
         check("{{}}", "a value is missing");
         check("{{'a}}", "a string is not closed");
-        check("{% x = 1 %}", "only `if`");
-        check("{% while true do %}{% end %}", "only `if`");
+        check("{% x = 1 %}", "unknown statement: write `if`");
+        check("{% while true do %}{% end %}", "unknown statement: write `if`");
         check("{% if n then %}", "line 1: `if` without `end`");
         check("{% end %}", "line 1: `end` without a beginning");
         check("{% for i = 1, 2 do %}{% else %}{% end %}", "`else` in a loop");
-        check("{(other.html)}", "`{(` is not understood");
+        check("{(other.html)}", "unknown `{(`");
         check(&format!("{{{{{}n}}}}", "(".repeat(200)), "nested deeper");
         check(&"{% if n then %}".repeat(50), "more than 30 blocks");
         check(&format!("{{{{n{}}}}}", "+n".repeat(600)), "split it");
